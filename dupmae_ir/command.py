@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dupmae_ir.config import parse, with_flags
-from dupmae_ir.console import Parser, guarded, say, show
+from dupmae_ir.console import Parser, guarded, say, show, visible
 from dupmae_ir.device import need_packages
 from dupmae_ir.registry import suggest
 
@@ -67,9 +67,9 @@ class Command:
         if result is None:
             return 0
         if self.summarize and (text := self.summarize(config, result)):
-            say(text, config.quiet)
+            say(_with_names_on_one_line(text, config), config.quiet)
         if text := self._printed(config, result):
-            show(text, emphasis=not config.json)
+            show(text if config.json else _with_names_on_one_line(text, config), emphasis=not config.json)
         return self.status(config, result) if self.status else 0
 
     def _printed(self, config: Any, result: Any) -> str:
@@ -80,6 +80,15 @@ class Command:
     def exit(self) -> None:
         """Run as a program."""
         sys.exit(self())
+
+
+def _with_names_on_one_line(text: str, config: Any) -> str:
+    """``text`` with the line breaks of the settings' file names written out: it stays as many lines as it means."""
+    for value in vars(config).values():
+        for word in value if isinstance(value, tuple) else (value,):
+            if isinstance(word, str) and "\n" in word:
+                text = text.replace(word, visible(word, breaks=True))
+    return text
 
 
 def help_text(config: type) -> tuple[str, str]:

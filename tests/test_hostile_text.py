@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +21,7 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.eval.reports.html import as_html
 from dupmae_ir.eval.reports.text import FORMATS, EvalReport, per_query_tsv
+from dupmae_ir.index.__main__ import main as index_command
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.__main__ import main as search
 from dupmae_ir.types import Hit
@@ -160,3 +164,33 @@ def test_a_killed_search_is_swept_by_the_next(index: Path, tmp_path: Path) -> No
     flags = ["--output", str(tmp_path / "r.trec"), "--report", str(tmp_path / "r.jsonl"), "--quiet"]
     assert search(["--index", str(index), "--topics", str(tmp_path / "queries.tsv"), *flags]) == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["queries.tsv", "r.jsonl", "r.trec"]
+
+
+def test_a_folder_name_with_a_line_break_stays_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text('{"_id": "a", "text": "cat"}\n')
+    (tmp_path / "b.jsonl").write_text('{"_id": "b", "text": "dog"}\n')
+    folder = str(tmp_path / "two\nlines")
+    assert encode(["--model", "testing:hashing", "--corpus", str(tmp_path / "a.jsonl"), "--index", folder]) == 0
+    capsys.readouterr()
+    assert index_command(["add", "--corpus", str(tmp_path / "b.jsonl"), "--index", folder]) == 0
+    err = capsys.readouterr().err.strip().splitlines()
+    assert "two\\nlines: 1 added" in err[-1]
+    assert not any(line.startswith("lines") for line in err)
+
+
+def test_what_cannot_be_used_is_one_line(index: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A path that is not UTF-8, and a model whose weights are code."""
+    torch = pytest.importorskip("torch")
+    torch.save({"weight": argparse.Namespace(lr=1)}, tmp_path / "pytorch_model.bin")
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(ROOT / "dupmae_ir" / "default_model" / name, tmp_path)
+    for flags, message in (
+        (["--index", os.fsdecode(b"/\xff\xfe")], "is not UTF-8 text"),
+        (["--index", str(index), "--model", str(tmp_path)], "could run code; save only its tensors"),
+    ):
+        with contextlib.suppress(SystemExit):
+            assert search([*flags, "--query", "cat"]) == 2
+        err = capfd.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
+        assert "weights_only" not in err

@@ -99,3 +99,26 @@ def test_an_audit_without_advisories_is_no_success(
     assert error.startswith("nothing was compared: ")
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "commands"), [
+    ("nightly", ["make HASHES=1 test-all", "-m tests.campaign --only ${{ matrix.part }}"]),
+    ("security", ["make HASHES=1 audit"]),
+])  # fmt: skip
+def test_hosted_workflows_install_pinned_files_only(name: str, commands: list[str]) -> None:
+    """Actions by commit, files by sha256, and no right to write."""
+    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
+    assert all(command in text for command in commands)
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", use) for use in re.findall(r"uses: (\S+)", text))
+    assert "permissions:\n  contents: read\n" in text
+    assert ": write" not in text
+    for line in re.findall(r"- run: make (.*)", text):
+        assert line.startswith("HASHES=1 ")
+        subprocess.run(["make", "-n", *line.split()], cwd=ROOT, capture_output=True, check=True)
+
+
+def test_every_part_of_the_campaign_runs_at_night() -> None:
+    from tests.campaign import PARTS
+
+    text = (ROOT / ".github" / "workflows" / "nightly.yml").read_text()
+    assert re.findall(r"part: \[(.*)\]", text) == [", ".join(PARTS)]

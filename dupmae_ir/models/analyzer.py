@@ -51,7 +51,7 @@ def word_pattern(apart: str, marks: str) -> str:
     """A regular expression for words of letters that are not ``apart`` and digits, each with ``marks``."""
     letter = rf"[^\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209f{apart}]"
     return (
-        rf"(?:_*(?:{letter}{marks}(?:[{_JOIN_LETTERS}{_JOIN_BOTH}](?={letter}))?"
+        rf"(?<!_)(?:_*(?:{letter}{marks}(?:[{_JOIN_LETTERS}{_JOIN_BOTH}](?={letter}))?"
         rf"|\d{marks}(?:[{_JOIN_DIGITS}{_JOIN_BOTH}](?=\d))?))+_*"
     )
 

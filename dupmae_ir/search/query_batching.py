@@ -14,9 +14,9 @@ a limit. There are two ways to ask:
 
 from __future__ import annotations
 
-import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -45,11 +45,12 @@ class Busy(DupmaeError):
 @dataclass(eq=False)
 class Pending(Generic[Work, Result]):
     """Work in the queue and the future of its result. Only work of one ``kind`` is computed together; ``weight``:
-    number of queries."""
+    number of queries; ``client``: who asks."""
 
     work: Work
     kind: object = None
     weight: int = 1
+    client: str = ""
     future: Future[Result] = field(default_factory=Future)
 
 
@@ -64,26 +65,25 @@ class QueryBatches(Generic[Work, Result]):
     Args:
         threads: how many threads that :meth:`ask` compute at a time.
         max_batch: weight of a batch; a heavier piece of work is a batch alone.
-        capacity: total weight that may wait; None for any.
         wait: most seconds for which the thread of :meth:`start` waits for more work.
-        observe: called with the weight and the seconds of each batch.
+        observe: called with each batch and its seconds.
     """
 
     def __init__(
         self,
         threads: int = 1,
         max_batch: int = MAX_BATCH,
-        capacity: int | None = None,
         wait: float = 0.0,
-        observe: Callable[[int, float], None] = lambda _weight, _seconds: None,
+        observe: Callable[[Sequence[Pending[Work, Result]], float], None] = lambda _batch, _seconds: None,
     ) -> None:
-        self.max_batch, self.capacity, self.wait, self.observe = max_batch, capacity, wait, observe
+        self.max_batch, self.wait, self.observe = max_batch, wait, observe
         self._free = threads
         self._queue: list[Pending[Work, Result]] = []
         self._changed = threading.Condition()
         self._expected = 0  # pieces of work in the last batch, and those that waited when its first result came
         self._seconds = 0.0  # of the last batch
-        self._pace = 0.02  # seconds per query, a moving average
+        self.pace = 0.02  #: seconds per unit of weight, a moving average
+        self._turns: Counter[str] = Counter()  # clients that wait by the number of their turns
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -118,9 +118,10 @@ class QueryBatches(Generic[Work, Result]):
                 self._changed.notify_all()
         return pending.future.result()
 
-    def submit(self, work: Work, weight: int = 1, kind: object = None) -> Future[Result]:
-        """The result of ``work``, computed by the thread of :meth:`start`. Raises :class:`Busy`."""
-        return self._enqueue(Pending(work, kind, weight)).future
+    def submit(self, work: Work, weight: int = 1, kind: object = None, client: str = "") -> Future[Result]:
+        """The result of ``work``, computed by the thread of :meth:`start`; clients take turns. Raises :class:`Busy`
+        after :meth:`stop`."""
+        return self._enqueue(Pending(work, kind, weight, client)).future
 
     def start(self, compute: Compute[Work, Result]) -> None:
         """Start the thread."""
@@ -137,8 +138,8 @@ class QueryBatches(Generic[Work, Result]):
 
     def _enqueue(self, pending: Pending[Work, Result]) -> Pending[Work, Result]:
         with self._changed:
-            if self._stopping or (self.capacity is not None and self.waiting + pending.weight > self.capacity):
-                raise Busy(min(60, max(1, math.ceil(self.waiting * self._pace))))
+            if self._stopping:
+                raise Busy(1)
             self._queue.append(pending)
             self._changed.notify_all()
         return pending
@@ -171,14 +172,17 @@ class QueryBatches(Generic[Work, Result]):
                     break
             if not self._queue:
                 return False
-            batch = self._take(self._queue[0])
+            batch = self._take(min(self._queue, key=lambda pending: self._turns[pending.client]))
+            self._turns.update(pending.client for pending in batch)
+            if not self._queue:
+                self._turns.clear()
             self._expected = 0
         started = time.monotonic()
         self._compute(compute, batch)
         weight = sum(pending.weight for pending in batch)
         self._seconds = seconds = time.monotonic() - started
-        self._pace += 0.1 * (seconds / max(1, weight) - self._pace)
-        self.observe(weight, seconds)
+        self.pace += 0.1 * (seconds / max(1, weight) - self.pace)
+        self.observe(batch, seconds)
         return True
 
     def _compute(self, compute: Compute[Work, Result], batch: Sequence[Pending[Work, Result]]) -> None:

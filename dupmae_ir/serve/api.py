@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from fastapi import APIRouter, FastAPI, Path, Query, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -106,8 +107,8 @@ def search_routes(service: Service) -> APIRouter:
     """Search."""
     router, config = APIRouter(prefix="/api", tags=["search"], responses=RESPONSES), service.config
 
-    @router.post("/search", operation_id="search")
-    async def search(request: SearchRequest) -> SearchResponse:
+    @router.post("/search", operation_id="search", response_model=SearchResponse)
+    async def search(request: SearchRequest) -> Response:
         """Rank the documents of an index for one query or several.
 
         Queries of one request, and of others that arrive at the same time, are encoded and ranked together.
@@ -118,9 +119,9 @@ def search_routes(service: Service) -> APIRouter:
         shown = HitFields(request.texts, request.terms if request.explain else None)
         within = None if request.within is None else tuple(request.within)
         ranking = Ranking(request.index, request.mode, request.hits, within, request.filter)
-        return search_response(await service.ask(Search(ranking, queries, shown)))
+        return await search_response(await service.ask(Search(ranking, queries, shown)))
 
-    @router.get("/search", operation_id="search_by_url")
+    @router.get("/search", operation_id="search_by_url", response_model=SearchResponse)
     async def search_by_url(
         query: Annotated[Text, Query()],
         index: IndexName = None,
@@ -129,12 +130,12 @@ def search_routes(service: Service) -> APIRouter:
         texts: bool = False,
         explain: bool = False,
         filter: Annotated[Condition | None, Query()] = None,
-    ) -> SearchResponse:
+    ) -> Response:
         """The same for one query, as a link."""
         check_texts(config, [query], ["query", "query"])
         check_hits(config, hits, ["query", "hits"])
         ranking, shown = Ranking(index, mode, hits, None, filter), HitFields(texts, 10 if explain else None)
-        return search_response(await service.ask(Search(ranking, [query], shown)))
+        return await search_response(await service.ask(Search(ranking, [query], shown)))
 
     return router
 
@@ -143,29 +144,30 @@ def encode_routes(service: Service) -> APIRouter:
     """Encode and explain."""
     router, config = APIRouter(prefix="/api", tags=["search"], responses=RESPONSES), service.config
 
-    @router.post("/encode", operation_id="encode")
-    async def encode(request: EncodeRequest) -> EncodeResponse:
+    @router.post("/encode", operation_id="encode", response_model=EncodeResponse)
+    async def encode(request: EncodeRequest) -> Response:
         """The dense vectors and term weights of texts, by the encoder of an index."""
         check_texts(config, request.texts, ["body", "texts"])
         documents = request.kind == "document"
 
-        def run(generation: OpenIndex) -> tuple[OpenIndex, list[Encoding]]:
-            return generation, batch_handler.encoded(generation, request.texts, documents, request.vectors)
+        def run(generation: OpenIndex, texts: Sequence[str]) -> list[Encoding]:
+            return batch_handler.encoded(generation, texts, documents, request.vectors)
 
-        work = IndexTask(request.index, run, () if documents else request.texts)
+        work = IndexTask(request.index, run, request.texts, 1 if documents else batch_handler.SMALL)
         generation, encodings = await service.ask(work)
-        return EncodeResponse(**source(generation), encodings=encodings)
+        return await json_response(EncodeResponse(**source(generation), encodings=[]), encodings)
 
-    @router.post("/explain", operation_id="explain")
-    async def explain(request: ExplainRequest) -> ExplainResponse:
+    @router.post("/explain", operation_id="explain", response_model=ExplainResponse)
+    async def explain(request: ExplainRequest) -> Response:
         """The composition of documents' scores: the share of meaning, and of each matched term."""
         check_texts(config, [request.query], ["body", "query"])
 
-        def run(generation: OpenIndex) -> tuple[OpenIndex, list[Explained]]:
-            return generation, batch_handler.explained(generation, request.query, request.docids)
+        def run(generation: OpenIndex, docids: Sequence[str]) -> list[Explained]:
+            return batch_handler.explained(generation, request.query, docids)
 
-        generation, documents = await service.ask(IndexTask(request.index, run, [request.query]))
-        return ExplainResponse(**source(generation), query=request.query, documents=documents)
+        work = IndexTask(request.index, run, request.docids, batch_handler.STEP, request.query)
+        generation, documents = await service.ask(work)
+        return await json_response(ExplainResponse(**source(generation), query=request.query, documents=[]), documents)
 
     return router
 
@@ -175,17 +177,17 @@ def index_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/api", tags=["indexes"], responses=RESPONSES)
 
     @router.get("/documents/{docid:path}", operation_id="document")
-    async def document(
+    async def stored(
         docid: Annotated[PathDocid, Path()],
         index: IndexName = None,
         neighbours: Annotated[int, Query(ge=0, le=100, description="passages of the same file on either side")] = 0,
     ) -> DocumentResponse:
         """One stored document by its id, with the passages around it."""
 
-        def run(generation: OpenIndex) -> tuple[OpenIndex, list[StoredText]]:
-            return generation, batch_handler.with_neighbours(generation, docid, neighbours)
+        def run(generation: OpenIndex, docids: Sequence[str]) -> list[list[StoredText]]:
+            return [batch_handler.with_neighbours(generation, one, neighbours) for one in docids]
 
-        generation, found = await service.ask(IndexTask(index, run))
+        generation, (found,) = await service.ask(IndexTask(index, run, [docid]))
         (own,) = (passage for passage in found if passage.docid == docid)
         return DocumentResponse(**source(generation), document=own, passages=found if neighbours else [])
 
@@ -195,10 +197,10 @@ def index_routes(service: Service) -> APIRouter:
     ) -> FileResponse:
         """The text of a file from a character on, put together from its passages."""
 
-        def run(generation: OpenIndex) -> tuple[OpenIndex, FileText]:
-            return generation, batch_handler.file_text(generation, path, start, MAX_FILE)
+        def run(generation: OpenIndex, paths: Sequence[str]) -> list[FileText]:
+            return [batch_handler.file_text(generation, one, start, MAX_FILE) for one in paths]
 
-        generation, found = await service.ask(IndexTask(index, run))
+        generation, (found,) = await service.ask(IndexTask(index, run, [path]))
         return FileResponse(**source(generation), **found.model_dump())
 
     @router.get("/indexes", operation_id="indexes")
@@ -232,10 +234,10 @@ def state_routes(service: Service) -> APIRouter:
     @router.get("/ready", operation_id="ready", responses={503: {"model": Ready, "description": "Not ready"}})
     async def ready(response: Response) -> Ready:
         """200 while requests are taken; 503 while the queue is full or the server stops."""
-        full = service.batcher.waiting >= service.config.queue
+        full = service.waiting >= service.config.queue
         status: Literal["ready", "busy", "stopping"] = "stopping" if service.stopping else "busy" if full else "ready"
         response.status_code = 200 if status == "ready" else 503
-        return Ready(status=status, indexes=len(service.catalogue.names), waiting=service.batcher.waiting)
+        return Ready(status=status, indexes=len(service.catalogue.names), waiting=service.waiting)
 
     @router.get("/metrics", operation_id="metrics", response_class=Response, responses=_METRICS)
     async def metrics() -> Response:
@@ -250,9 +252,18 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def search_response(found: SearchResult) -> SearchResponse:
+async def search_response(found: SearchResult) -> Response:
     """A search's result as the API returns it."""
-    return SearchResponse(**source(found.generation), mode=cast(Mode, found.mode), results=found.results)
+    head = SearchResponse(**source(found.generation), mode=cast(Mode, found.mode), results=[])
+    return await json_response(head, found.results)
+
+
+async def json_response(head: BaseModel, items: Sequence[BaseModel]) -> Response:
+    """``head``, whose last field is a list, with ``items`` in it. They are written one by one in another thread: no
+    other request waits for all of a large answer."""
+    written = [await asyncio.to_thread(item.model_dump_json) for item in items]
+    content = head.model_dump_json().removesuffix("]}") + ",".join(written) + "]}"
+    return Response(content, media_type="application/json")
 
 
 def source(generation: OpenIndex) -> StateFields:

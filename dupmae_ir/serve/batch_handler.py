@@ -1,15 +1,20 @@
 """What the answering thread does with a batch: encode all its texts together, then search, explain and look up.
 
 Searches with the same settings are ranked together, by one call of :meth:`Searcher.answers`.
+
+A batch has one piece of each request (:class:`Search`, :class:`IndexTask`): some of its queries, and as many hits or
+items as fit in :data:`SLICE`. A larger request asks for its next piece when this one is done, so others go in between.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -38,7 +43,19 @@ from dupmae_ir.serve.schemas import (
 from dupmae_ir.types import Query
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 LOG = logging.getLogger("dupmae_ir.serve")
+SLICE = 0.02
+"""Seconds of a piece of work, besides encoding and ranking; the next hit or item begins in this time, or in the next
+piece."""
+STEP = 16
+"""Hits that are explained together."""
+SMALL = 8
+"""Queries of a piece of work."""
+MOST_COMPARISONS = 50
+"""Comparisons of a condition, each of which looks at all distinct values of a column."""
+LONG = 256
+"""Characters of a query that takes about as long as two short ones."""
 
 
 class NotFound(DupmaeError):
@@ -72,18 +89,68 @@ class HitFields(NamedTuple):
     passage: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
+class RankedQuery:
+    """A ranked query: its answer, and its first hits as they are returned, with their descriptions if these are
+    shown."""
+
+    answer: Answer
+    result: QueryResult
+    described: list[DescribedHit] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether every hit is described."""
+        return len(self.result.hits) == len(self.answer.hits)
+
+
+@dataclass
 class Search:
     """Rank documents for some queries."""
 
     ranking: Ranking
-    texts: Sequence[str]
+    queries: Sequence[str]
     shown: HitFields
+    lists: list[RankedQuery] = field(default_factory=list)  #: of the first queries
+    bytes: int = 0
+    turns: int = 0
 
     @property
     def index(self) -> str | None:
         """The name of the index."""
         return self.ranking.name
+
+    @property
+    def weight(self) -> int:
+        """The number of queries."""
+        return len(self.queries)
+
+    @property
+    def large(self) -> bool:
+        """Whether there are many queries or hits."""
+        hits = self.ranking.hits * len(self.queries)
+        return len(self.queries) > SMALL or hits > (1000 if self.shown == HitFields() else 100)
+
+    @property
+    def done(self) -> bool:
+        """Whether every query is ranked and every hit described."""
+        return len(self.lists) == len(self.queries) and all(ranked.done for ranked in self.lists)
+
+    def texts(self, most: int) -> Sequence[str]:
+        """The next queries to rank; none while hits of others are left."""
+        if not all(ranked.done for ranked in self.lists):
+            return ()
+        left = self.queries[len(self.lists) :][: min(most, SMALL)]
+        lengths = itertools.accumulate(1 + len(text) // LONG for text in left)
+        return left[: max(1, sum(length <= SMALL for length in lengths))]
+
+    def advance(self, generation: OpenIndex, until: float) -> None:
+        """Describe the next hits; some in any case."""
+        for ranked in self.lists:
+            while not ranked.done:
+                self.bytes += describe_hits(generation, ranked, self.shown)
+                if time.monotonic() > until:
+                    return
 
 
 @dataclass(frozen=True)
@@ -92,80 +159,121 @@ class SearchResult:
 
     generation: OpenIndex
     mode: str
-    results: list[QueryResult]
-    described: list[list[DescribedHit]]
+    lists: list[RankedQuery]
+
+    @property
+    def results(self) -> list[QueryResult]:
+        """The results of all queries."""
+        return [ranked.result for ranked in self.lists]
 
 
-@dataclass(frozen=True)
-class IndexTask(Generic[T]):
-    """Any other work with one generation of an index; ``texts``: queries that it encodes."""
+@dataclass
+class IndexTask(Generic[Item, T]):
+    """Any other work with one generation of an index: ``run`` is called with ``step`` of the ``items`` at a time.
+    ``query``: the one that it encodes."""
 
     index: str | None
-    run: Callable[[OpenIndex], T]
-    texts: Sequence[str] = ()
+    run: Callable[[OpenIndex, Sequence[Item]], list[T]]
+    items: Sequence[Item]
+    step: int = 1
+    query: str | None = None
+    results: list[T] = field(default_factory=list)
+    bytes: int = 0
+    turns: int = 0
+
+    @property
+    def weight(self) -> int:
+        """The number of items."""
+        return max(1, len(self.items) // self.step)
+
+    @property
+    def large(self) -> bool:
+        """Whether there are many items."""
+        return len(self.items) > self.step
+
+    @property
+    def done(self) -> bool:
+        """Whether every item has its result."""
+        return len(self.results) == len(self.items)
+
+    def texts(self, most: int) -> Sequence[str]:
+        """The query."""
+        return [self.query][:most] if self.query is not None else ()
+
+    def advance(self, generation: OpenIndex, until: float) -> None:
+        """Run it for the next items; once in any case."""
+        while not self.done:
+            start = len(self.results)
+            self.results += self.run(generation, self.items[start : start + self.step])
+            if time.monotonic() > until:
+                return
+
+
+Work = Search | IndexTask[Any, Any]
+
+
+class WorkPiece(NamedTuple):
+    """The next piece of a request, in a generation of an index; ``texts``: the queries that it encodes."""
+
+    work: Work
+    generation: OpenIndex
+    texts: Sequence[str]
+
+    @property
+    def weight(self) -> int:
+        """The number of queries; a long one counts as several."""
+        return sum(1 + len(text) // LONG for text in self.texts) or 1
 
 
 class Answerer:
-    """Answers batches from the current generations of a catalogue."""
+    """Computes batches of pieces."""
 
     def __init__(self, catalogue: OpenIndexes) -> None:
         self.catalogue = catalogue
         self.certified = self.uncertified = 0  #: lists so far
 
-    def __call__(self, batch: list[Pending[Search | IndexTask[Any], Any]]) -> None:
-        """Set the future of every request of the batch."""
+    def __call__(self, batch: list[Pending[WorkPiece, None]]) -> None:
+        """Set the future of every piece of the batch."""
         with self.catalogue.lock:
-            pinned: dict[str | None, OpenIndex] = {}
-            for waiting in batch:
-                work = waiting.work
-                with _failing([waiting.future]):
-                    if work.index not in pinned:
-                        pinned[work.index] = self.catalogue.get(work.index)
-                    modes = pinned[work.index].modes
-                    if isinstance(work, Search) and work.ranking.mode not in (None, *modes):
-                        raise Unavailable(f"index {pinned[work.index].name!r} has only: {', '.join(modes)}")
-            left = [waiting for waiting in batch if not waiting.future.done()]
-            for generation in {id(g): g for g in pinned.values()}.values():
-                texts = [text for w in left if pinned[w.work.index] is generation for text in w.work.texts]
+            self.catalogue.close_unused()
+            generations = {id(p.work.generation): p.work.generation for p in batch}.values()
+            for generation in generations:
+                texts = [text for p in batch if p.work.generation is generation for text in p.work.texts]
                 if nonblank := [text for text in texts if text.strip()]:
                     generation.encoder.encode_queries(nonblank, generation.searcher.settings.query_terms)
-            searches: dict[Ranking, list[tuple[Future[SearchResult], Search]]] = {}
-            for waiting in left:
-                work = waiting.work
-                if isinstance(work, Search):
-                    searches.setdefault(work.ranking, []).append((waiting.future, work))
-                    continue
-                with _failing([waiting.future]):
-                    waiting.future.set_result(work.run(pinned[work.index]))
-            for ranking, group in searches.items():
-                self._search(pinned[ranking.name], ranking, group)
-            for generation in pinned.values():
+            searches: dict[tuple[int, Ranking], list[Pending[WorkPiece, None]]] = {}
+            for pending in batch:
+                if pending.work.texts and isinstance(work := pending.work.work, Search):
+                    searches.setdefault((id(pending.work.generation), work.ranking), []).append(pending)
+            for (_, ranking), group in searches.items():
+                with _failing([pending.future for pending in group]):
+                    self._rank(ranking, [pending.work for pending in group])
+            until = time.monotonic() + SLICE
+            # What has had the fewest turns goes first, so a small request never waits for the hits of a large one.
+            left = [pending for pending in batch if not pending.future.done()]
+            for number, pending in enumerate(sorted(left, key=lambda pending: pending.work.work.turns)):
+                with _failing([pending.future]):
+                    if number == 0 or time.monotonic() < until:
+                        pending.work.work.turns += 1
+                        pending.work.work.advance(pending.work.generation, until)
+                    pending.future.set_result(None)
+            for generation in generations:
                 generation.encoder.trim()
 
-    def _search(
-        self, generation: OpenIndex, ranking: Ranking, group: list[tuple[Future[SearchResult], Search]]
-    ) -> None:
+    def _rank(self, ranking: Ranking, group: Sequence[WorkPiece]) -> None:
         """Rank the queries of searches with the same settings."""
-        with _failing([future for future, _ in group]):
-            texts = [text for _, search in group for text in search.texts]
-            queries = [Query(str(number), text) for number, text in enumerate(texts)]
-            within = selected(generation, ranking.within, ranking.filter)
-            answers = iter(list(generation.searcher.answers(queries, ranking.hits, ranking.mode, within=within)))
-            for future, search in group:
-                own = [next(answers) for _ in search.texts]
-                with _failing([future]):
-                    future.set_result(self._result(generation, search, own))
-
-    def _result(self, generation: OpenIndex, search: Search, answers: list[Answer]) -> SearchResult:
-        described = [descriptions(generation, answer, search.shown) for answer in answers]
-        results = [
-            query_result(generation, answer, search.shown, about)
-            for answer, about in zip(answers, described, strict=True)
-        ]
-        exact = sum(result.certificate.exact for result in results)
-        self.certified += exact
-        self.uncertified += len(results) - exact
-        return SearchResult(generation, search.ranking.mode or generation.searcher.mode, results, described)
+        generation, texts = group[0].generation, [text for piece in group for text in piece.texts]
+        queries = [Query(str(number), text) for number, text in enumerate(texts)]
+        within = selected(generation, ranking.within, ranking.filter)
+        answers = iter(list(generation.searcher.answers(queries, ranking.hits, ranking.mode, within=within)))
+        for piece in group:
+            for answer in (next(answers) for _ in piece.texts):
+                assert isinstance(piece.work, Search)
+                assert answer.report
+                result = QueryResult(query=answer.query.text, hits=[], certificate=certificate(answer.report))
+                piece.work.lists.append(RankedQuery(answer, result))
+                self.certified += answer.report.exact
+                self.uncertified += not answer.report.exact
 
 
 @contextmanager
@@ -188,43 +296,43 @@ def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str
         raise Unavailable(f"index {generation.name!r} stores no metadata to filter by")
     if condition is not None and texts is not None:
         try:
-            Filter.parse(condition).check([texts])
+            (parsed := Filter.parse(condition)).check([texts])
+            if parsed.comparisons > MOST_COMPARISONS:
+                raise UsageError(f"`filter`: more than {MOST_COMPARISONS} comparisons; `in` takes a list of values")
         except UsageError as e:
             raise WrongFilter(str(e).removeprefix("`filter`").lstrip(",: ")) from None
     return generation.searcher.selection(within, condition)
 
 
-def descriptions(generation: OpenIndex, answer: Answer, shown: HitFields) -> list[DescribedHit]:
-    """The words and the passage of each hit, if they are shown."""
-    if shown.passage is None or not answer.hits:
-        return []
-    docids = [hit.docid for hit in answer.hits]
-    return generation.searcher.describe(answer.query.text, docids, longest=shown.passage)
-
-
-def query_result(
-    generation: OpenIndex, answer: Answer, shown: HitFields, described: Sequence[DescribedHit] = ()
-) -> QueryResult:
-    """An answer as the API returns it. ``described``: its hits with their explanations, if they are known already."""
-    docids = [hit.docid for hit in answer.hits]
-    explanations: Sequence[Explanation | None] = [hit.explanation for hit in described] or [None] * len(docids)
-    if shown.terms is not None and docids and not described:
-        explanations = generation.searcher.explain_all(answer.query.text, docids)
+def describe_hits(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -> int:
+    """Add the next hits of a list to its result, and return about how many bytes they have."""
+    start, size, text = len(ranked.result.hits), 0, ranked.answer.query.text
+    step = 1 if shown.passage is not None else STEP
     known = shown.texts or generation.searcher.index.files
-    documents = [stored(generation, docid) if known else None for docid in docids]
-    hits = [
-        SearchHit(
+    hits = ranked.answer.hits[start : start + step]
+    docids = [hit.docid for hit in hits]
+    explanations: Sequence[Explanation | None] = [None] * len(docids)
+    if shown.passage is not None:
+        described = generation.searcher.describe(text, docids, longest=shown.passage)
+        ranked.described += described
+        explanations = [hit.explanation for hit in described]
+    elif shown.terms is not None:
+        explanations = generation.searcher.explain_all(text, docids)
+    for rank, (hit, why) in enumerate(zip(hits, explanations, strict=True), start=start + 1):
+        explanation = shares(why, shown.terms) if why else None
+        document = stored(generation, hit.docid) if known else None
+        made = SearchHit(
             rank=rank,
             docid=hit.docid,
             score=hit.score,
-            explanation=shares(why, shown.terms) if why else None,
+            explanation=explanation,
             document=document if shown.texts else None,
             **in_file(document),
         )
-        for rank, (hit, why, document) in enumerate(zip(answer.hits, explanations, documents, strict=True), start=1)
-    ]
-    assert answer.report
-    return QueryResult(query=answer.query.text, hits=hits, certificate=certificate(answer.report))
+        ranked.result.hits.append(made)
+        size += 200 + 100 * len(explanation.terms if explanation else ())
+        size += len(document.text) if document and shown.texts else 0
+    return size
 
 
 def in_file(document: StoredText | None) -> dict[str, Any]:

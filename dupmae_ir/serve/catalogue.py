@@ -19,9 +19,10 @@ import gc
 import itertools
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -229,6 +230,9 @@ class OpenIndexes:
         self.settings = subset(config, SearchSettings)
         self.lock = threading.Lock()  #: held while a batch is answered and while an index is exchanged
         self._reloading = threading.Lock()
+        self._holding = threading.Lock()  # held for a moment, while ``_users`` or ``_retired`` changes
+        self._users: Counter[int] = Counter()  # requests by the id() of the generation that answers them
+        self._retired: list[OpenIndex] = []  # generations that were exchanged and are not closed yet
         self._current: dict[str, OpenIndex] = {}
         self._encoders: list[Encoder] = []
         self._failed: dict[str, Signature | None] = {}
@@ -265,6 +269,18 @@ class OpenIndexes:
             near = suggest(str(name)[:100], current)
             raise UnknownName(f"no index has this name; served: {', '.join(current)}.{near}")
         return current[name]
+
+    @contextmanager
+    def hold(self, name: str | None) -> Iterator[OpenIndex]:
+        """:meth:`get`; the generation stays open meanwhile, though another one replaces it."""
+        with self._holding:
+            held = self.get(name)
+            self._users[id(held)] += 1
+        try:
+            yield held
+        finally:
+            with self._holding:
+                self._users[id(held)] -= 1
 
     def reload(self) -> list[IndexReload]:
         """Open what is new or changed, drop what is gone from the folder of indexes, and return what was done."""
@@ -305,8 +321,17 @@ class OpenIndexes:
             old = self._current.get(name)
             changed = {**self._current, name: new} if new else {n: g for n, g in self._current.items() if n != name}
             self._current = {n: g for n, g in changed.items() if g is not None}
-            if old:
-                old.close()
+            self._retired += [old] if old else []
+            self.close_unused()
+
+    def close_unused(self) -> None:
+        """Close the generations that were exchanged and answer no request any more. Needs :attr:`lock`."""
+        with self._holding:
+            unused = [retired for retired in self._retired if not self._users[id(retired)]]
+            self._retired = [retired for retired in self._retired if self._users[id(retired)]]
+            for retired in unused:
+                self._users.pop(id(retired), None)
+                retired.close()
 
     def _opened(self, name: str, path: Path) -> OpenIndex:
         signature = _signature(path)

@@ -88,10 +88,13 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         "seconds that a client has to send a request's head, then its body (else 408), and to read 64 KiB of an answer",
         above=0,
     )
-    stop_seconds: float = limit_option(15.0, "seconds that requests have to finish after SIGTERM or Ctrl-C", above=0)
+    stop_seconds: float = limit_option(
+        15.0, "seconds from SIGTERM or Ctrl-C to the end; running requests have four fifths of them", above=0
+    )
     connections: int = limit_option(1024, "open connections; more are answered 503", at_least=1)
     max_bytes: int = limit_option(1 << 20, "bytes of a request's body", at_least=1024)
     max_hits: int = limit_option(1000, "hits of a query", at_least=1)
+    max_answer: int = limit_option(64 << 20, "bytes of an answer, about; more hits or texts are refused", at_least=1024)
     max_queries: int = limit_option(128, "queries of one request", at_least=1)
     max_characters: int = limit_option(4096, "characters of a query", at_least=1)
 

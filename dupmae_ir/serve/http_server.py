@@ -17,10 +17,12 @@ import hmac
 import ipaddress
 import json
 import logging
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from types import FrameType
 from urllib.parse import quote, urlsplit
 
@@ -28,6 +30,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from dupmae_ir.console import say
 from dupmae_ir.serve.config import ServeConfig
 
 LONGEST_HEAD = 65536
@@ -52,6 +55,8 @@ HEADERS = {
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Bounds of the times that are counted."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+CLIENT: ContextVar[str] = ContextVar("client", default="")
+"""The address of the client whose request is answered."""
 _METHODS = (*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -123,17 +128,22 @@ class TimedProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server. SIGTERM and Ctrl-C let the running requests finish; a second one ends at once."""
+    """uvicorn's server. SIGTERM and Ctrl-C let the running requests finish; a second one ends at once. ``seconds``
+    after the first, the process ends whatever it does, unless :attr:`ending` is cancelled."""
 
-    def __init__(self, config: uvicorn.Config, on_reload: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_reload: Callable[[], None], seconds: float) -> None:
         super().__init__(config)
         self.on_reload = on_reload
+        self.ending = threading.Timer(seconds, _end, [seconds])
+        self.ending.daemon = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop gracefully at the first signal, without waiting for the running requests at the second."""
         if self.should_exit:
             self.force_exit = True
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)  # tracebacks of the cancelled requests
+        else:
+            self.ending.start()
         super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
@@ -153,6 +163,11 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
+def _end(seconds: float) -> None:
+    say(f"ended {seconds:g} s after the signal, with work unfinished")
+    os._exit(1)
+
+
 def make_server(app: ASGIApp, config: ServeConfig, on_reload: Callable[[], None]) -> Server:
     """A server of ``app`` with the limits of ``config``."""
     protocol = type("Protocol", (TimedProtocol,), {"seconds": config.slow_client})
@@ -165,12 +180,12 @@ def make_server(app: ASGIApp, config: ServeConfig, on_reload: Callable[[], None]
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=max(1, round(config.stop_seconds)),
+        timeout_graceful_shutdown=0.8 * config.stop_seconds,  # type: ignore[arg-type] # it takes fractions as well
         limit_concurrency=config.connections,
         h11_max_incomplete_event_size=LONGEST_HEAD,
         proxy_headers=False,
     )
-    return Server(settings, on_reload)
+    return Server(settings, on_reload, config.stop_seconds)
 
 
 class Refused(Exception):
@@ -215,7 +230,8 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
+        started, status = time.perf_counter(), 499  # as nginx counts clients that left
+        CLIENT.set(scope["client"][0] if scope.get("client") else "")
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -227,7 +243,7 @@ class Guard:
         try:
             self._check(scope)
             body = await self._body(scope, receive)
-            await self.app(scope, _replayed(body, receive), watched)
+            await _unless_gone(self.app(scope, _replayed(body, receive), watched), receive)
         except Refused as e:
             await _refuse(e, watched)
         finally:
@@ -326,6 +342,20 @@ def _with_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, b
     present = {name.lower() for name, _ in headers}
     added = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in present]
     return [*headers, *added]
+
+
+async def _unless_gone(answer: Awaitable[None], receive: Receive) -> None:
+    """Wait for ``answer``, and cancel it when the client has closed the connection."""
+    answering, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            answering.cancel()
+        with contextlib.suppress(asyncio.CancelledError) if leaving.done() else contextlib.nullcontext():
+            await answering
+    finally:
+        for task in (answering, leaving):
+            task.cancel()
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -16,13 +16,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from dupmae_ir.console import visible
 from dupmae_ir.encode.changes import run_add, run_update
-from dupmae_ir.errors import DupmaeError, UnknownName, UsageError
+from dupmae_ir.errors import DupmaeError, InputError, UnknownName, UsageError
 from dupmae_ir.index.changes.changes import run_delete
 from dupmae_ir.index.config import AddConfig, ChangeResult, DeleteConfig, UpdateConfig
+from dupmae_ir.io.collections import checked_docid
 from dupmae_ir.serve.api import source
 from dupmae_ir.serve.batch_handler import NotFound, Unavailable
-from dupmae_ir.serve.errors import RESPONSES
+from dupmae_ir.serve.errors import RESPONSES, LimitExceeded
 from dupmae_ir.serve.schemas import ChangeResponse, DeleteRequest, Name, NewDocument, WriteRequest
 from dupmae_ir.serve.service import Service
 
@@ -39,9 +41,20 @@ class Writer:
     def put(self, name: str, documents: Sequence[NewDocument], replace: bool) -> ChangeResponse:
         """Add documents; with ``replace``, in the place of those with the same ids.
 
-        Raises :class:`UnknownName` for an index that is not served, :class:`Unavailable` if it cannot be changed or,
+        Raises :class:`LimitExceeded` for an id that no index can have or that two of the documents have,
+        :class:`UnknownName` for an index that is not served, and :class:`Unavailable` if it cannot be changed or,
         without ``replace``, has another document of the same id; nothing is changed then.
         """
+        ids: set[str] = set()
+        for number, document in enumerate(documents):
+            try:
+                checked_docid(document.docid, "this document")
+                problem = "two documents of the request have this id" if document.docid in ids else ""
+            except InputError as e:
+                problem = str(e)
+            if problem:
+                raise LimitExceeded(["body", "documents", number, "docid"], visible(problem))
+            ids.add(document.docid)
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
             for document in documents:
                 line = {"_id": document.docid, "title": document.title, "text": document.text}
@@ -68,7 +81,7 @@ class Writer:
         return self._change(name, run)
 
     def _change(self, name: str, run: Callable[[str], ChangeResult]) -> ChangeResponse:
-        with self._lock:
+        with self._lock:  # also where a client left and the change before goes on
             self.service.catalogue.get(name)
             folder = self.service.catalogue.folders()[name]
             try:
@@ -77,7 +90,9 @@ class Writer:
                 raise
             except UsageError as e:
                 LOG.warning("%s: not changed: %s", name, e)
-                raise Unavailable("the index was not changed: a document of this id exists, or it takes none") from None
+                raise Unavailable(
+                    "the index was not changed: a document of this id exists, or its metadata do not fit the index"
+                ) from None
             except DupmaeError as e:
                 LOG.warning("%s: not changed: %s", name, e)
                 raise Unavailable("the index cannot be changed; the server's log has the reason") from None
@@ -96,15 +111,18 @@ class Writer:
 def writing_routes(service: Service) -> APIRouter:
     """Add, update and delete; only for a server that was started with ``--writable``."""
     router, writer = APIRouter(prefix="/api/indexes", tags=["changes"], responses=RESPONSES), Writer(service)
+    one_at_a_time = asyncio.Lock()  # changes that wait must not keep all threads
 
     @router.post("/{index}/documents", operation_id="put_documents")
     async def put(index: Annotated[Name, Path()], request: WriteRequest) -> ChangeResponse:
         """Add documents, or replace those with the same ids. Unchanged ones are not encoded again."""
-        return await asyncio.to_thread(writer.put, index, request.documents, request.replace)
+        async with one_at_a_time:
+            return await asyncio.to_thread(writer.put, index, request.documents, request.replace)
 
     @router.post("/{index}/delete", operation_id="delete_documents")
     async def delete(index: Annotated[Name, Path()], request: DeleteRequest) -> ChangeResponse:
         """Delete documents by their ids."""
-        return await asyncio.to_thread(writer.delete, index, request.docids, request.ignore_unknown)
+        async with one_at_a_time:
+            return await asyncio.to_thread(writer.delete, index, request.docids, request.ignore_unknown)
 
     return router

@@ -132,7 +132,7 @@ def make_tools(service: Service) -> MCPServer:
         def run(generation: OpenIndex) -> NearbyPassages:
             return NearbyPassages(passages=batch_handler.with_neighbours(generation, docid, neighbours))
 
-        return await guarded(service.ask(IndexTask(index, run)))
+        return await _one(service, index, run)
 
     @server.tool()
     async def get_file(
@@ -141,18 +141,13 @@ def make_tools(service: Service) -> MCPServer:
         start: Annotated[int, Field(ge=0, description="character of the text to begin at")] = 0,
     ) -> FileText:
         """The text of a file, put together from its passages."""
-        return await guarded(
-            service.ask(IndexTask(index, lambda opened: batch_handler.file_text(opened, path, start, MAX_FILE)))
-        )
+        return await _one(service, index, lambda opened: batch_handler.file_text(opened, path, start, MAX_FILE))
 
     @server.tool()
     async def explain(query: Query, docid: Docid, index: Index = None) -> Explained:
         """Why a document has its score for a query: the share of meaning (dense) and of each matched word."""
 
-        def run(generation: OpenIndex) -> Explained:
-            return batch_handler.explained(generation, query, [docid])[0]
-
-        return await guarded(service.ask(IndexTask(index, run, [query])))
+        return await _one(service, index, lambda opened: batch_handler.explained(opened, query, [docid])[0], query)
 
     @server.tool()
     async def list_indexes() -> ToolIndexes:
@@ -169,6 +164,13 @@ def _forbid_unknown(tool: Tool) -> None:
     tool.fn_metadata.arg_model.model_config["extra"] = "forbid"
     tool.fn_metadata.arg_model.model_rebuild(force=True)
     tool.parameters["additionalProperties"] = False
+
+
+async def _one(service: Service, index: str | None, run: Callable[[OpenIndex], T], query: str | None = None) -> T:
+    """What ``run`` returns for an index; ``query``: the one that it encodes."""
+    work = IndexTask[None, T](index, lambda opened, _: [run(opened)], [None], query=query)
+    _, (result,) = await guarded(service.ask(work))
+    return result
 
 
 async def guarded(result: Awaitable[T]) -> T:
@@ -189,9 +191,9 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
     check_texts(service.config, [query], ["query"])
     check_hits(service.config, ranking.hits, ["hits"])
     found = await service.ask(Search(ranking, [query], HitFields(texts=True, passage=PASSAGE)))
-    (result,) = found.results
+    (ranked,) = found.lists
     shown = []
-    for hit, about in zip(result.hits, found.described[0], strict=True):
+    for hit, about in zip(ranked.result.hits, ranked.described, strict=True):
         title, snippet = hit.document.title if hit.document else "", about.snippet
         at = hit.model_dump(include={"path", "page", "heading"})
         text = "\u2026 " * snippet.before + snippet.text + " \u2026" * snippet.after if snippet else ""
@@ -199,8 +201,9 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
         shown.append(
             ToolHit(rank=hit.rank, docid=hit.docid, score=hit.score, title=title, passage=text, matched=matched, **at)
         )
-    note = NO_WORD if shown and not any(hit.has_query_word for hit in found.described[0]) else None
-    return ToolAnswer(index=found.generation.name, nothing_missed=result.certificate.exact, note=note, hits=shown)
+    note = NO_WORD if shown and not any(hit.has_query_word for hit in ranked.described) else None
+    exact = ranked.result.certificate.exact
+    return ToolAnswer(index=found.generation.name, nothing_missed=exact, note=note, hits=shown)
 
 
 def http_routes(server: MCPServer) -> tuple[list[BaseRoute], Callable[[], contextlib.AbstractAsyncContextManager[Any]]]:

@@ -11,6 +11,7 @@ and a path is never an index.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from enum import Enum
 from typing import Annotated
 
@@ -185,10 +186,11 @@ async def _search(service: Service, index: str, query: str, hits: int) -> Search
 
 
 async def _document(service: Service, index: str, docid: str) -> dict[str, str]:
-    def run(generation: OpenIndex) -> dict[str, str]:
-        return _plain(batch_handler.document(generation, docid))
+    def run(generation: OpenIndex, docids: Sequence[str]) -> list[dict[str, str]]:
+        return [_plain(batch_handler.document(generation, one)) for one in docids]
 
-    return await service.ask(IndexTask(index, run))
+    _, (found,) = await service.ask(IndexTask(index, run, [docid]))
+    return found
 
 
 def _plain(document: batch_handler.StoredText) -> dict[str, str]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, overload
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from dupmae_ir.search.query_batching import Busy, QueryBatches
-from dupmae_ir.serve.batch_handler import Answerer, IndexTask, Search, SearchResult
-from dupmae_ir.serve.catalogue import IndexReload, OpenIndexes, watch
+from dupmae_ir.search.query_batching import Busy, Pending, QueryBatches
+from dupmae_ir.serve.batch_handler import Answerer, IndexTask, Search, SearchResult, Unavailable, Work, WorkPiece
+from dupmae_ir.serve.catalogue import IndexReload, OpenIndex, OpenIndexes, watch
 from dupmae_ir.serve.config import ServeConfig
-from dupmae_ir.serve.http_server import SECONDS
+from dupmae_ir.serve.errors import LimitExceeded
+from dupmae_ir.serve.http_server import CLIENT, SECONDS
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LARGE = 2
+"""Large requests that are answered at a time; others wait, and keep no part of their answers in memory."""
 LOG = logging.getLogger("dupmae_ir.serve")
 T = TypeVar("T")
 
@@ -57,9 +62,11 @@ class Service:
             ("index", "result"),
             registry=self.registry,
         )
-        self.batcher: QueryBatches[Search | IndexTask[Any], Any] = QueryBatches(
-            max_batch=config.batch_size, capacity=config.queue, wait=config.batch_wait / 1000, observe=self._observe
+        self.batcher: QueryBatches[WorkPiece, None] = QueryBatches(
+            max_batch=config.batch_size, wait=config.batch_wait / 1000, observe=self._observe
         )
+        self._large = asyncio.Semaphore(LARGE)
+        self._asked = {False: 0, True: 0}  # queries of requests by whether they are large
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
         self.registry.register(self)
@@ -89,18 +96,53 @@ class Service:
     @overload
     async def ask(self, work: Search) -> SearchResult: ...
     @overload
-    async def ask(self, work: IndexTask[T]) -> T: ...
-    async def ask(self, work: Search | IndexTask[Any]) -> Any:
-        """The result of ``work``. Raises :class:`Busy`, :class:`TimeoutError`, and what the work raises."""
+    async def ask(self, work: IndexTask[Any, T]) -> tuple[OpenIndex, list[T]]: ...
+    async def ask(self, work: Search | IndexTask[Any, Any]) -> Any:
+        """The result of ``work``, all of it from one generation of its index.
+
+        Raises :class:`Busy`, :class:`TimeoutError`, :class:`LimitExceeded`, and what the work raises. Nothing more of
+        it is computed after that, nor after a cancellation, but for the piece that is under way.
+        """
         try:
-            future = self.batcher.submit(work, max(1, len(work.texts)))
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.config.request_timeout)
+            async with asyncio.timeout(self.config.request_timeout):
+                with self._admitted(work), self.catalogue.hold(work.index) as generation:
+                    async with self._large if work.large else contextlib.nullcontext():
+                        await self._compute(work, generation)
+                    if isinstance(work, IndexTask):
+                        return generation, work.results
+                    return SearchResult(generation, work.ranking.mode or generation.searcher.mode, work.lists)
         except Busy:
             self.rejected.labels("queue full").inc()
             raise
         except TimeoutError:
             self.rejected.labels("timeout").inc()
             raise
+
+    async def _compute(self, work: Work, generation: OpenIndex) -> None:
+        if isinstance(work, Search) and work.ranking.mode not in (None, *generation.modes):
+            raise Unavailable(f"index {generation.name!r} has only: {', '.join(generation.modes)}")
+        while not work.done:
+            piece = WorkPiece(work, generation, work.texts(self.config.batch_size))
+            await asyncio.wrap_future(self.batcher.submit(piece, piece.weight, client=CLIENT.get()))
+            if work.bytes > (limit := self.config.max_answer):
+                message = f"the answer exceeds {limit} bytes; ask for fewer queries or hits, or leave the texts out"
+                raise LimitExceeded(["body"], message)
+
+    @contextlib.contextmanager
+    def _admitted(self, work: Work) -> Iterator[None]:
+        """Count a request while it is answered. Large ones have a queue of their own. Raises :class:`Busy`."""
+        if self._asked[work.large] + work.weight > self.config.queue:
+            raise Busy(min(60, max(1, math.ceil(self.waiting * self.batcher.pace))))
+        self._asked[work.large] += work.weight
+        try:
+            yield
+        finally:
+            self._asked[work.large] -= work.weight
+
+    @property
+    def waiting(self) -> int:
+        """Queries that are not answered yet, without those of large requests."""
+        return self._asked[False]
 
     def reload(self) -> list[IndexReload]:
         """Look for new generations now; log and count what changed."""
@@ -120,7 +162,7 @@ class Service:
 
     def collect(self) -> Iterator[Metric]:
         """Values that are read when /metrics is: this object is a collector of its registry."""
-        yield GaugeMetricFamily("dupmae_ir_waiting_queries", "Queries in the queue.", self.batcher.waiting)
+        yield GaugeMetricFamily("dupmae_ir_waiting_queries", "Queries in the queue.", sum(self._asked.values()))
         lists = CounterMetricFamily("dupmae_ir_lists", "Ranked lists, by certificate.", labels=["certified"])
         lists.add_metric(["yes"], self.answerer.certified)
         lists.add_metric(["no"], self.answerer.uncertified)
@@ -136,8 +178,9 @@ class Service:
                 family.add_metric([index.name], value)
             yield family
 
-    def _observe(self, weight: int, seconds: float) -> None:
-        self.batches.observe(weight)
+    def _observe(self, batch: Sequence[Pending[WorkPiece, None]], seconds: float) -> None:
+        if queries := sum(len(pending.work.texts) for pending in batch):
+            self.batches.observe(queries)
         self.batch_times.observe(seconds)
 
     def _report(self, change: IndexReload) -> None:

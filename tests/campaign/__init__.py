@@ -21,7 +21,18 @@ def _module(name: str) -> Callable[[], ModuleType]:
     return lambda: importlib.import_module(f"tests.campaign.{name}")
 
 
-PARTS = {
-    name: _module(name) for name in ("damage", "models", "inputs", "exactness", "kills", "processes", "opens", "soak")
-}
+_NAMES = [
+    "damage",
+    "models",
+    "inputs",
+    "exactness",
+    "kills",
+    "faults",
+    "processes",
+    "opens",
+    "soak",
+    "generations",
+    "strangers",
+]
+PARTS = {name: _module(name) for name in _NAMES}
 """Name of a part -> its module, which has ``run(seconds, seed, records)``, ``table``, ``is_wrong`` and ``TITLE``."""

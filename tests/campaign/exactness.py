@@ -2,11 +2,13 @@
 
 Vectors are copied, opposed, or equal but for the last bit; impacts are all at the limit, all alike, or of one term;
 queries are blank, unknown, or as long as is allowed. Every list must contain the documents of the highest exact scores,
-equal scores in the order of ids, whatever the engine and the dense index.
+equal scores in the order of ids, whatever the engine and the dense index; also with a filter, which leaves the lists of
+the documents that satisfy it, and of two indexes searched as one.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import tempfile
@@ -120,6 +122,10 @@ class Collection:
         build_kind(Index.open(folder).only_segment, "sq8")
         return folder
 
+    def part(self, rows: np.ndarray) -> Collection:
+        """Some of the documents."""
+        return Collection([self.ids[row] for row in rows], self.cls[rows], self.ot[rows])
+
     def problem(self, text: str, mode: str, k: int, hits: Sequence[Hit], encoder: HashingEncoder) -> str:
         """What is wrong with the ``k`` best ``hits`` of a query; empty if nothing is."""
         scores, tolerance = self._scores(text, mode, encoder)
@@ -167,18 +173,25 @@ def _tried(drawn: Draw, vectors: Callable, impacts: Callable) -> tuple[int, int,
     encoder = HashingEncoder(dim=DIM, vocabulary=TERMS)
     queries = [Query(str(n), text) for n, text in enumerate(_texts(random.Random(int(drawn.integers(2**31)))))]
     lists, problems = 0, []
+    mask = drawn.random(documents) < drawn.random()
     with tempfile.TemporaryDirectory() as name:
-        index = made.write(Path(name) / "I", encoder)
-        for mode, settings in CONFIGURATIONS:
-            searcher = Searcher.open(index, encoder, **settings)
+        whole = [made.write(Path(name) / "I", encoder)]
+        halves = np.array_split(np.arange(documents), 2)
+        both = [made.part(rows).write(Path(name) / f"I{n}", encoder) for n, rows in enumerate(halves) if len(rows)]
+        for (mode, settings), (what, folders, chosen) in itertools.product(
+            CONFIGURATIONS, (("all", whole, None), ("filter", whole, mask), ("two indexes", both, None))
+        ):
+            searcher = Searcher.open(folders, encoder, **settings)
+            expected = made if chosen is None else made.part(np.flatnonzero(chosen))
             for k in (1, 10, documents):
-                for answer in searcher.answers(queries, k, mode):
+                for answer in searcher.answers(queries, k, mode, filter=chosen):
                     lists += 1
-                    problem = made.problem(answer.query.text, mode, k, answer.hits, encoder)
+                    problem = expected.problem(answer.query.text, mode, k, answer.hits, encoder)
                     if answer.report is None or not answer.report.exact:
                         problem = problem or "not certified"
                     if problem:
-                        problems.append(f"{mode} {settings} {k} of {documents} {answer.query.text!r}: {problem}")
+                        words = f"{what}, {mode} {settings} {k} of {documents} {answer.query.text!r}: {problem}"
+                        problems.append(words)
     return lists, len(problems), (problems or [""])[0]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from . import PARTS
 from .records import Records, markdown
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("damage", "models", "inputs", "exactness", "kills", "processes", "opens", "soak")
 
 
 @pytest.mark.nightly

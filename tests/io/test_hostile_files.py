@@ -103,3 +103,25 @@ def test_text_that_grows_with_the_square_of_the_file_is_refused(name: str) -> No
     found = extract(name, b'{"a": [1, 2]}' if name.endswith("json") else b"a,b\n1,2\n")
     assert found is not None
     assert "a: 1" in found[1].text
+
+
+def test_a_document_of_empty_paragraphs_is_refused_before_they_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, many = io.BytesIO(word_file(1)), io.BytesIO()
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(many, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            data = old.read(member)
+            if member.filename == "word/document.xml":
+                data = data.replace(b"<w:body>", b"<w:body>" + b"<w:p/>" * 5_000)
+            new.writestr(member, data)
+    assert "in a cell" in formats.docx(many.getvalue()).text
+    monkeypatch.setattr(formats, "MOST_ELEMENTS", 5_000)
+    with pytest.raises(Unreadable, match="more than 5,000 tags"):
+        formats.docx(many.getvalue())
+
+
+def test_a_page_of_stray_end_tags_is_refused_at_once() -> None:
+    """Each takes time proportional to the open elements."""
+    with pytest.raises(Unreadable, match="more than 1,000 end tags without a start"):
+        formats.html(b"<b>" * 20_000 + b"x</i>" * 100_000)
+    assert formats.html(b"<b>" * 2_000 + b"x</i>" * 900).text.count("x") == 900
+    assert formats.html(b"<i>x</i>" * 5_000).text.count("x") == 5_000

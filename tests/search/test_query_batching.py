@@ -201,16 +201,15 @@ def test_heavy_work_is_a_batch_alone() -> None:
         assert held.batches == [["first"], [0, 1], [2], [3], [4]]
 
 
-def test_a_full_queue_refuses_and_says_when() -> None:
+def test_clients_take_turns() -> None:
+    """What a client asks waits for one batch of another client's work, not for all of it."""
     held = Held()
-    with started(held, capacity=3) as batches:
-        first(batches, held)
-        batches.submit("a", 2)
-        batches.submit("b")
-        assert batches.waiting == 3
-        with pytest.raises(Busy) as refused:
-            batches.submit("c")
-        assert 1 <= refused.value.retry_after <= 60
+    with started(held, max_batch=2) as batches:
+        futures = [first(batches, held), *(batches.submit(n, 2, client="many") for n in range(4))]
+        futures.append(batches.submit("one", client="few"))
+        held.free.set()
+        [f.result(WAIT) for f in futures]
+        assert held.batches == [["first"], [0], ["one"], [1], [2], [3]]
 
 
 def test_cancelled_work_is_skipped() -> None:

@@ -15,7 +15,7 @@ from dupmae_ir.encode.run import run as encode
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.languages import Analyzer
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.query.words import LONGEST_READ, QueryWords, SpanEncoder, TermShare, WordShare
+from dupmae_ir.search.query.words import LONGEST_READ, LONGEST_SCAN, QueryWords, SpanEncoder, TermShare, WordShare
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document
 
@@ -204,7 +204,23 @@ def test_a_long_text_is_read_as_far_as_a_limit():
     words = QueryWords(object(), "locks")
     for unit in ("lock ", "x"):
         assert len(words.snippet({"lock": 1.0}, unit * 190_000).text) <= 2 * 240
-    assert words.marks({"lock": 1.0}, "a " * LONGEST_READ + "lock") == []
+    assert words.marks({"lock": 1.0}, "a " * LONGEST_SCAN + "lock") == []
+    assert len(words.marks({"lock": 1.0}, "lock " * 100_000)) <= LONGEST_READ // 5 + 1
+
+
+def test_a_long_text_is_read_where_most_words_of_the_query_are():
+    words = QueryWords(object(), "locked queues")
+    text = "lock " + "x " * LONGEST_READ + "lock the queue " + "y " * LONGEST_READ
+    start = text.index("lock the queue")
+    assert words.marks({"lock": 1.0, "queue": 1.0}, text) == [
+        (start, start + 4, "lock"),
+        (start + 9, start + 14, "queue"),
+    ]
+    assert words.snippet({"lock": 1.0, "queue": 1.0}, text).text.count("lock the queue") == 1
+
+
+def test_a_short_text_is_read_to_its_end():
+    words = QueryWords(object(), "locks")
     assert words.marks({"lock": 1.0}, "a " * 10 + "lock") == [(20, 24, "lock")]
 
 

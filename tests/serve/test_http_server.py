@@ -47,7 +47,7 @@ class Running:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(100)
 
 
 @contextmanager
@@ -221,8 +221,8 @@ def wait_until_searching(server: Running) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_stop_answers_what_is_running(folders: dict[str, Path], number: int) -> None:
     """Requests that arrived before the signal are answered; the exit status is 0 and a line says what was done."""
-    with running(folders["docs"], "--batch-size", 1) as server, ThreadPoolExecutor(4) as pool:
-        replies = [pool.submit(server.request, "POST", "/api/search", LONG) for _ in range(4)]
+    with running(folders["docs"], "--stop-seconds", 100) as server, ThreadPoolExecutor(4) as pool:
+        replies = [pool.submit(server.request, "POST", "/api/search", LONG, 100) for _ in range(4)]
         wait_until_searching(server)
         assert server.stop(number) == 0
         assert [reply.result()[0] for reply in replies] == [200] * 4

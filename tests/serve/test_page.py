@@ -103,7 +103,7 @@ def test_two_indexes_side_by_side(client: Client) -> None:
         ("/?q=+++", 200, "Search, and see why"),
         ("/?q=lock&index=nope", 404, "Not found"),
         ("/?q=lock&index=dense&mode=impact", 404, "has only: dense"),
-        ("/?q=" + "x" * 5000, 422, "too long"),
+        ("/?q=" + "x" * 5000, 422, "too much"),
         ("/?q=lock&filter=year+%3E", 422, "This filter cannot be used"),
         ("/?q=lock&filter=year+%3E+2050", 200, "Results for"),
         ("/?q=lock&hits=99999&mode=magic&compare=", 200, "Results for"),

@@ -70,8 +70,16 @@ def test_wrong_changes(client: Client, tmp_path: Path) -> None:
             assert writable.post("/api/indexes/I/documents", body).status == 422
         assert writable.post("/api/indexes/nope/documents", {"documents": [{"docid": "a", "text": ""}]}).status == 404
         assert writable.post("/api/indexes/I/delete", {"docids": []}).status == 422
-        bad = {"documents": [{"docid": "a\nb", "text": "x"}]}
-        assert writable.post("/api/indexes/I/documents", bad).status == 409
+        for docid in ("a\nb", "a\u2028b", "a\0b"):
+            bad = writable.post("/api/indexes/I/documents", {"documents": [{"docid": docid, "text": "x"}]})
+            assert bad.status == 422
+            assert bad.json["detail"][0]["loc"] == ["body", "documents", 0, "docid"]
+            assert "white space or a control character" in bad.json["detail"][0]["msg"]
+        twice = writable.post("/api/indexes/I/documents", {"documents": [{"docid": "a", "text": "x"}] * 2})
+        assert twice.status == 422
+        assert "two documents of the request have this id" in twice.text
+        there = {"documents": [{"docid": "d0", "text": "x"}], "replace": False}
+        assert "a document of this id exists" in writable.post("/api/indexes/I/documents", there).text
         assert writable.get("/api/indexes/I").json["documents"] == 5
 
 

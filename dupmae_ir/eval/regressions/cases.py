@@ -99,7 +99,7 @@ class Case:
 _OWN = ("regression", "name", "tier", "title", "paper", "exact", "rivals")
 SHARED = tuple(f.name for f in fields(Case) if f.name not in _OWN)
 """Keys that a file may set for all of its cases; a case overrides them."""
-_NUMBER = re.compile(r"-?\d*\.?\d+")
+_NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
 _TABLES = ("encode", "search", "paper", "seed_deviation")
 """Keys whose values are tables."""
 

@@ -107,7 +107,7 @@ def joined(lines: Iterable[str]) -> str:
     return "".join(made.pieces)
 
 
-_META_CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""")
+_META_CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*(?:["']\s*)?([A-Za-z0-9_.:-]{2,40})""")
 
 
 def decoded(data: bytes, declared: bool = False) -> str:

@@ -15,6 +15,7 @@ import posixpath
 import re
 import zipfile
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -41,7 +42,12 @@ _LINES = frozenset(_NAME.findall("<div><li><tr><br><dt><dd><caption><header><foo
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 DEEPEST = 50_000
-"""Open elements above which a file is refused: closing one of another name takes time proportional to them."""
+"""Open elements above which a page is refused."""
+MOST_STRAY = 1_000
+"""End tags without a start above which a page is refused: each takes time proportional to the open elements."""
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+MOST_ELEMENTS = 5_000_000
+"""Tags of a Word document above which it is refused: an empty paragraph has 6 bytes, and 130 in memory."""
 _HYPHEN = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
 _MOST_MEMBERS = 20_000
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
@@ -199,6 +205,12 @@ def parse(markup: str, made: Builder) -> Target:
     """Append the text of a page to ``made``. Raises :class:`Unreadable` for what lxml refuses."""
     from lxml import etree
 
+    if markup.count("</") > MOST_STRAY:
+        tags: Counter[str] = Counter()
+        for tag in _TAG.finditer(markup):
+            tags[tag[2].lower()] += 1 if tag[1] else -1
+        if max(tags.values(), default=0) > MOST_STRAY:
+            raise Unreadable(f"more than {MOST_STRAY:,} end tags without a start")
     target = Target(made)
     parser = etree.HTMLParser(target=target, huge_tree=True)
     try:
@@ -299,7 +311,10 @@ def docx(data: bytes) -> Extracted:
     """A Word document: paragraphs and tables in their order; styles ``Heading N`` and ``Title`` are headings."""
     from docx import Document
 
-    _checked_zip(data).close()
+    with _checked_zip(data) as package:
+        tags = sum(package.read(name).count(b"<") for name in package.namelist() if name.endswith(".xml"))
+    if tags > MOST_ELEMENTS:
+        raise Unreadable(f"more than {MOST_ELEMENTS:,} tags")
     document = Document(io.BytesIO(data))
     made = Builder()
     for block in document.iter_inner_content():

@@ -225,7 +225,10 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     except CheckpointError:
         raise
     except Exception as e:
-        raise CheckpointError(f"{folder}: the model does not load: {one_line(e, 300)}") from None
+        reason = one_line(e, 300)
+        if "Weights only load failed" in reason:  # the library's advice would run what the file contains
+            reason = "its weights hold more than tensors, which could run code; save only its tensors"
+        raise CheckpointError(f"{folder}: the model does not load: {reason}") from None
     missing = sorted(info["missing_keys"])
     lost_head = [k for k in missing if any(h in k for h in _HEADS)]
     lost_body = [k for k in missing if "pooler" not in k and not any(h in k for h in (*_HEADS, *_TIED))]

@@ -86,11 +86,13 @@ class _Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Filter:
-    """A parsed condition. ``names``: each column that it uses, and where, from 1; ``tree``: what it means."""
+    """A parsed condition. ``names``: each column that it uses, and where, from 1; ``tree``: what it means;
+    ``comparisons``: their number, each of which looks at every distinct value of a column."""
 
     text: str
     names: Mapping[str, int]
     tree: Node
+    comparisons: int
 
     @classmethod
     def parse(cls, text: str) -> Filter:
@@ -98,7 +100,7 @@ class Filter:
         if len(text) > LONGEST:
             raise UsageError(f"`filter`: {len(text):,} characters; a condition has at most {LONGEST:,}")
         parser = _ConditionParser(text)
-        return cls(text, parser.names, parser.whole())
+        return cls(text, parser.names, parser.whole(), parser.comparisons)
 
     def check(self, stores: Sequence[Store]) -> None:
         """Raise :class:`UsageError` for a column that none of the stores has."""
@@ -130,7 +132,7 @@ class _ConditionParser:
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
-        self._at = self._depth = 0
+        self._at = self._depth = self.comparisons = 0
         self.names: dict[str, int] = {}
 
     def whole(self) -> Node:
@@ -214,6 +216,7 @@ class _ConditionParser:
         else:
             raise _error(token.column, f"expected the name of a metadata column, got {token}")
         self.names.setdefault(name, token.column)
+        self.comparisons += 1
         return name
 
     def _comparison(self, name: str, sign: str) -> Condition:

@@ -7,6 +7,7 @@ the term is part of one, or of the query, if the text has no such word. Single l
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections import Counter, defaultdict
@@ -20,8 +21,10 @@ from dupmae_ir.models.languages import is_letter, separates_words
 
 SNIPPET = 240
 """Characters of the best passage."""
-LONGEST_READ = 1 << 16
+LONGEST_READ = 8192
 """Characters of a text in which words are looked for: a page of results must not wait for one long document."""
+LONGEST_SCAN = 1 << 18
+"""First characters of a longer text from which they are chosen."""
 LETTERS = "single letters"
 """The name of terms that are letters of words."""
 _NOTABLE = 0.1
@@ -96,6 +99,8 @@ class QueryWords:
     def __init__(self, encoder: object, query: str) -> None:
         self.encoder = encoder
         self.query = query
+        # Words, marks and passage of a text need its terms, which take longest.
+        self.spans = lru_cache(4)(self._find_spans)
         spans = self.spans(query)
         self._words = _words_by_term(spans, query)
         #: word of the query -> its terms that are no parts of it, such as its stem
@@ -104,13 +109,26 @@ class QueryWords:
             if _whole_word(query, span) == (span.start, span.end):
                 self._whole.setdefault(query[span.start : span.end].lower(), set()).add(span.term)
 
-    def spans(self, text: str) -> list[TermSpan]:
-        """The index terms of the first :data:`LONGEST_READ` characters of a text with their positions; stems of words
-        for an encoder that does not tell."""
-        text = text[:LONGEST_READ]
+    def _find_spans(self, text: str) -> list[TermSpan]:
+        """The index terms of a text with their positions; stems of words for an encoder that does not tell. Of a long
+        text, those of the :data:`LONGEST_READ` characters with the most words of the query."""
+        begin = self._best_start(text)
+        text = text[begin : begin + LONGEST_READ]
         if isinstance(self.encoder, SpanEncoder):
-            return [TermSpan(*span) for span in self.encoder.term_spans(text)]
-        return [TermSpan(s, start, end) for word, start, end in word_spans(text) if (s := stem(word))]
+            spans = self.encoder.term_spans(text)
+        else:
+            spans = [(s, start, end) for word, start, end in word_spans(text) if (s := stem(word))]
+        return [TermSpan(term, begin + start, begin + end) for term, start, end in spans]
+
+    def _best_start(self, text: str) -> int:
+        """Where the read part of a long text begins: it is two blocks, of which other words of the query are in."""
+        if len(text) <= LONGEST_READ:
+            return 0
+        block, stems = LONGEST_READ // 2, [s for word, _, _ in word_spans(self.query)[:64] if (s := stem(word))]
+        lower = text[:LONGEST_SCAN].lower()
+        found = [{s for s in stems if s in lower[at : at + block]} for at in range(0, len(lower), block)]
+        counts = [len(one | other) for one, other in itertools.pairwise(found)]
+        return block * counts.index(max(counts))
 
     def shares(self, terms: Sequence[TermShare], text: str) -> list[WordShare]:
         """The words behind the matched ``terms`` (raw index terms) of a hit, strongest first; shares add up to the

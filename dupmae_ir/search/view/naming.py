@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from dupmae_ir.types import MetadataValue
@@ -20,12 +21,15 @@ _UNDERLINE = r"^[ \t]*([=\-~^*_#])\1{2,}[ \t]*(?:\n|\Z)"
 _MARKUP = {
     "text": re.compile(_UNDERLINE, re.MULTILINE),
     "md": re.compile(
-        rf"{_UNDERLINE}|^[ \t]*#{{1,6}}[ \t]+|\*\*|(?<!\w)__|__(?!\w)|`+|(?<=\])\([^)\s]*\)|[\[\]]|^[ \t:|-]{{5,}}\n",
+        rf"{_UNDERLINE}|^[ \t]*#{{1,6}}[ \t]+|\*\*|(?<!\w)__|__(?!\w)|`+"
+        r"|(?<=\])\([^)\s]{0,300}\)|[\[\]]|^[ \t:|-]{5,}\n",
         re.MULTILINE,
     ),
 }
 _MARKUP["ipynb"] = _MARKUP["md"]
 _LONGEST_HEADING = 400
+MOST_HIDDEN = 300
+"""Hidden parts of a text, each of which is looked at for every marked word."""
 
 
 class Place(NamedTuple):
@@ -65,17 +69,17 @@ def size_in_words(index: Index, documents: int | None = None) -> str:
 
 def hidden_markup(text: str, metadata: Mapping[str, MetadataValue], title: str = "") -> list[tuple[int, int]]:
     """(start, end) of what a reader of ``text`` need not see: marks of Markdown, underlines, and a first line that
-    repeats the heading or the title."""
+    repeats the heading or the title; the first :data:`MOST_HIDDEN`, more than a passage has."""
     spans: list[tuple[int, int]] = []
     place, start = Place.of(metadata), 0
     known = {title.strip(), str(metadata.get("title", "")).strip(), (place and place.heading) or ""}
-    while (end := text.find("\n", start, start + _LONGEST_HEADING) + 1) > 0:
+    while len(spans) < MOST_HIDDEN and (end := text.find("\n", start, start + _LONGEST_HEADING) + 1) > 0:
         if (line := text[start:end].strip(" \t\n#")) and line not in known:
             break
         spans.append((start, end))
         start = end
     pattern = _MARKUP.get(str(metadata.get("type")))
-    return spans + ([match.span() for match in pattern.finditer(text)] if pattern else [])
+    return spans + [match.span() for match in islice(pattern.finditer(text) if pattern else (), MOST_HIDDEN)]
 
 
 def without(text: str, start: int, end: int, hidden: Sequence[tuple[int, int]]) -> str:

@@ -43,12 +43,14 @@ MAX_TERMS = 200
 """Matched terms of a hit."""
 PASSAGE = 400
 """Characters of a hit's passage."""
+LONGEST_TEXT = 20_000
+"""Characters of a document's text on the page."""
 MIN_SHARE = 0.005
 """Words with a smaller share of the score would be shown with 0.00."""
 SHADES = 5
 """Shades of marked words."""
 SIGNED_IN_SECONDS = 30 * 24 * 3600
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
 _LINE_BREAKS = re.compile(r"(?<=[>}])\s*\n\s*|\s*\n\s*(?=[<{])")
 
 
@@ -201,7 +203,7 @@ class _JoinLines(Extension):
 
 
 def _visible(value: object) -> object:
-    """Text without control characters; other values unchanged."""
+    """Text without control characters and changes of direction; other values unchanged."""
     return _CONTROLS.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -221,6 +223,7 @@ TEMPLATES.globals |= {
     "digits": digits,
     "index_size": index_size,
     "nothing_missed": NOTHING_MISSED,
+    "longest_text": LONGEST_TEXT,
 }
 
 
@@ -238,7 +241,8 @@ def page_routes(service: Service) -> APIRouter:
     async def page(request: Request) -> HTMLResponse:
         state = State.read(request.query_params, service.config.max_hits)
         status, template, values = await _content(service, state)
-        return html(template, status, state=state, indexes=index_list(service).indexes, **values)
+        indexes = index_list(service).indexes
+        return await asyncio.to_thread(html, template, status, state=state, indexes=indexes, **values)
 
     @router.get("/assets/{name}")
     async def asset(name: str) -> Response:
@@ -284,7 +288,7 @@ async def _content(service: Service, state: State) -> tuple[int, str, dict[str, 
     except (UnknownName, Unavailable) as e:
         status, title, text = 404, "Not found", str(e)
     except LimitExceeded as e:
-        status, title, text = 422, "This query is too long", e.message
+        status, title, text = 422, "This asks for too much", e.message
     except WrongFilter as e:
         status, title, text = 422, "This filter cannot be used", str(e)
     except Busy as e:
@@ -304,16 +308,13 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
     def search(mode: str, shown: HitFields) -> Search:
         return Search(Ranking(name, mode, state.hits, None, state.filter or None), [state.q], shown)
 
-    def weights(generation: OpenIndex) -> list[WeightedTerm]:
-        (encoding,) = batch_handler.encoded(generation, [state.q], documents=False, vectors=False)
-        names: dict[str, float] = {}  # a word has one row, with the weights of its stem and its pieces
-        for term in encoding.terms or []:
-            names[term.term] = names.get(term.term, 0.0) + term.weight
-        return [WeightedTerm(term=name, weight=weight) for name, weight in sorted(names.items(), key=lambda t: -t[1])]
+    def weights(generation: OpenIndex, queries: Sequence[str]) -> list[list[WeightedTerm]]:
+        encodings = batch_handler.encoded(generation, queries, documents=False, vectors=False)
+        return [_words_of(encoding.terms or []) for encoding in encodings]
 
     work = [search(mode, HitFields(True, MAX_TERMS, PASSAGE)), *(search(other, HitFields(True)) for other in others)]
-    lists, terms = await asyncio.gather(
-        asyncio.gather(*map(service.ask, work)), service.ask(IndexTask(name, weights, [state.q]))
+    lists, (_, (terms,)) = await asyncio.gather(
+        asyncio.gather(*map(service.ask, work)), service.ask(IndexTask(name, weights, [state.q], query=state.q))
     )
     seconds = time.perf_counter() - started
     ranks = {found.mode: {hit.docid: hit.rank for hit in found.results[0].hits} for found in lists}
@@ -323,5 +324,13 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
 
 
 def _ranked_list(found: SearchResult, ranks: Mapping[str, Mapping[str, int]]) -> RankedList:
-    (result,) = found.results
-    return RankedList(found.mode, result.hits, result.certificate, found.described[0], ranks)
+    (ranked,) = found.lists
+    return RankedList(found.mode, ranked.result.hits, ranked.result.certificate, ranked.described, ranks)
+
+
+def _words_of(terms: Sequence[WeightedTerm]) -> list[WeightedTerm]:
+    """The terms of a query, strongest first; a word has one row, with the weights of its stem and its pieces."""
+    names: dict[str, float] = {}
+    for term in terms:
+        names[term.term] = names.get(term.term, 0.0) + term.weight
+    return [WeightedTerm(term=name, weight=weight) for name, weight in sorted(names.items(), key=lambda t: -t[1])]

@@ -1,0 +1,191 @@
+"""A server with one worker, while strangers send it in a loop what is dearest to answer.
+
+Meanwhile another client asks plain queries, each new, and for the health of the server. Both are measured in quiet
+moments between the attacks too: a plain query may take ten times as long as then, and the health a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.__main__ import main
+from tests.campaign.records import Record, Records, markdown
+
+TITLE = "Strangers: a plain query and the health of a server while others ask for all they can"
+DOCUMENTS, STRANGERS, SLOWER, HEALTHY = 600, 4, 10.0, 1.0
+TOKEN = "0123456789abcdef-of-the-campaign"
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = [f"{a}{b}{c}" for a in ("ba", "ke", "lo", "mi", "su") for b in ("nd", "rt", "lk", "m") for c in "aeiou"]
+
+
+@dataclass
+class Stranger:
+    """Who asks the server at ``port``."""
+
+    port: int
+
+    def ask(self, method: str, path: str, body: Any = None, token: str = TOKEN, **headers: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+            given = {"content-type": "application/json", "authorization": f"Bearer {token}", **headers}
+            connection.request(method, path, content, given)
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+        finally:
+            connection.close()
+
+    def leave(self, method: str, path: str, body: Any, wait: float) -> None:
+        """Ask, and close the connection without reading the answer after ``wait`` seconds."""
+        content = json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(head.encode() + content)
+            time.sleep(wait)
+
+
+def _queries(n: int, words: int) -> list[str]:
+    return [" ".join(random.choices(WORDS, k=words)) for _ in range(n)]
+
+
+def _heaviest(words: int = 5) -> dict[str, Any]:
+    return {"query": _queries(128, words), "hits": 1000, "texts": True, "explain": True, "terms": 1024}
+
+
+ATTACKS: dict[str, Callable[[Stranger], object]] = {
+    "cookie of 40 kB": lambda s: s.ask("GET", "/api/indexes", token="no", cookie=f'dupmae_ir="{chr(92) * 40_000}"'),
+    "wrong origin": lambda s: s.ask("POST", "/api/reload", token="no", origin="http://["),
+    "wrong tokens": lambda s: s.ask("GET", "/api/indexes", token="x" * 60_000),
+    "page of a long text": lambda s: s.ask("GET", f"/?q=lock%20{_queries(1, 1)[0]}&hits=50"),
+    "search of a long text": lambda s: s.ask("POST", "/api/search", {"query": "lock", "texts": True, "explain": True}),
+    "heaviest search": lambda s: s.ask("POST", "/api/search", _heaviest()),
+    "heaviest search, long queries": lambda s: s.ask("POST", "/api/search", _heaviest(600)),
+    "heaviest search, then leaves": lambda s: s.leave("POST", "/api/search", _heaviest(), 0.2),
+    "many hits": lambda s: s.ask("POST", "/api/search", {"query": _queries(1, 5), "hits": 1000, "explain": True}),
+    "encode documents": lambda s: s.ask("POST", "/api/encode", {"texts": _queries(128, 600), "kind": "document"}),
+    "explain 1,000 documents": lambda s: s.ask(
+        "POST", "/api/explain", {"query": _queries(1, 300)[0], "docids": [f"d{n % DOCUMENTS}" for n in range(1000)]}
+    ),
+    "long filter": lambda s: s.ask(
+        "POST", "/api/search", {"query": "x", "filter": " or ".join(f"year = {n}" for n in range(700))}
+    ),
+    "100,000 ids": lambda s: s.ask("POST", "/api/search", {"query": "x", "within": ["d1"] * 100_000}),
+    "deep JSON": lambda s: s.ask("POST", "/api/search", b"[" * 1_000_000),
+    "slow reader": lambda s: s.leave("POST", "/api/search", {"query": _queries(8, 5), "hits": 1000, "texts": True}, 3),
+    "half a head": lambda s: s.leave("POST", "/api/search HTTP/1.1\r\nX", None, 3),
+    "reloads": lambda s: s.ask("POST", "/api/reload"),
+}
+
+
+def run(seconds: float, seed: int, records: Records) -> None:
+    """Every attack once, in equal times."""
+    random.seed(seed)
+    with tempfile.TemporaryDirectory() as name, _serving(_index(Path(name))) as port:
+        _measured(port, 2.0)
+        for attack, request in ATTACKS.items():
+            quiet, _, _ = _measured(port, 3.0)
+            stop = threading.Event()
+            strangers = [threading.Thread(target=_loop, args=(request, port, stop)) for _ in range(STRANGERS)]
+            for stranger in strangers:
+                stranger.start()
+            time.sleep(0.5)
+            asked, health, failed = _measured(port, max(3.0, seconds / len(ATTACKS) - 4))
+            stop.set()
+            for stranger in strangers:
+                stranger.join(120)
+            records.add(
+                attack=attack,
+                queries=len(asked),
+                failed=failed,
+                quiet=statistics.median(quiet),
+                median=statistics.median(asked),
+                longest=max(asked),
+                health=max(health),
+            )
+
+
+def table(records: Sequence[Record]) -> str:
+    """Times by attack, in milliseconds."""
+    rows = []
+    for row in records:
+        times = [f"{1000 * row[name]:.0f}" for name in ("quiet", "median", "longest", "health")]
+        rows.append([row["attack"], row["queries"], row["failed"], *times])
+    return markdown(
+        ["attack", "plain queries", "failed", "quiet, ms", "median, ms", "longest, ms", "health at most, ms"], rows
+    )
+
+
+def is_wrong(record: Record) -> bool:
+    """Whether a plain query failed or took longer than it may, or the health did."""
+    slow = record["median"] > SLOWER * record["quiet"] or record["health"] > HEALTHY
+    return bool(slow or record["failed"])
+
+
+def _measured(port: int, seconds: float) -> tuple[list[float], list[float], int]:
+    """Seconds of plain queries and of the health, and how many queries were not answered."""
+    client, asked, health, failed, end = Stranger(port), list[float](), list[float](), 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        for path, body, times in (("/api/search", {"query": _queries(1, 4)[0]}, asked), ("/health", None, health)):
+            began = time.monotonic()
+            status, _ = client.ask("POST" if body else "GET", path, body)
+            times.append(time.monotonic() - began)
+            failed += status != 200
+        time.sleep(0.02)
+    return asked, health, failed
+
+
+def _loop(request: Callable[[Stranger], object], port: int, stop: threading.Event) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            request(Stranger(port))
+
+
+def _index(folder: Path) -> Path:
+    """Short documents, and three of 900,000 characters."""
+    lines = [
+        {"_id": f"d{n}", "title": f"number {n}", "text": " ".join(_queries(12, 6)), "year": 1900 + n % 150}
+        for n in range(DOCUMENTS)
+    ]
+    lines += [{"_id": f"long{n}", "title": "long", "text": word * 190_000} for n, word in enumerate(("lock ", "a.b_"))]
+    lines += [{"_id": "signs", "title": "signs", "text": "lock " + "_" * 900_000}]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ["encode", "--corpus", folder / "corpus.jsonl", "--index", folder / "docs", "--device", "cpu", "--quiet"]
+    assert main([*map(str, words)]) == 0
+    assert main(["index", "postings", "--index", str(folder / "docs"), "--quiet"]) == 0
+    return folder / "docs"
+
+
+@contextlib.contextmanager
+def _serving(index: Path) -> Iterator[int]:
+    words = [sys.executable, "-m", "dupmae_ir", "serve", "--index", index, "--port", "0", "--threads", "1"]
+    environment = {**os.environ, "DUPMAE_IR_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen([*map(str, words)], stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    assert server.stderr is not None
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/", server.stderr.readline())
+    assert found, "the server did not start"
+    try:
+        yield int(found[1])
+        server.send_signal(signal.SIGTERM)
+        server.wait(20)  # --stop-seconds is 15
+    finally:
+        server.kill()
+        server.communicate()

@@ -1,0 +1,259 @@
+"""Large requests go by in pieces: others are answered in between, and nobody computes what nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serve.test_http_server import LONG, running, wait_until_searching
+from support.serving import Client, serving, texts, write_index
+
+from dupmae_ir.models.analyzer import word_spans
+from dupmae_ir.search.query import words
+from dupmae_ir.search.query_batching import Pending
+from dupmae_ir.serve import batch_handler
+from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, WorkPiece
+from dupmae_ir.serve.catalogue import OpenIndex
+
+SMALL = {"query": "lock wait", "hits": 3}
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """Some documents of 90,000 characters."""
+    documents = {**texts(5), "long": "lock " * 18_000, "\u202elong/2": "queue wait " * 9_000}
+    with serving(write_index(tmp_path_factory.mktemp("long") / "docs", documents), max_answer=500_000) as client:
+        yield client
+
+
+class Slow:
+    """Work of ``count`` items that take 20 ms each; how many were begun."""
+
+    def __init__(self, count: int) -> None:
+        self.begun = 0
+        self.task = IndexTask[int, int](None, self.run, range(count))
+
+    def run(self, _: OpenIndex, items: Sequence[int]) -> list[int]:
+        self.begun += len(items)
+        time.sleep(0.02)
+        return list(items)
+
+
+def test_a_large_request_is_answered_as_its_parts(client: Client) -> None:
+    whole = client.post("/api/search", LONG).json["results"]
+    parts = [client.post("/api/search", {**LONG, "query": query}).json["results"][0] for query in LONG["query"][:3]]
+    for one, other in zip(whole[:3], parts, strict=True):
+        assert [(hit["rank"], hit["docid"], hit["document"]) for hit in one["hits"]] == [
+            (hit["rank"], hit["docid"], hit["document"]) for hit in other["hits"]
+        ]
+        assert [hit["explanation"]["terms"] for hit in one["hits"]] == [
+            hit["explanation"]["terms"] for hit in other["hits"]
+        ]
+    assert [len(result["hits"]) for result in whole] == [60] * len(LONG["query"])
+
+
+def test_others_are_answered_between_the_pieces(client: Client) -> None:
+    async def both() -> tuple[int, int]:
+        slow = Slow(30)
+        task = asyncio.ensure_future(client.service.ask(slow.task))
+        while not slow.begun:
+            await asyncio.sleep(0.001)
+        before = slow.begun
+        await client.call("POST", "/api/search", SMALL)
+        between = slow.begun - before
+        _, results = await task
+        assert results == list(range(30))
+        return between, slow.begun
+
+    between, total = client.run(both())
+    assert between <= 8
+    assert total == 30
+
+
+def test_two_large_requests_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third keeps nothing in memory while it waits."""
+    monkeypatch.setattr(client.service, "_large", asyncio.Semaphore(2))
+
+    async def three() -> list[int]:
+        slow = [Slow(6) for _ in range(3)]
+        tasks = [asyncio.ensure_future(client.service.ask(one.task)) for one in slow]
+        while not slow[1].begun:
+            await asyncio.sleep(0.001)
+        begun = [one.begun for one in slow]
+        await asyncio.gather(*tasks)
+        return begun
+
+    assert client.run(three())[2] == 0
+
+
+def test_a_timeout_ends_the_work(folders: dict[str, Path]) -> None:
+    with serving(folders["docs"], request_timeout=0.1) as client:
+        slow = Slow(100)
+
+        async def ask() -> None:
+            with pytest.raises(TimeoutError):
+                await client.service.ask(slow.task)
+
+        client.run(ask())
+        assert client.post("/api/search", SMALL).status == 200
+        begun = slow.begun
+        time.sleep(0.1)
+        assert slow.begun == begun < 20
+
+
+def test_a_client_that_leaves_ends_the_work(folders: dict[str, Path]) -> None:
+    with running(folders["docs"]) as server:
+        body = json.dumps(LONG).encode()
+        head = f"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+            time.sleep(0.05)
+        for _ in range(200):
+            if b"dupmae_ir_waiting_queries 0.0" in server.request("GET", "/metrics")[2]:
+                break
+            time.sleep(0.05)
+        assert b'status="499"' in server.request("GET", "/metrics")[2]
+
+
+def test_a_full_queue_refuses_and_says_when(folders: dict[str, Path]) -> None:
+    """Large requests have a queue of their own: they never take the places of small ones."""
+    with serving(folders["docs"], queue=8, max_queries=8) as client:
+
+        async def ask() -> None:
+            slow = [Slow(8), Slow(1)]
+            tasks = [asyncio.ensure_future(client.service.ask(one.task)) for one in slow]
+            while not slow[0].begun:
+                await asyncio.sleep(0.001)
+            large = await client.call("POST", "/api/encode", {"texts": ["a", "b"], "kind": "document"})
+            assert large.status == 429
+            assert 1 <= int(large.headers["retry-after"]) <= 60
+            assert (await client.call("POST", "/api/search", SMALL)).status == 200
+            await asyncio.gather(*tasks)
+
+        client.run(ask())
+
+
+def test_an_answer_comes_from_one_generation(tmp_path: Path) -> None:
+    """The index is exchanged while a large request is answered; what it began with stays open until its end."""
+    folder = write_index(tmp_path / "I", texts(20))
+    with serving(folder) as client:
+        searcher = client.service.catalogue.get().searcher
+        ranking, closed = Ranking(None, None, 20), threading.Event()
+
+        async def ask() -> Any:
+            asked = Search(ranking, [f"lock {n}" for n in range(60)], HitFields(True, 5))
+            task = asyncio.ensure_future(client.service.ask(asked))
+            while not asked.lists:
+                await asyncio.sleep(0.001)
+            old = client.service.catalogue.get()
+            object.__setattr__(old, "close", closed.set)
+            os.utime(folder / "meta.json", ns=(1, 1))
+            assert [change.what for change in client.service.reload()] == ["opened"]
+            assert not closed.is_set() or asked.done
+            return await task, old
+
+        found, old = client.run(ask())
+        assert found.generation is old
+        assert [hit.docid for hit in found.results[-1].hits] == [h.docid for h in searcher.search("lock 59", 20)]
+        assert client.post("/api/search", SMALL).json["generation"] == 2
+        assert closed.is_set()
+
+
+def test_an_answer_has_a_limit(long: Client) -> None:
+    reply = long.post("/api/search", {"query": ["lock wait"] * 20, "hits": 7, "texts": True})
+    assert reply.status == 422
+    assert "the answer exceeds 500000 bytes; ask for fewer" in reply.text
+    assert long.post("/api/search", {"query": ["lock wait"] * 20, "hits": 7}).status == 200
+
+
+def test_the_page_shows_the_beginning_of_a_long_text(long: Client) -> None:
+    page = long.get("/?q=lock").text
+    assert len(page) < 1_000_000
+    assert page.count("the rest is in the API: /api/documents/") == 2
+    assert "\u202e" not in page
+
+
+def test_words_are_looked_for_once_in_a_text(long: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = long.service.catalogue.get()
+    read: list[str] = []
+    monkeypatch.setattr(words, "word_spans", lambda text: (read.append(text), word_spans(text))[1])
+    generation.searcher.describe("lock", ["long"])
+    assert [len(text) for text in read if len(text) > 100] == [words.LONGEST_READ] * 2  # with its title, and alone
+
+
+def test_a_stop_ends_the_process_whatever_it_computes(folders: dict[str, Path]) -> None:
+    with running(folders["docs"], "--stop-seconds", 1, "--request-timeout", 100) as server:
+        threads = [
+            threading.Thread(target=_ignore, args=(server.request, "POST", "/api/search", LONG, 20)) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        wait_until_searching(server)
+        started = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(20)
+        assert time.monotonic() - started < 10
+        for thread in threads:
+            thread.join(30)
+
+
+def test_a_stop_ends_a_process_whose_thread_never_ends() -> None:
+    """The timer of the server, in a process of its own."""
+    code = (
+        "import signal, threading, time\n"
+        "from dupmae_ir.serve.http_server import Server\n"
+        "import uvicorn\n"
+        "server = Server(uvicorn.Config(None), lambda: None, 0.3)\n"
+        "server.handle_exit(signal.SIGTERM, None)\n"
+        "threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "ended 0.3 s after the signal, with work unfinished\n"
+
+
+def _ignore(call: Any, *arguments: Any) -> None:
+    with contextlib.suppress(Exception):
+        call(*arguments)
+
+
+def test_a_piece_has_few_long_queries() -> None:
+    search = Search(Ranking(None, None, 5), ["short"] * 10, HitFields())
+    assert len(search.texts(64)) == batch_handler.SMALL
+    assert len(search.texts(3)) == 3
+    search = Search(Ranking(None, None, 5), ["x" * 4096] * 10, HitFields())
+    assert len(search.texts(64)) == 1
+
+
+def test_a_filter_has_few_comparisons(client: Client) -> None:
+    """Each looks at all distinct values; a list of values is one."""
+    condition = " or ".join(f"year = {n}" for n in range(60))
+    reply = client.post("/api/search", {**SMALL, "filter": condition})
+    assert reply.status == 422
+    assert "more than 50 comparisons; `in` takes a list of values" in reply.text
+    listed = f"year in ({', '.join(str(2000 + n) for n in range(60))})"
+    assert client.post("/api/search", {**SMALL, "filter": listed}).status == 200
+
+
+def test_the_fewest_turns_go_first(client: Client) -> None:
+    """In one batch with a large request, a small one is done in any case, and large ones take turns."""
+    generation, slow, small = client.service.catalogue.get(), [Slow(3), Slow(3)], Slow(1)
+    batch = [Pending(WorkPiece(one.task, generation, ())) for one in (*slow, small)]
+    slow[0].task.turns, slow[1].task.turns = 2, 1
+    client.service.answerer(batch)
+    assert [one.begun for one in (*slow, small)] == [0, 0, 1]
+    client.service.answerer(batch := [Pending(WorkPiece(one.task, generation, ())) for one in slow])
+    assert [one.begun for one in slow] == [0, 1]
+    assert all(pending.future.done() for pending in batch)
