@@ -90,6 +90,8 @@ def _fold(language: str, word: str) -> str:
         word = word.translate(_HINDI)
     elif language == "ro":
         word = word.translate(_CEDILLAS)
+    if not word.isascii() and any(map(str.isdecimal, word)):  # ७ and 7 are one digit
+        word = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in word)
     if any(mark in word for mark in _APOSTROPHES):
         before, _, after = word.replace(_APOSTROPHES[1], _APOSTROPHES[0]).partition(_APOSTROPHES[0])
         if language == "tr":  # Ankara'da

@@ -42,7 +42,6 @@ class LexicalSettings:
     title_times: int = 2  #: how often a word of the title counts
     pieces_weight: float = 0.15  #: weight of a query's word pieces; its stems have 1
     query_power: float = 0.5  #: a query's weights are divided by their sum to this power
-    function_weight: float = 1.0  #: factor of a query's function words (the, who, do)
     prior_documents: int = 1000  #: documents of the model's own text added to those of the collection
     document_scale: int = 255  #: the impact scale, unless there is a head
     head_scale: float = 0.0  #: learned factor of the masked-LM head's weights (Eq. 6-7), which are added; 0 = no head

@@ -8,6 +8,8 @@ of an identifier, whose index term is ``=`` and the bucket in hexadecimal. With 
     idf_t      ln(1 + (N' - D_t + 0.5) / (D_t + 0.5)),   N' = N + prior, D_t = df_t + prior * rate_t
     query      w_t / (sum of w)^p  of stems,   pieces_weight * w_t / (sum of w)^p  of pieces,   w_t = qtf_t * idf_t
 
+In other languages than English there are no rates, so no prior, and b is Anserini's.
+
 With ``head_scale`` s above 0 a text's weights are these plus s times those of the masked-LM head (DupMAE Eq. 6-7),
 which are about word pieces alone.
 
@@ -26,7 +28,7 @@ import copy
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +40,7 @@ from safetensors.numpy import save_file
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.model_config import WITH_PARTS, LexicalSettings
-from dupmae_ir.models.languages import ENGLISH, Analyzer, function_words
+from dupmae_ir.models.languages import ENGLISH, Analyzer
 from dupmae_ir.types import CollectionStatistics
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 _TENSOR = "document_frequency"
 
+_ANSERINI_B = 0.4
+"""For other languages than English, on which the model's b was chosen."""
 TermWeights = dict[int, float]
 """Dimension -> weight."""
 
@@ -72,8 +76,8 @@ class Lexicon:
         self.collection = collection
         self.pieces = len(rates) - settings.buckets
         self.analyzer = analyzer_of(settings, language)
-        self.function_pieces: frozenset[int] = frozenset()
-        self.prior = settings.prior_documents if language == ENGLISH else 0
+        english = language == ENGLISH
+        self.prior, self.b = (settings.prior_documents, settings.b) if english else (0, _ANSERINI_B)
 
     @classmethod
     def load(cls, path: Path, settings: LexicalSettings, vocabulary: int, language: str = ENGLISH) -> Lexicon:
@@ -143,28 +147,19 @@ class Lexicon:
 
     def query(self, text: str, pieces: Iterable[int]) -> TermWeights:
         """The weights of a query: its text and its word pieces as the encoder reads them."""
-        s, function = self.settings, function_words(self.analyzer.language)
-        counts, ignored = Counter[int](), set[int](self.function_pieces)
-        for term, start, end in self.analyzer.spans(text):
-            counts[dimension := self.dimension(term)] += 1
-            if text[start:end].lower() in function:
-                ignored.add(dimension)
-        weights = self._normalised(counts, 1.0, ignored)
-        return weights | self._normalised(Counter(pieces), s.pieces_weight, ignored)
+        s = self.settings
+        weights = self._normalised(Counter(map(self.dimension, self.analyzer.terms(text))), 1.0)
+        return weights | self._normalised(Counter(pieces), s.pieces_weight)
 
     def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> TermWeights:
         s = self.settings
-        norm = s.k1 * (1 - s.b + s.b * length / average)
+        norm = s.k1 * (1 - self.b + self.b * length / average)
         # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either way.
         impacts = ((dimension, round(s.document_scale * tf / (tf + norm))) for dimension, tf in counts.items())
         return {dimension: impact / s.document_scale for dimension, impact in impacts if impact}
 
-    def _normalised(self, counts: Mapping[int, int], factor: float, function: Set[int]) -> TermWeights:
-        """``function``: the dimensions of function words."""
-        weights = {
-            dimension: qtf * self.idf(dimension) * (self.settings.function_weight if dimension in function else 1.0)
-            for dimension, qtf in counts.items()
-        }
+    def _normalised(self, counts: Mapping[int, int], factor: float) -> TermWeights:
+        weights = {dimension: qtf * self.idf(dimension) for dimension, qtf in counts.items()}
         total = math.fsum(weights.values())
         if total <= 0:
             return {}

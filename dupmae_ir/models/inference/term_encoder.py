@@ -17,7 +17,7 @@ from dupmae_ir.models.checkpoints.layout import LEXICON, folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import Lexicon, TermWeights
 from dupmae_ir.models.heads.query_table import QueryTable
-from dupmae_ir.models.languages import ENGLISH, function_words, is_letter
+from dupmae_ir.models.languages import ENGLISH, is_letter
 from dupmae_ir.models.names import embedded_folder, model_folder, model_name
 from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
 
@@ -63,11 +63,10 @@ class TermEncoder:
                 self._lexicon = Lexicon.load_words(embedded_folder() / LEXICON, config.lexical, language)
             else:
                 self._lexicon = Lexicon.load(folder / LEXICON, config.lexical, width, language)
-            pieces, function = tokenizer.get_vocab(), function_words(language)
-            if self._lexicon.pieces:
-                self._lexicon.function_pieces = frozenset(pieces[word] for word in function if word in pieces)
             if language != ENGLISH:  # a letter of a word that the model does not know is no word
-                self._special |= {i for piece, i in pieces.items() if is_letter(piece.removeprefix("##"))}
+                self._special |= {
+                    i for piece, i in tokenizer.get_vocab().items() if is_letter(piece.removeprefix("##"))
+                }
         if settings.fold_terms and (self._lexicon is not None or config.query_table):
             raise UsageError("`fold_terms` is for term weights of the model's own head")
         table = config.query_table
