@@ -120,9 +120,9 @@ embedded collection. `*`: p < 0.05 against BM25 (paired t-test over queries, Hol
 <!-- end of scores -->
 
 ## Limits
-English; [CLS] reads 256 word pieces of a document or query, OT all words. The OT part knows no synonyms: only [CLS]
-does. On dev pairs whose query is a term and whose answer is its definition, the fused pair is better. To beat it on
-your own text, fine-tune on your pairs or open a released checkpoint.
+[CLS] knows English, and some German and Spanish, and reads 256 word pieces; OT reads all words, stemmed in the language
+of the collection. OT knows no synonyms: only [CLS] does. On dev pairs whose query is a term and whose answer is its
+definition, the fused pair is better. To beat it on your text, fine-tune on your pairs or open a released checkpoint.
 
 Licence: Apache-2.0, as the starting model; the data's attributions are above.
 """
