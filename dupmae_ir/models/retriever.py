@@ -130,7 +130,8 @@ class Retriever(nn.Module):
         if attention_mask is None:
             raise ValueError("this pooling needs the attention mask")
         if self.pooling == "last":
-            return self.project(hidden[torch.arange(len(hidden), device=hidden.device), attention_mask.sum(1) - 1])
+            rows, places = (torch.arange(size, device=hidden.device) for size in attention_mask.shape)
+            return self.project(hidden[rows, (attention_mask * places).argmax(1)])  # whichever side is padded
         weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
         if self.pooling == "weighted-mean":
             weights = weights * weights.cumsum(1)

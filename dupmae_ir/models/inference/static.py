@@ -90,11 +90,10 @@ def load_static(model: str | Path | None, options: EncoderOptions) -> StaticEnco
     if own:
         length = int(read_json(folder / "config.json").get("max_length") or 512)
         characters = length * int(np.median([len(token) for token in tokenizer.get_vocab()]))
-    normalize = options.get("normalize")
-    config = ModelConfig(method="static", document_length=length, query_length=length, **modules.settings)
-    if normalize is not None:
-        config = ModelConfig(**{**config.__dict__, "normalize": normalize})
-    config = with_head(config, options)
+    own_settings = {"document_length": length, "query_length": length, **modules.settings}
+    if options.get("normalize") is not None:
+        own_settings["normalize"] = options.get("normalize")
+    config = with_head(ModelConfig(method="static", **own_settings), options)
     return StaticEncoder(
         model, config, options, tokenizer, embeddings, tokenizer.unk_token_id if own else None, characters
     )

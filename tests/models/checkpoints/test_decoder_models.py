@@ -119,3 +119,14 @@ def test_a_decoder_without_its_weights_is_refused(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="no weights"):
         load_model(folder, need_ot=False)
+
+
+def test_the_last_token_is_found_on_either_side_of_padding(tmp_path):
+    model, tokenizer, _ = load_model(qwen3(tmp_path / "m"), need_ot=False, published=True)
+    vectors = []
+    for side in ("left", "right"):  # exported graphs get what the tokenizer pads
+        tokenizer.padding_side = side
+        batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            vectors.append(model(batch["input_ids"], batch["attention_mask"], ot=False)[0])
+    torch.testing.assert_close(*vectors, atol=1e-5, rtol=0)
