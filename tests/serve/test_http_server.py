@@ -221,7 +221,10 @@ def wait_until_searching(server: Running) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_stop_answers_what_is_running(folders: dict[str, Path], number: int) -> None:
     """Requests that arrived before the signal are answered; the exit status is 0 and a line says what was done."""
-    with running(folders["docs"], "--stop-seconds", 100) as server, ThreadPoolExecutor(4) as pool:
+    with (
+        running(folders["docs"], "--stop-seconds", 100, "--request-timeout", 100) as server,
+        ThreadPoolExecutor(4) as pool,
+    ):
         replies = [pool.submit(server.request, "POST", "/api/search", LONG, 100) for _ in range(4)]
         wait_until_searching(server)
         assert server.stop(number) == 0
