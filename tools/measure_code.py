@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 GOALS = {
-    "code_lines": ("<=", 32_000),
+    "code_lines": ("<=", 34_000),
     "files": ("<=", 280),
     "function_lines_longest": ("<=", 60),
     "public_classes_twice": ("<=", 0),
