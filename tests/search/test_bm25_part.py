@@ -306,7 +306,7 @@ def test_the_command(home: Path, searcher: Searcher, tmp_path: Path, capsys: pyt
     (hit,) = json.loads(capsys.readouterr().out)["hits"]
     assert hit["score"] == pytest.approx(hit["dense"] + hit["impact"] + 0.6 * hit["bm25"])
     assert main([*common, "--query", "lock file", "--hits", "1"]) == 0
-    assert " + 0.6 x bm25 " in capsys.readouterr().out
+    assert " + 0.6 x BM25 " in capsys.readouterr().out
     assert main([*common, "--query", "lock file", "--dense"]) == 2
     assert "--bm25-index applies only" in capsys.readouterr().err
     assert main([*common[:2], *common[4:], "--query", "lock file"]) == 2

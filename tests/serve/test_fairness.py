@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve.test_http_server import LONG, running, wait_until_searching
-from support.serving import Client, serving, texts, write_index
+from support.serving import LONG, Client, running, serving, texts, wait_until_searching, write_index
 
 from dupmae_ir.models.analyzer import word_spans
 from dupmae_ir.search.query import words

@@ -5,66 +5,23 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.serving import LONG, Running, running, wait_until_searching
 
 from dupmae_ir.serve.__main__ import main
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.http_server import make_server
 from dupmae_ir.serve.run import listen
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@dataclass
-class Running:
-    process: subprocess.Popen[str]
-    port: int
-
-    def request(
-        self, method: str, path: str, body: Any = None, timeout: float = 30
-    ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        content = None if body is None else json.dumps(body)
-        connection.request(method, path, content, {"content-type": "application/json"})
-        reply = connection.getresponse()
-        found = reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read()
-        connection.close()
-        return found
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(100)
-
-
-@contextmanager
-def running(folder: Path, *flags: Any) -> Iterator[Running]:
-    command = [sys.executable, "-m", "dupmae_ir", "serve", "--index", folder, "--port", 0, "--threads", 1, *flags]
-    process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert process.stderr is not None
-    line = process.stderr.readline()
-    found = re.search(r"serving docs at http://127\.0\.0\.1:(\d+)/", line)
-    if not found:
-        process.kill()
-        pytest.fail(line + process.stderr.read())
-    try:
-        yield Running(process, int(found[1]))
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -208,14 +165,6 @@ def test_what_is_not_http_gets_400(server: Running, head: bytes) -> None:
         reply = client.recv(4096)
     assert reply == b"" or reply.startswith(b"HTTP/1.1 400")
     assert server.request("GET", "/health")[0] == 200
-
-
-LONG = {"query": [f"lock wait {n}" for n in range(128)], "hits": 60, "explain": True, "texts": True}
-
-
-def wait_until_searching(server: Running) -> None:
-    while b"queries_count" not in (found := server.request("GET", "/metrics")[2]) or b"_queries_count 0" in found:
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])

@@ -1,9 +1,15 @@
-"""Small indexes, a service over them, and a client that calls the application without a network."""
+"""Small indexes, a service over them as a process or within this one, and clients."""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
@@ -20,7 +27,11 @@ from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.run import make_app
 from dupmae_ir.serve.service import Service
 
+ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["lock", "thread", "wait", "queue", "fork", "pipe", "socket", "file", "path", "open", "close", "loop", "task"]
+
+LONG = {"query": [f"lock wait {n}" for n in range(128)], "hits": 60, "explain": True, "texts": True}
+"""A request that takes long."""
 
 
 def texts(n: int, seed: int = 0) -> dict[str, str]:
@@ -131,3 +142,46 @@ def serving(*indexes: str | Path, token: str | None = None, **settings: Any) -> 
     finally:
         service.close()
         client.loop.close()
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+    port: int
+
+    def request(
+        self, method: str, path: str, body: Any = None, timeout: float = 30
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, content, {"content-type": "application/json"})
+        reply = connection.getresponse()
+        found = reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read()
+        connection.close()
+        return found
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(100)
+
+
+@contextmanager
+def running(folder: Path, *flags: Any) -> Iterator[Running]:
+    command = [sys.executable, "-m", "dupmae_ir", "serve", "--index", folder, "--port", 0, "--threads", 1, *flags]
+    process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    found = re.search(r"serving docs at http://127\.0\.0\.1:(\d+)/", line)
+    if not found:
+        process.kill()
+        pytest.fail(line + process.stderr.read())
+    try:
+        yield Running(process, int(found[1]))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_until_searching(server: Running) -> None:
+    while b"queries_count" not in (found := server.request("GET", "/metrics")[2]) or b"_queries_count 0" in found:
+        time.sleep(0.01)
