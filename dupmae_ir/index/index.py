@@ -256,6 +256,10 @@ def _join(indexes: Sequence[Index], paths: Sequence[str]) -> Index:
         _check_alike(indexes[0], other, f"{paths[0]} and {path}")
     facts: Meta = {name: sum(index.meta.get(name) or 0 for index in indexes) for name in ("documents", *SUMS)}
     facts["digest"] = hashlib.sha256("".join(index.digest for index in indexes).encode()).hexdigest()
+    if len(weights := {index.part_weights for index in indexes}) > 1:
+        # Measured on each collection, so they differ a little: the lowest, whatever the order of the folders.
+        dense, impact = map(min, zip(*weights, strict=True))
+        facts["encoder"] = {**first.meta["encoder"], "part_weights": {"dense": dense, "impact": impact}}
     records = tuple(record for index in indexes for record in index.manifest.segments)
     joined = Index(
         indexes[0].path,

@@ -72,6 +72,23 @@ def test_a_given_language_is_kept_and_another_one_refused(tmp_path, corpus, mode
         encode(EncodeConfig(**{**made, "model": "testing:hashing", "index": str(tmp_path / "j")}, language="de"))
 
 
+def test_indexes_searched_as_one_have_the_lowest_weight(tmp_path, model, monkeypatch):
+    """The weight is measured on each; the order of the folders does not choose."""
+    folders = []
+    for name, weight in (("i", 0.625), ("j", 0.5)):
+        monkeypatch.setattr("dupmae_ir.encode.reading._LEAST", weight)
+        monkeypatch.setattr("dupmae_ir.encode.reading.READS_WELL", 1e9)
+        corpus = tmp_path / f"{name}.jsonl"
+        corpus.write_text("".join(json.dumps({"id": name + i, "text": t}) + "\n" for i, t in TEXTS.items()))
+        encode(EncodeConfig(corpus=str(corpus), index=str(tmp_path / name), model=model, scale=50, quiet=True))
+        folders.append(str(tmp_path / name))
+        assert Searcher.open(folders[-1]).part_weights == (weight, 1.0)
+    for order in (folders, folders[::-1]):
+        searcher = Searcher.open(order)
+        assert searcher.part_weights == (0.5, 1.0)
+        assert searcher.with_settings(dense_weight=0.75).part_weights == (0.75, 1.0)
+
+
 class Vectors:
     """An encoder whose vectors find the other half of the first ``found`` of n texts."""
 
