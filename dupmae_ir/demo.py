@@ -248,7 +248,7 @@ def show(_: DemoConfig, results: Mapping[str, Any]) -> str:
         for n, hit in enumerate(example["hits"], 1):
             label = LABELS.get(hit["grade"] or 0, "")
             words = " ".join("+" * w["expansion"] + w["word"] for w in hit["words"])
-            parts = f"{hit['score']:7.2f} = {hit['dense']:6.2f} dense + {hit['impact']:6.2f} impact"
+            parts = f"{hit['score']:7.2f} = {hit['dense']:6.2f} meaning + {hit['impact']:6.2f} words"
             lines.append(f"  {n}. {hit['docid']:<44} {parts}  ({words}) {label}".rstrip())
     lines += [
         "",
