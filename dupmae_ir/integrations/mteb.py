@@ -10,9 +10,11 @@ mteb.evaluate(DupmaeEncoder("models/mine"), mteb.get_tasks(["STSBenchmark"]))   
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -76,8 +78,9 @@ class DupmaeSearch:
         self.rerank, self.rerank_depth = rerank, rerank_depth
         self.device = device
         self.dtype = dtype
-        self._temporary = None if folder else TemporaryDirectory(prefix="dupmae-ir-mteb-")
-        self.folder = Path(folder or self._temporary.name)  # type: ignore[union-attr]
+        self.folder = Path(folder or mkdtemp(prefix="dupmae-ir-mteb-"))
+        if not folder:
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._searcher: Searcher | None = None
 
     def index(self, corpus: MtebDataset, **_: Any) -> None:
