@@ -48,7 +48,12 @@ def load_base(
     unless its OT part is in closed form alone.
     """
     form = ot_form(config, base)
-    needed = config.similarity != "cls" and form in ("mlm", "lexical+mlm")
+    learned = form in ("mlm", "lexical+mlm")
+    if config.calibrate and not learned:
+        raise UsageError(
+            f"`calibrate` is for the bias of a masked-LM head, which an OT part of form {form} does not use"
+        )
+    needed = config.similarity != "cls" and learned
     try:
         model, tokenizer, _ = load_model(base, need_ot=needed, activation=config.activation)
     except HeadMissing:

@@ -299,6 +299,15 @@ def test_a_head_without_a_bias_cannot_be_calibrated(folder):
         calibrate_bias(model, tokenizer, ["cat"] * 300)
 
 
+def test_a_head_that_is_not_used_is_not_calibrated(folder):
+    from dupmae_ir.errors import UsageError
+    from dupmae_ir.finetune.base import load_base
+
+    config = FinetuneConfig(pairs=("-",), output="-", calibrate=True, ot="token_weight")
+    with pytest.raises(UsageError, match="`calibrate` is for the bias of a masked-LM head"):
+        load_base(config, folder / "base", ["cat"] * 300, quiet=True)
+
+
 def test_a_teacher_of_another_width_is_refused(folder, capsys):
     assert command(folder, "--teacher", str(folder / "base")) == 2
     assert "24 wide" in capsys.readouterr().err
