@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import subprocess
 import sys
 import time
+from multiprocessing.connection import wait  # select() refuses descriptors above 1,023
 from pathlib import Path
 
 import pytest
@@ -127,7 +127,7 @@ class Terminal:
         """What was shown up to ``text``."""
         end = time.monotonic() + seconds
         while text not in self.shown:
-            assert select.select([self.screen], [], [], max(0, end - time.monotonic()))[0], self.shown
+            assert wait([self.screen], max(0, end - time.monotonic())), self.shown
             self.shown += os.read(self.screen, 4096).decode("utf-8", "replace")
         before, _, self.shown = self.shown.partition(text)
         return before
@@ -143,7 +143,7 @@ class Terminal:
         """
         while PROMPT not in self.shown:
             self.type("\x03")
-            while PROMPT not in self.shown and select.select([self.screen], [], [], 30)[0]:
+            while PROMPT not in self.shown and wait([self.screen], 30):
                 self.shown += os.read(self.screen, 4096).decode("utf-8", "replace")
         self.until(PROMPT)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import select
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait  # select() refuses descriptors above 1,023
 
 BLOCK = 1 << 14
 
@@ -49,7 +49,7 @@ class Network:
 
     def _accept(self) -> None:
         while not self._end.is_set():
-            if select.select([self._listener], [], [], 0.1)[0]:
+            if wait([self._listener], 0.1):
                 client, _ = self._listener.accept()
                 thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
                 self._threads.append(thread)
@@ -59,7 +59,7 @@ class Network:
         with client, socket.create_connection(("127.0.0.1", self.to)) as server:
             other = {client: server, server: client}
             while not self._end.is_set():
-                for source in select.select(list(other), [], [], 0.1)[0]:
+                for source in wait(list(other), 0.1):
                     if not self._pass(source, other[source]):
                         return
 
