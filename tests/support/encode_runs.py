@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,15 @@ def content(index: Path) -> dict[str, bytes]:
         for p in sorted(index.rglob("*"))
         if p.is_file() and p.name != "meta.json" and p.parent.name != "ot"
     }
+
+
+def corpus_and_more(folder: Path, texts: Sequence[str], model: Path) -> tuple[str, list[str]]:
+    """Write the first two texts to ``c.jsonl`` and the others to ``more.jsonl``, with the ids c0, c1, more0, ...
+
+    Returns the path of the index and the flags that encode ``c.jsonl``.
+    """
+    for name, some in (("c", texts[:2]), ("more", texts[2:])):
+        rows = [json.dumps({"_id": f"{name}{i}", "text": text}) for i, text in enumerate(some)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows))
+    index = str(folder / "i")
+    return index, ["--corpus", str(folder / "c.jsonl"), "--model", str(model), "--index", index, "--quiet"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.encode_runs import corpus_and_more
 from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.encode.__main__ import main as encode
@@ -140,11 +141,7 @@ def test_encode_search_add_and_explain(tmp_path, capsys):
     from dupmae_ir.index.__main__ import main as index
 
     folder = router(tmp_path / "m")
-    for name, texts in (("c", TEXTS[:2]), ("more", TEXTS[2:])):
-        rows = [json.dumps({"_id": f"{name}{i}", "text": t}) for i, t in enumerate(texts)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
-    made = str(tmp_path / "i")
-    words = ["--corpus", str(tmp_path / "c.jsonl"), "--model", str(folder), "--index", made, "--quiet"]
+    made, words = corpus_and_more(tmp_path, TEXTS, folder)
     assert encode(words) == 2
     assert "without a dense part; use --parts ot" in capsys.readouterr().err
     assert encode([*words, "--parts", "ot"]) == 0

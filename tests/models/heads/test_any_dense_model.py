@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from support.encode_runs import corpus_and_more
 from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.encode.__main__ import main as encode
@@ -62,11 +63,7 @@ def test_vectors_are_the_models_and_weights_those_of_the_embedded_lexicon(folder
 
 
 def test_encode_search_add_explain_and_pyserini(folder, tmp_path, capsys):
-    for name, texts in (("c", TEXTS[:2]), ("more", TEXTS[2:])):
-        rows = [json.dumps({"_id": f"{name}{i}", "text": t}) for i, t in enumerate(texts)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
-    made = str(tmp_path / "i")
-    words = ["--corpus", str(tmp_path / "c.jsonl"), "--model", str(folder), "--index", made, "--quiet"]
+    made, words = corpus_and_more(tmp_path, TEXTS, folder)
     assert encode(words) == 2
     assert "--head lexical" in capsys.readouterr().err
     assert encode([*words, "--head", "lexical", "--dimensions", "7"]) == 0

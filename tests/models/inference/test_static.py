@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from support.encode_runs import corpus_and_more
 from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.encode.__main__ import main as encode
@@ -72,11 +73,7 @@ def test_vectors_equal_those_of_sentence_transformers(tmp_path, normalize, dimen
 
 def test_encode_search_and_add_without_torch(tmp_path, capsys):
     folder = model2vec(tmp_path / "m")
-    for name, texts in (("c", TEXTS[:2]), ("more", TEXTS[2:])):
-        rows = [json.dumps({"_id": f"{name}{i}", "text": t}) for i, t in enumerate(texts)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
-    made = str(tmp_path / "i")
-    words = ["--corpus", str(tmp_path / "c.jsonl"), "--model", str(folder), "--index", made, "--quiet"]
+    made, words = corpus_and_more(tmp_path, TEXTS, folder)
     assert encode(words) == 2
     assert "use --parts cls, or --head lexical" in capsys.readouterr().err
     assert encode([*words, "--head", "lexical", "--dimensions", "6"]) == 0
