@@ -29,7 +29,8 @@ from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import TermWeights
 from dupmae_ir.models.heads.masked_lm import longest as longest_input
-from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
+from dupmae_ir.models.inference.packed import PackedRetriever
+from dupmae_ir.models.inference.packed_layers import can_pack
 from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings, with_head
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
@@ -73,7 +74,7 @@ class TextEncoder(TermEncoder):
         # On a CPU padding costs as much as words; a GPU is faster with one padded batch.
         pack = device.type == "cpu" and all(map(can_pack, sides.values()))
         if products != dtype and not pack:
-            raise UsageError(f"{name}: `dtype` {MIXED} is for BERT models; use float32 or bfloat16")
+            raise UsageError(f"{name}: `dtype` {MIXED} is for BERT and ModernBERT models; use float32 or bfloat16")
         packed = {n: PackedRetriever(s, products) for n, s in {id(s): s for s in sides.values()}.items() if pack}
         self._packed = {side: packed[id(s)] for side, s in sides.items()} if pack else None
         self._batch_tokens, self._batch_reason = pick_batch_tokens(device)

@@ -1,60 +1,28 @@
-"""BERT and RoBERTa inference without padding: the texts of a batch are concatenated into one (T, d) matrix.
+"""Inference without padding: the texts of a batch are concatenated into one (T, d) matrix.
 
 Weights and arithmetic are those of :class:`~dupmae_ir.models.retriever.Retriever`, the reference in the tests. Saved
-are the work on padding, two thirds of the projection calls (query, key and value are one), the packing of weights at
-every call (:mod:`dupmae_ir.models.inference.cpu_linear`) and, in float32, half the work of the head
-(:mod:`dupmae_ir.models.inference.topk_screen`). Attention is computed for runs of texts of equal length, so batches
-should be sorted by length, as the encoder sorts them.
+are the work on padding, two thirds of the projection calls, the packing of weights at every call
+(:mod:`dupmae_ir.models.inference.packed_layers`) and, in float32, half the work of the head
+(:mod:`dupmae_ir.models.inference.topk_screen`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dupmae_ir.device import cpu_supports_bf16
 from dupmae_ir.models import pooling
-from dupmae_ir.models.heads.masked_lm import encoder_of
-from dupmae_ir.models.inference.cpu_linear import (
-    Linear,
-    LinearFactory,
-    RowBlocks,
-    pad_rows,
-    pick_linear,
-    row_blocks,
-    torch_linear,
-)
+from dupmae_ir.models.inference.cpu_linear import RowBlocks, pad_rows, pick_linear, row_blocks, torch_linear
+from dupmae_ir.models.inference.packed_layers import pick_stack, starts
 from dupmae_ir.models.inference.topk_screen import MOST_CANDIDATES, Screen, candidates, refine
 from dupmae_ir.models.retriever import Parts, Retriever
 
-if TYPE_CHECKING:
-    from transformers.models.bert.modeling_bert import BertLayer
-
-ATTENTION_TOKENS = 640
-"""Tokens per attention call; their queries, keys and scores fit a core's cache."""
-
 Top = tuple[Tensor, Tensor]
 """Ids (B, k) and weights (B, k), as returned by :func:`~dupmae_ir.models.pooling.strongest`."""
-
-
-_ROBERTA = ("Roberta", "XLMRoberta", "Camembert")
-_PACKED = {"PlainBert", *(f"{family}{kind}" for family in ("Bert", *_ROBERTA) for kind in ("Model", "ForMaskedLM"))}
-
-
-def can_pack(model: Retriever) -> bool:
-    """True for BERT and RoBERTa models with GELU, absolute positions and max pooling; others use padded batches."""
-    config = model.lm.config
-    return (
-        model.ot_pooling == "max"
-        and type(model.lm).__name__ in _PACKED
-        and config.hidden_act == "gelu"
-        and getattr(config, "position_embedding_type", "absolute") == "absolute"
-    )
 
 
 def pick_screen(dtype: torch.dtype) -> tuple[bool, str]:
@@ -83,19 +51,13 @@ class PackedRetriever:
 
     def __init__(self, model: Retriever, products: torch.dtype | None = None) -> None:
         self.model = model
-        bert: Any = encoder_of(model.lm)
-        dtype = bert.embeddings.word_embeddings.weight.dtype
+        dtype = next(model.lm.parameters()).dtype
         self._linear, self.kernel = pick_linear(dtype)
-        self._layer_linear, self._products = self._linear, products or dtype
-        if self._products != dtype:
-            self._layer_linear, reason = pick_linear(self._products)
-            self.kernel += f"; those of the layers in {str(self._products).removeprefix('torch.')}: {reason}"
-        self.embeddings = bert.embeddings
-        # RoBERTa counts positions from the padding id, and leaves padding tokens out, also such as a text spells out.
-        self._padding = model.lm.config.pad_token_id if type(model.lm).__name__.startswith(_ROBERTA) else None
-        self.heads = model.lm.config.num_attention_heads
-        self.layers = [_PackedLayer(layer, self._layer_linear, self._products) for layer in bert.encoder.layer]
-        self._last = bert.encoder.layer[-1]
+        layer_linear, products = self._linear, products or dtype
+        if products != dtype:
+            layer_linear, reason = pick_linear(products)
+            self.kernel += f"; those of the layers in {str(products).removeprefix('torch.')}: {reason}"
+        self._stack = pick_stack(model, layer_linear, products)
         self._screens, self.head_kernel = pick_screen(dtype)
         if model.token_weight is not None:
             self.head_kernel = "one weight for each token"
@@ -118,35 +80,7 @@ class PackedRetriever:
 
     def hidden(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
         """(T,) ids of texts of these lengths -> (T, d) last hidden states."""
-        hidden, _ = self._before(ids, lengths, len(self.layers))
-        return hidden[: len(ids)]
-
-    def first(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        """(T,) ids of texts of these lengths -> (B, d) last hidden states of the first token of each.
-
-        The last layer computes keys and values of all tokens, and everything else for the first tokens alone.
-        """
-        hidden, groups = self._before(ids, lengths, len(self.layers) - 1)
-        return self._last_first(hidden, _starts(lengths), groups, self.heads)
-
-    @cached_property
-    def _last_first(self) -> _FirstRows:
-        return _FirstRows(self._last, self._layer_linear, self._products)
-
-    def _before(self, ids: Tensor, lengths: Sequence[int], layers: int) -> tuple[Tensor, list[tuple[int, int, int]]]:
-        """Hidden states (T or more, d) after the first ``layers`` layers, and the groups of attention."""
-        e = self.embeddings
-        if self._padding is None:
-            positions = torch.cat([torch.arange(n) for n in lengths])
-        else:
-            real = (ids != self._padding).long().split(list(lengths))
-            positions = torch.cat([one.cumsum(0) * one for one in real]) + self._padding
-        words = e.word_embeddings(ids) + e.token_type_embeddings.weight[0] + e.position_embeddings(positions)
-        hidden = pad_rows(e.LayerNorm(words))
-        groups = list(_attention_groups(lengths))
-        for layer in self.layers[:layers]:
-            hidden = layer(hidden, groups, self.heads)
-        return hidden, groups
+        return self._stack.states(ids, lengths)[: len(ids)]
 
     def _forward(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, list[int], Tensor]:
         ids, lengths = torch.tensor([i for t in texts for i in t]), [len(t) for t in texts]
@@ -156,7 +90,7 @@ class PackedRetriever:
         if self.model.pooling != "cls":
             texts = hidden.split(list(lengths))
             return self.model.project(torch.stack([_mean(states, self.model.pooling) for states in texts]))
-        return self.model.project(hidden[_starts(lengths)])
+        return self.model.project(hidden[starts(lengths)])
 
     def _first_cls(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """[CLS] vectors of texts whose token states nothing else needs."""
@@ -164,7 +98,7 @@ class PackedRetriever:
             _, sizes, hidden = self._forward(texts)
             return self._cls(hidden, sizes)
         ids, lengths = torch.tensor([i for t in texts for i in t]), [len(t) for t in texts]
-        return self.model.project(self.first(ids, lengths))
+        return self.model.project(self._stack.first(ids, lengths))
 
     def _pooled_states(self, hidden: Tensor, ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, list[int]]:
         """Transformed states of the tokens to pool, the input of the head's projection, and their number per text."""
@@ -213,97 +147,6 @@ class PackedRetriever:
         return words.gather(1, places.clamp_min(0)).masked_fill_(places < 0, -1), weights
 
 
-class _AfterAttention:
-    """The part of a BERT layer that follows its attention."""
-
-    def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
-        self.products, output = products, layer.attention.output
-        self.out: Linear = factory(output.dense.weight, output.dense.bias)
-        self.up: Linear = factory(layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True)
-        self.down: Linear = factory(layer.output.dense.weight, layer.output.dense.bias)
-        self.norm, self.last_norm = output.LayerNorm, layer.output.LayerNorm
-
-    def after(self, context: Tensor, x: Tensor) -> Tensor:
-        """The layer's output (T, d) from that of its attention and its input ``x``."""
-        x = self.norm(self.out(context).to(x.dtype).add_(x))
-        return self.last_norm(self.down(self.up(x.to(self.products))).to(x.dtype).add_(x))
-
-
-class _PackedLayer(_AfterAttention):
-    """One BERT layer with the three attention projections in one."""
-
-    def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
-        super().__init__(layer, factory := _rounded(factory, products), products)
-        a = layer.attention.self
-        self.qkv = _fused((a.query, a.key, a.value), factory)
-
-    def __call__(self, x: Tensor, groups: Sequence[tuple[int, int, int]], heads: int) -> Tensor:
-        """(T, d) -> (T, d); each group is (first token, texts, tokens each)."""
-        width, rounded = x.shape[1], x.to(self.products)
-        qkv = self.qkv(rounded)
-        context = torch.zeros_like(rounded)
-        for start, n, length in groups:
-            part = slice(start, start + n * length)
-            context[part] = attention(qkv[part].view(n, length, 3, heads, width // heads)).reshape(n * length, width)
-        return self.after(context, x)
-
-
-class _FirstRows(_AfterAttention):
-    """A BERT layer whose output is needed only for the first token of each text."""
-
-    def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
-        super().__init__(layer, factory := _rounded(factory, products), products)
-        a = layer.attention.self
-        self.query, self.key_value = _fused((a.query,), factory), _fused((a.key, a.value), factory)
-
-    def __call__(self, x: Tensor, starts: Tensor, groups: Sequence[tuple[int, int, int]], heads: int) -> Tensor:
-        """(T, d) states, (B,) first tokens -> (B, d); groups as in :class:`_PackedLayer`, texts in the same order."""
-        width = x.shape[1]
-        first = pad_rows(x[starts])
-        queries, keys_values = self.query(first.to(self.products)), self.key_value(x.to(self.products))
-        context, done = torch.zeros_like(queries), 0
-        for start, n, length in groups:
-            q = queries[done : done + n].view(n, 1, heads, width // heads)
-            k, v = keys_values[start : start + n * length].view(n, length, 2, heads, width // heads).unbind(2)
-            context[done : done + n] = _attention(q, k, v).reshape(n, width)
-            done += n
-        return self.after(context, first)[: len(starts)]
-
-
-def _fused(layers: Sequence[torch.nn.Linear], factory: LinearFactory) -> Linear:
-    """One product for several layers of the same input."""
-    return factory(torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers]))
-
-
-def _rounded(factory: LinearFactory, dtype: torch.dtype) -> LinearFactory:
-    """``factory`` for weights rounded to ``dtype``."""
-
-    def linear(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
-        return factory(weight.to(dtype), None if bias is None else bias.to(dtype), gelu)
-
-    return linear
-
-
-def attention(qkv: Tensor) -> Tensor:
-    """Full attention within n texts of one length: (n, L, 3, heads, d') -> (n, L, heads, d')."""
-    return _attention(*qkv.unbind(2))
-
-
-def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Queries (n, Q, heads, d') with keys and values (n, L, heads, d') -> (n, Q, heads, d').
-
-    In bfloat16, two batched products with a float32 softmax between them take half the time of torch's fused kernel,
-    which is optimised for long texts.
-    """
-    n, queries, heads, width = q.shape
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    if q.dtype != torch.bfloat16:
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-    q, k, v = (x.reshape(n * heads, x.shape[2], width) for x in (q, k, v))
-    shares = torch.softmax(torch.bmm(q, k.transpose(1, 2)).float().mul_(width**-0.5), -1)
-    return torch.bmm(shares.to(v.dtype), v).view(n, heads, queries, width).transpose(1, 2)
-
-
 def _mean(states: Tensor, pooling: str) -> Tensor:
     """(L, d) states of a text -> (d,): the last, their mean, or with ``weighted-mean`` the n-th n times as heavy."""
     if pooling == "last":
@@ -312,16 +155,3 @@ def _mean(states: Tensor, pooling: str) -> Tensor:
         return states.mean(0)
     weights = torch.arange(1, len(states) + 1, dtype=states.dtype).unsqueeze(1)
     return (states * weights).sum(0) / weights.sum()
-
-
-def _starts(lengths: Sequence[int]) -> Tensor:
-    """(B,) the first token of each text."""
-    return torch.tensor([0, *lengths[:-1]]).cumsum(0)
-
-
-def _attention_groups(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """:func:`~dupmae_ir.models.pooling.runs` of at most :data:`ATTENTION_TOKENS` tokens, or one text."""
-    for start, n, length in pooling.runs(lengths):
-        size = max(1, ATTENTION_TOKENS // max(1, length))
-        for first in range(0, n, size):
-            yield start + first * length, min(size, n - first), length

@@ -9,7 +9,7 @@ import torch
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.inference import encoder as encoder_module
-from dupmae_ir.models.inference import packed
+from dupmae_ir.models.inference import packed, packed_layers
 from dupmae_ir.models.inference.encoder import TextEncoder, batches_by_tokens
 from dupmae_ir.models.pooling import strongest
 from dupmae_ir.models.retriever import similarity
@@ -178,7 +178,7 @@ def test_mixed_has_bfloat16_products_and_float32_between(tiny_folder):
 
 def test_mixed_is_refused_where_it_does_not_apply(tiny_folder, monkeypatch):
     monkeypatch.setattr(encoder_module, "can_pack", lambda _: False)
-    with pytest.raises(UsageError, match="`dtype` mixed is for BERT models; use float32 or bfloat16"):
+    with pytest.raises(UsageError, match="`dtype` mixed is for BERT and ModernBERT models; use float32 or bfloat16"):
         TextEncoder.load(tiny_folder, dtype="mixed")
 
 
@@ -230,9 +230,9 @@ def test_too_many_candidates_are_computed_in_full(tiny_folder, monkeypatch):
 def test_bfloat16_attention_is_close_to_float64():
     g = torch.Generator().manual_seed(0)
     qkv = torch.randn(3, 11, 3, 2, 8, generator=g)
-    exact = packed.attention(qkv.double())
+    exact = packed_layers.attention(qkv.double())
     # Scores, probabilities and sums are rounded to eight bits.
-    torch.testing.assert_close(packed.attention(qkv.bfloat16()).double(), exact, atol=3e-2, rtol=0)
+    torch.testing.assert_close(packed_layers.attention(qkv.bfloat16()).double(), exact, atol=3e-2, rtol=0)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()])
