@@ -43,7 +43,6 @@ def option(
     at_most: float | None = None,
     below: float | None = None,
     only_with: str | tuple[str, ...] = (),
-    multiple_of: str | None = None,
 ) -> Any:
     """A dataclass field that is also a flag. Without a default it is required.
 
@@ -63,7 +62,6 @@ def option(
             must have (``"dense_index=ivf-sq8"``); ``"!bm25"`` for one that must not be set. ``"query and !bm25"`` is a
             conjunction. One of several suffices. Fields that a config lacks are ignored, so a shared block may name
             fields of the configs that inherit it.
-        multiple_of: another field, of which this number must be a multiple.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     metadata["only_with"] = (only_with,) if isinstance(only_with, str) else only_with
@@ -72,6 +70,9 @@ def option(
 
 input_option = partial(option, group="input")
 """An option that names what a command reads."""
+output_option = partial(option, group="output")
+compute_option = partial(option, group="compute")
+training_option = partial(option, group="training")
 
 
 def changed(base: type, name: str, default: Any, **changes: Any) -> Any:
@@ -126,8 +127,8 @@ class Config:
 class OutputOptions(Config):
     """What a command prints; shared by all commands."""
 
-    quiet: bool = option(False, "print no progress and no notes, only results and errors", group="output")
-    json: bool = option(False, "print the result as JSON on standard output", group="output")
+    quiet: bool = output_option(False, "print no progress and no notes, only results and errors")
+    json: bool = output_option(False, "print the result as JSON on standard output")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,19 +147,18 @@ class TitleOptions(Config):
 class ThreadOptions(Config):
     """CPU threads; shared by all commands that compute."""
 
-    threads: int = option(0, "CPU threads; 0 = one per available processor", group="compute", at_least=0)
+    threads: int = compute_option(0, "CPU threads; 0 = one per available processor", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeOptions(ThreadOptions):
     """Where and in which precision a model runs; shared by all commands that run one."""
 
-    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="compute", metavar="NAME")
-    dtype: str | None = option(
+    device: str = compute_option("auto", "auto, cpu, cuda, cuda:N or mps", metavar="NAME")
+    dtype: str | None = compute_option(
         None,
         "precision of the model: float32, mixed (bfloat16 products in the layers, for encoding on a CPU), bfloat16, "
         "float16 or auto (the fastest here)",
-        group="compute",
         choices=("auto", "float32", "mixed", "bfloat16", "float16"),
     )
 
@@ -212,8 +212,6 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
         for words, (bound, holds) in bounds.items():
             if bound is not None and isinstance(number, int | float) and not holds(number, bound):
                 raise UsageError(f"`{f.name}` must be {words} {bound:g}, got {number:g}")
-    if (other := meta.get("multiple_of")) and value and (of := getattr(config, other)) and value % of:
-        raise UsageError(f"`{f.name}` must be a multiple of `{other}` ({of}), got {value}")
 
 
 def applies(config: Any, name: str) -> bool:

@@ -6,30 +6,32 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from dupmae_ir.collections.catalogue import GROUPS, Cache, CollectionCatalogue, TestCollection, expand, find, load
 from dupmae_ir.collections.convert import licence_message
 from dupmae_ir.collections.prepare import get, state
 from dupmae_ir.collections.prepared import PreparedManifest
-from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.config import OutputOptions, input_option, option
 from dupmae_ir.console import megabytes, say
 from dupmae_ir.errors import Licensed, UnknownName, UsageError
 from dupmae_ir.io.jobs import COMPLETE
 from dupmae_ir.measures import parse_measures
+
+folder_option = partial(option, group="folders")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions(OutputOptions):
     """The cache and the catalogue; shared by all three commands."""
 
-    cache: str | None = option(
-        None, "cache folder (default: $DUPMAE_IR_CACHE, else ~/.cache/dupmae_ir)", group="folders", metavar="FOLDER"
+    cache: str | None = folder_option(
+        None, "cache folder (default: $DUPMAE_IR_CACHE, else ~/.cache/dupmae_ir)", metavar="FOLDER"
     )
-    catalogue: str | None = option(
+    catalogue: str | None = folder_option(
         None,
         "TOML file overriding entries of the built-in catalogue (default: $DUPMAE_IR_CATALOGUE); collections made "
         "with it are marked as stand-ins and kept in a separate folder",
-        group="folders",
         metavar="FILE",
     )
 
@@ -51,7 +53,7 @@ class ShowCollectionConfig(CacheOptions):
         python -m dupmae_ir.collections show beir-arguana
     """
 
-    name: str = option(help="a collection", group="input", metavar="NAME", positional=True)
+    name: str = input_option(help="a collection", metavar="NAME", positional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +68,12 @@ class GetCollectionsConfig(CacheOptions):
         python -m dupmae_ir.collections get beir-14 --cache /data/collections
     """
 
-    names: tuple[str, ...] = option(
-        help=f"collections or groups ({', '.join(GROUPS)})", group="input", metavar="NAME", positional=True
+    names: tuple[str, ...] = input_option(
+        help=f"collections or groups ({', '.join(GROUPS)})", metavar="NAME", positional=True
     )
-    mirror: str | None = option(
+    mirror: str | None = folder_option(
         None,
         "base URL of a mirror that serves every address as MIRROR/host/path (default: $DUPMAE_IR_MIRROR)",
-        group="folders",
         metavar="URL",
     )
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import NotRequired, TypedDict
 
-from dupmae_ir.config import ComputeOptions, OutputOptions, TitleOptions, option
+from dupmae_ir.config import (
+    ComputeOptions,
+    OutputOptions,
+    TitleOptions,
+    compute_option,
+    input_option,
+    option,
+    output_option,
+)
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.collections import FileReport
 from dupmae_ir.io.sources import CorpusOptions
 from dupmae_ir.models.languages import AUTO, LANGUAGES, check_language
+
+encoding_option = partial(option, group="encoding")
 
 
 class IndexSummary(TypedDict):
@@ -54,119 +65,96 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         zcat docs/*.gz | python -m dupmae_ir.encode --corpus - --index I --fields title text
     """
 
-    index: str = option(
-        help="index folder to make, or a URL to make one at: s3://bucket/index", group="output", metavar="FOLDER"
+    index: str = output_option(
+        help="index folder to make, or a URL to make one at: s3://bucket/index", metavar="FOLDER"
     )
-    model: str | None = option(
-        None, "model folder; without it, the embedded default model", group="encoding", metavar="FOLDER"
-    )
-    parts: str = option(
+    model: str | None = encoding_option(None, "model folder; without it, the embedded default model", metavar="FOLDER")
+    parts: str = encoding_option(
         "cls,ot",
         "what to encode: cls (dense vectors), ot (impacts) or both, cls,ot, in one pass",
-        group="encoding",
         choices=("cls,ot", "cls", "ot"),
     )
-    head: str | None = option(
+    head: str | None = encoding_option(
         None,
         "what gives the impacts. lexical: word weights in closed form, with dense vectors of any model; without it, "
         "the model's own",
-        group="encoding",
         choices=("lexical",),
         only_with=("parts=ot", "parts=cls,ot"),
     )
-    fold_terms: str | None = option(
+    fold_terms: str | None = encoding_option(
         None,
         "one term for those that differ by case or a leading space alone (ModernBERT's vocabulary), with the largest "
         "weight (max) or the sum",
-        group="encoding",
         choices=("max", "sum"),
         only_with=("parts=ot", "parts=cls,ot"),
     )
-    dimensions: int | None = option(
+    dimensions: int | None = encoding_option(
         None,
         "leading dimensions kept of a dense vector, for models trained so (Matryoshka); without it, all",
-        group="encoding",
         above=0,
         only_with=("parts=cls", "parts=cls,ot"),
     )
-    store_texts: bool = option(
-        True,
-        "keep titles, texts and metadata in the index, compressed: search shows and filters by them",
-        group="output",
+    store_texts: bool = output_option(
+        True, "keep titles, texts and metadata in the index, compressed: search shows and filters by them"
     )
-    postings: bool = option(
+    postings: bool = output_option(
         True,
         "store the impacts by term as well, for search without Java (with the extra speed); about a fifth of the index",
-        group="output",
         only_with=("parts=ot", "parts=cls,ot"),
     )
-    document_length: int | None = option(
-        None,
-        "word pieces kept of each document, special tokens included; without it, the model's own",
-        group="encoding",
-        above=0,
+    document_length: int | None = encoding_option(
+        None, "word pieces kept of each document, special tokens included; without it, the model's own", above=0
     )
-    top_k: int | None = option(
-        None, "strongest impacts kept of each document; without it, the model's own", group="encoding", above=0
+    top_k: int | None = encoding_option(
+        None, "strongest impacts kept of each document; without it, the model's own", above=0
     )
-    activation: str | None = option(
+    activation: str | None = encoding_option(
         None,
         "of the logits: relu, log1p, or log1p-log1p (OpenSearch v3); without it, the model's own",
-        group="encoding",
         choices=("relu", "log1p", "log1p-log1p"),
     )
-    normalize: bool | None = option(
-        None, "dense vectors of unit length (SimLM), or not; without it, the model's own", group="encoding"
+    normalize: bool | None = encoding_option(
+        None, "dense vectors of unit length (SimLM), or not; without it, the model's own"
     )
-    language: str = option(
+    language: str = encoding_option(
         AUTO,
         f"language of the collection, for word weights with stems (the embedded model's): {AUTO}, which looks at the "
         f"first documents, or a code ({', '.join(LANGUAGES)}); other: words without stems",
-        group="encoding",
         metavar="CODE",
         only_with=("parts=ot", "parts=cls,ot"),
     )
-    scale: float | None = option(
+    scale: float | None = encoding_option(
         None,
         "impact = round(weight x scale), at most 255; without it, the model's own, else calibrated on the first "
         "documents",
-        group="encoding",
         above=0,
         at_most=sys.float_info.max,
         only_with=("parts=ot", "parts=cls,ot"),
     )
-    window: int = option(
-        1024, "documents encoded between two saves, and sorted by length together", group="compute", above=0
+    window: int = compute_option(1024, "documents encoded between two saves, and sorted by length together", above=0)
+    shard: str | None = input_option(
+        None, "encode only share i of n (0/4, 1/4, ...); join with python -m dupmae_ir.encode.merge", metavar="I/N"
     )
-    shard: str | None = option(
-        None,
-        "encode only share i of n (0/4, 1/4, ...); join with python -m dupmae_ir.encode.merge",
-        group="input",
-        metavar="I/N",
-    )
-    devices: str | None = option(
+    devices: str | None = compute_option(
         None,
         "devices of this machine that encode at the same time, one process each: numbers of GPUs or names (0,1,2,3; "
         "cuda:0,cpu; cpu,cpu)",
-        group="compute",
         metavar="NAMES",
         only_with="executor=local",
     )
-    executor: str = option(
+    executor: str = compute_option(
         "local",
         "local: this machine; ray: the machines of the Ray cluster in RAY_ADDRESS; without it, one is started here",
-        group="compute",
         choices=("local", "ray"),
     )
-    workers: int = option(
+    workers: int = compute_option(
         0,
         "processes on the Ray cluster; 0 = one per GPU, without GPUs one per processor (with --threads N, per N)",
-        group="compute",
         at_least=0,
         only_with="executor=ray",
     )
-    overwrite: bool = option(False, "replace an older index, once the new one is complete", group="output")
-    restart: bool = option(False, "discard the unfinished work of an earlier run", group="output")
+    overwrite: bool = output_option(False, "replace an older index, once the new one is complete")
+    restart: bool = output_option(False, "discard the unfinished work of an earlier run")
 
     def __post_init__(self) -> None:
         super().__post_init__()

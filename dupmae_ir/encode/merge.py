@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.config import OutputOptions, option, output_option
 from dupmae_ir.encode.config import IndexSummary
 
 
@@ -27,10 +27,10 @@ class MergeConfig(OutputOptions):
     shards: tuple[str, ...] = option(
         help="index folders made with --shard, in any order, or their URLs", positional=True, metavar="SHARD"
     )
-    index: str = option(
-        help="index folder to make, or a URL to make one at: s3://bucket/index", group="output", metavar="FOLDER"
+    index: str = output_option(
+        help="index folder to make, or a URL to make one at: s3://bucket/index", metavar="FOLDER"
     )
-    overwrite: bool = option(False, "replace an older index", group="output")
+    overwrite: bool = output_option(False, "replace an older index")
 
 
 def summarize(config: MergeConfig, result: MergeResult) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.config import OutputOptions, input_option, option, output_option
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import LinesCollection, file_digests
@@ -40,8 +40,8 @@ class PassagesConfig(OutputOptions):
         python -m dupmae_ir.search --index indexes/docs --topics queries.tsv --max-passage --hits 100 --output docs.trec
     """
 
-    corpus: str = option(help="collection, as encode reads it", group="input", metavar="PATH")
-    output: str = option(help="JSON lines to write; gzipped if the name ends in .gz", group="output", metavar="FILE")
+    corpus: str = input_option(help="collection, as encode reads it", metavar="PATH")
+    output: str = output_option(help="JSON lines to write; gzipped if the name ends in .gz", metavar="FILE")
     words: int = option(200, "words of a passage", group="passages", above=0)
     stride: int = option(100, "words from the beginning of a passage to that of the next", group="passages", above=0)
     titles: bool = option(True, "the document's title with every passage", group="passages")

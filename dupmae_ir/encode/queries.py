@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.config import OutputOptions, compute_option, input_option, output_option
 
 
 class QueriesResult(TypedDict):
@@ -28,18 +28,14 @@ class QueriesConfig(OutputOptions):
             --encoded-queries encoded --output dense.trec
     """
 
-    topics: str = option(
-        help="topics file (tsv, jsonl, BEIR queries.jsonl) or a Pyserini name", group="input", metavar="TOPICS"
+    topics: str = input_option(help="topics file (tsv, jsonl, BEIR queries.jsonl) or a Pyserini name", metavar="TOPICS")
+    index: str = input_option(help="index folder that will be searched, or its URL", metavar="FOLDER")
+    model: str | None = input_option(
+        None, "model folder, when it is no longer where the index was made", metavar="FOLDER"
     )
-    index: str = option(help="index folder that will be searched, or its URL", group="input", metavar="FOLDER")
-    model: str | None = option(
-        None, "model folder, when it is no longer where the index was made", group="input", metavar="FOLDER"
-    )
-    output: str = option(help="folder for the files", group="output", metavar="FOLDER")
-    cap: int = option(
-        1024, "strongest impacts kept of each query; Lucene takes at most 1,024", group="compute", above=0
-    )
-    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="compute", metavar="NAME")
+    output: str = output_option(help="folder for the files", metavar="FOLDER")
+    cap: int = compute_option(1024, "strongest impacts kept of each query; Lucene takes at most 1,024", above=0)
+    device: str = compute_option("auto", "auto, cpu, cuda, cuda:N or mps", metavar="NAME")
 
 
 def summarize(config: QueriesConfig, result: QueriesResult) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dupmae_ir.collections.convert import answered_query, checked_answers
 from dupmae_ir.command import Command
-from dupmae_ir.config import OutputOptions, input_option, option
+from dupmae_ir.config import OutputOptions, input_option, option, output_option
 from dupmae_ir.console import progress, say, table
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import read_collection
@@ -53,8 +53,8 @@ class AnswersConfig(OutputOptions):
     )
     k: tuple[int, ...] = option((1, 5, 20, 50, 100), "depths", group="accuracy", flag="-k", at_least=1)
     regex: bool = option(False, "answers are regular expressions", group="accuracy")
-    per_query: bool = option(False, "also print the rank of each query's first answer", group="output")
-    output: str | None = option(None, "file to write instead of printing", group="output", metavar="FILE")
+    per_query: bool = output_option(False, "also print the rank of each query's first answer")
+    output: str | None = output_option(None, "file to write instead of printing", metavar="FILE")
 
 
 def accuracy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from dupmae_ir.config import Config, OutputOptions, input_option, option
+from dupmae_ir.config import Config, OutputOptions, input_option, option, output_option
 from dupmae_ir.errors import UsageError
 
 TESTS = {"t": ("t",), "permutation": ("permutation",), "both": ("t", "permutation")}
@@ -99,14 +99,13 @@ class EvalConfig(ComparisonOptions, OutputOptions):
     topics: str | None = comparison_option(
         None, "HTML: the topics, to show the text of the queries that moved most", metavar="FILE", only_with=_HTML
     )
-    format: str = option("table", "output format", group="output", choices=FORMATS)
-    report: str | None = option(
-        None, "also write a self-contained HTML page with tables and figures", group="output", metavar="FILE.html"
+    format: str = output_option("table", "output format", choices=FORMATS)
+    report: str | None = output_option(
+        None, "also write a self-contained HTML page with tables and figures", metavar="FILE.html"
     )
-    per_query: str | None = option(
+    per_query: str | None = output_option(
         None,
         "also write the values of each query, tab-separated; - prints them instead (JSON: includes them)",
-        group="output",
         metavar="FILE",
     )
 

@@ -7,13 +7,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from dupmae_ir.config import Config, OneOf, OutputOptions, Requires, TitleOptions, changed, input_option, option
+from dupmae_ir.config import (
+    Config,
+    OneOf,
+    OutputOptions,
+    Requires,
+    TitleOptions,
+    changed,
+    input_option,
+    option,
+    training_option,
+)
 from dupmae_ir.errors import UsageError
 from dupmae_ir.training.config import Share, TrainingOptions, share_of
 
 model_option = partial(option, group="model")
 loss_option = partial(option, group="loss")
-training_option = partial(option, group="training")
 lora_option = partial(option, group="LoRA", only_with="lora_rank")
 negatives_option = partial(option, group="negatives")
 

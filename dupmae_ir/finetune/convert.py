@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import OutputOptions, input_option, option
+from dupmae_ir.config import OutputOptions, input_option, output_option
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.finetune import formats
@@ -46,8 +46,6 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 """Format -> the options it cannot do without."""
 
 _BY_ID = ("format=msmarco-qrels", "format=msmarco-triples", "format=st-hard-negatives")
-
-output_option = partial(option, group="output")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import input_option, option
+from dupmae_ir.config import input_option, option, output_option, training_option
 from dupmae_ir.training.config import TrainingOptions
 
 
@@ -50,11 +50,11 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
     held_out: int = input_option(
         0, "queries held out from training, whose loss is reported before, during and after", at_least=0
     )
-    group_size: int = option(16, "passages per query: one positive, the others negatives", group="training", at_least=2)
-    batch_size: int = option(8, "queries per forward pass, of all processes", group="training", above=0)
-    learning_rate: float = option(1e-5, "peak learning rate; linear warm-up and decay", group="training", above=0)
-    eval_steps: int = option(
-        500, "updates between evaluations on held-out queries", group="output", above=0, only_with="held_out"
+    group_size: int = training_option(16, "passages per query: one positive, the others negatives", at_least=2)
+    batch_size: int = training_option(8, "queries per forward pass, of all processes", above=0)
+    learning_rate: float = training_option(1e-5, "peak learning rate; linear warm-up and decay", above=0)
+    eval_steps: int = output_option(
+        500, "updates between evaluations on held-out queries", above=0, only_with="held_out"
     )
 
 

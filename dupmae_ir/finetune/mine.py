@@ -8,7 +8,16 @@ from functools import partial
 from typing import Any, ClassVar
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, TitleOptions, input_option, option
+from dupmae_ir.config import (
+    ComputeOptions,
+    OneOf,
+    OutputOptions,
+    Requires,
+    TitleOptions,
+    compute_option,
+    input_option,
+    option,
+)
 from dupmae_ir.device import IMPACT_SEARCHES
 from dupmae_ir.errors import UsageError
 
@@ -36,11 +45,10 @@ class SearchOptions(ComputeOptions, OutputOptions):
     )
     k1: float = search_option(0.9, "BM25: saturation of term counts", at_least=0, only_with=_BY_BM25)
     b: float = search_option(0.4, "BM25: length normalisation, 0 to 1", at_least=0, at_most=1, only_with=_BY_BM25)
-    impact_search: str = option(
+    impact_search: str = compute_option(
         "auto",
         "how impacts are searched; postings are built as needed, and by auto if numba is installed: the same hits, "
         "much faster",
-        group="compute",
         choices=IMPACT_SEARCHES,
         only_with=_BY_MODEL,
     )

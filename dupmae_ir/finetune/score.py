@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import input_option, option
+from dupmae_ir.config import compute_option, input_option, option, output_option
 from dupmae_ir.finetune.cross_encoder import MinedOptions
 from dupmae_ir.finetune.mine import PARTS, SearchOptions
 from dupmae_ir.search.fusion import RRF_K, fusion_option
@@ -32,9 +32,7 @@ class ScoreConfig(MinedOptions, SearchOptions):
         "what scores a pair: a cross-encoder, or BM25's and a retriever's lists over the complete collection, fused",
         choices=TEACHERS,
     )
-    output: str = option(
-        help="JSON lines to write; OUTPUT.meta.json records the settings", group="output", metavar="FILE"
-    )
+    output: str = output_option(help="JSON lines to write; OUTPUT.meta.json records the settings", metavar="FILE")
     fusion: str = fusion_option(
         "min-max",
         "mean of both scores, each scaled to [0, 1] over its list; reciprocal ranks; or the sum of the raw scores, "
@@ -53,12 +51,8 @@ class ScoreConfig(MinedOptions, SearchOptions):
     parts: str = option(
         "dense", "parts of the retriever", group="search", choices=tuple(PARTS), only_with="teacher=fused"
     )
-    batch_tokens: int = option(
-        8192,
-        "word pieces per forward pass, padding included",
-        group="compute",
-        above=0,
-        only_with="teacher=cross-encoder",
+    batch_tokens: int = compute_option(
+        8192, "word pieces per forward pass, padding included", above=0, only_with="teacher=cross-encoder"
     )
 
 

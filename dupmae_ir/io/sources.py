@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import Config, option
+from dupmae_ir.config import Config, input_option
 from dupmae_ir.console import one_line
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError, UsageError
@@ -58,48 +58,36 @@ _TEXTS = ("text", "body", "contents", "abstract", "passage")
 class CorpusOptions(Config):
     """Which collection to read, and how; shared by all commands that read one."""
 
-    corpus: str | tuple[str, ...] = option(
+    corpus: str | tuple[str, ...] = input_option(
         help="collection: a folder or files of documents (txt, md, html, pdf, docx, epub, csv, json, ipynb, source "
         "code), BEIR corpus.jsonl, Pyserini JSONL, MS MARCO tsv, .gz of these, a URL of such lines (s3://bucket/file), "
         "irds:ID, a Hugging Face dataset on disk, or - for standard input",
-        group="input",
         metavar="PATH",
     )
-    read_as: str = option(
+    read_as: str = input_option(
         "auto",
         "lines: each line of JSON or tab-separated text is a document; documents: files are split into passages; auto: "
         "by the names and first lines of the files",
-        group="input",
         choices=READ_AS,
     )
-    passage_length: int = option(
-        LENGTH,
-        "documents: longest passage, in tokens: words of up to six letters, punctuation marks",
-        group="input",
-        at_least=8,
+    passage_length: int = input_option(
+        LENGTH, "documents: longest passage, in tokens: words of up to six letters, punctuation marks", at_least=8
     )
-    passage_overlap: int = option(
-        OVERLAP,
-        "documents: tokens at the end of a passage that the next one repeats, in whole sentences",
-        group="input",
-        at_least=0,
+    passage_overlap: int = input_option(
+        OVERLAP, "documents: tokens at the end of a passage that the next one repeats, in whole sentences", at_least=0
     )
-    exclude: tuple[str, ...] = option(
-        (),
-        "documents: files to leave out, as patterns of their paths: 'build/*' '*.min.js'",
-        group="input",
-        metavar="GLOB",
+    exclude: tuple[str, ...] = input_option(
+        (), "documents: files to leave out, as patterns of their paths: 'build/*' '*.min.js'", metavar="GLOB"
     )
-    fields: tuple[str, ...] = option(
+    fields: tuple[str, ...] = input_option(
         (),
         "parts of a document, in order: JSON keys, else pieces of 'contents', else tsv columns after the id; "
         "'title' becomes the title, '_' is ignored, the rest is the text",
-        group="input",
         metavar="NAME",
     )
-    docid_field: str | None = option(None, "JSON key of the id, if not id, _id or docid", group="input", metavar="NAME")
-    delimiter: str = option(
-        "\\n", "separates the --fields of 'contents' (\\n and \\t are understood)", group="input", metavar="TEXT"
+    docid_field: str | None = input_option(None, "JSON key of the id, if not id, _id or docid", metavar="NAME")
+    delimiter: str = input_option(
+        "\\n", "separates the --fields of 'contents' (\\n and \\t are understood)", metavar="TEXT"
     )
 
     def __post_init__(self) -> None:

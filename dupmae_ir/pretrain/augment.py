@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NotRequired, TypedDict
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import ComputeOptions, OutputOptions, option
+from dupmae_ir.config import ComputeOptions, OutputOptions, compute_option, input_option, option, output_option
 from dupmae_ir.device import DTYPES
 from dupmae_ir.errors import UsageError
 
@@ -15,6 +16,8 @@ PER_TEXT = {"queries": 5, "continuation": 1}
 """Default number of generated texts per text."""
 FIELDS = {"queries": "queries", "continuation": "next"}
 """Task -> JSON field of the generated texts."""
+
+sampling_option = partial(option, group="sampling")
 
 
 class AugmentResult(TypedDict):
@@ -29,41 +32,28 @@ class AugmentResult(TypedDict):
 class GeneratorConfig(ComputeOptions):
     """A generative model, its task, and how it samples tokens."""
 
-    task: str = option(help="what the model generates for each text", group="input", choices=TASKS)
-    model: str = option(help="model folder, or the name of a cached model", group="input", metavar="FOLDER")
-    download: bool = option(
-        False, "download the model from the Hugging Face hub unless it is a folder or cached", group="input"
+    task: str = input_option(help="what the model generates for each text", choices=TASKS)
+    model: str = input_option(help="model folder, or the name of a cached model", metavar="FOLDER")
+    download: bool = input_option(False, "download the model from the Hugging Face hub unless it is a folder or cached")
+    per_text: int = sampling_option(0, "texts generated for each text; 0 = 5 queries or 1 continuation", at_least=0)
+    top_k: int = sampling_option(10, "sample from the K most likely tokens, as docT5query does; 0 = all", at_least=0)
+    top_p: float = sampling_option(
+        1.0, "sample from the most likely tokens with this total probability", above=0, at_most=1
     )
-    per_text: int = option(
-        0, "texts generated for each text; 0 = 5 queries or 1 continuation", group="sampling", at_least=0
-    )
-    top_k: int = option(
-        10, "sample from the K most likely tokens, as docT5query does; 0 = all", group="sampling", at_least=0
-    )
-    top_p: float = option(
-        1.0, "sample from the most likely tokens with this total probability", group="sampling", above=0, at_most=1
-    )
-    temperature: float = option(
+    temperature: float = sampling_option(
         1.0,
         "above 1 flattens the distribution, below 1 sharpens it; 0 = the most likely token",
-        group="sampling",
         at_least=0,
         below=float("inf"),
     )
-    max_new_tokens: int = option(64, "maximum number of generated tokens", group="sampling", above=0)
-    max_input: int = option(
-        512,
-        "maximum number of input tokens: the first ones for queries, the last ones for continuations",
-        group="sampling",
-        above=0,
+    max_new_tokens: int = sampling_option(64, "maximum number of generated tokens", above=0)
+    max_input: int = sampling_option(
+        512, "maximum number of input tokens: the first ones for queries, the last ones for continuations", above=0
     )
-    seed: int = option(0, "random seed of the sampling", group="sampling", at_least=0)
-    batch_size: int = option(64, "texts generated together", group="compute", above=0)
-    dtype: str = option(
-        "auto",
-        "precision of the model: float32, bfloat16, float16 or auto (the fastest here)",
-        group="compute",
-        choices=DTYPES,
+    seed: int = sampling_option(0, "random seed of the sampling", at_least=0)
+    batch_size: int = compute_option(64, "texts generated together", above=0)
+    dtype: str = compute_option(
+        "auto", "precision of the model: float32, bfloat16, float16 or auto (the fastest here)", choices=DTYPES
     )
 
     def __post_init__(self) -> None:
@@ -88,15 +78,14 @@ class AugmentConfig(GeneratorConfig, OutputOptions):
         dupmae-ir pretrain.augment --task continuation --model gpt2/ --corpus queries.jsonl.gz --output both.jsonl.gz
     """
 
-    corpus: str = option(
+    corpus: str = input_option(
         help="text file (one passage per line), JSON lines, TSV, BEIR folder, or a folder of such files; .gz of any",
-        group="input",
         metavar="TEXT",
     )
-    output: str = option(help="JSON lines to write; gzipped if the name ends in .gz", group="output", metavar="FILE")
-    window: int = option(256, "texts between two saves, sorted by length together", group="compute", above=0)
-    overwrite: bool = option(False, "replace an existing output once the new one is complete", group="output")
-    restart: bool = option(False, "discard the unfinished work of an earlier run", group="output")
+    output: str = output_option(help="JSON lines to write; gzipped if the name ends in .gz", metavar="FILE")
+    window: int = compute_option(256, "texts between two saves, sorted by length together", above=0)
+    overwrite: bool = output_option(False, "replace an existing output once the new one is complete")
+    restart: bool = output_option(False, "discard the unfinished work of an earlier run")
 
 
 def summarize(config: AugmentConfig, result: AugmentResult) -> str:

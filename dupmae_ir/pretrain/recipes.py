@@ -1,19 +1,30 @@
 """The choices of each pre-training method and their presets.
 
-The preset ``release`` follows the released code, ``paper`` the text of the paper where the two differ. A flag overrides
-both. CoT-MoTE has no released code; its ``release`` preset takes what the paper leaves open from CoT-MAE's code.
+The preset ``release`` follows the released code, ``paper`` the text of the paper where the two differ (presets.toml). A
+flag overrides both.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import Config, option
+from dupmae_ir.config import Config, option, read_toml
 from dupmae_ir.errors import UsageError
 
 TASKS = ("mkp", "cmp", "npr", "doc2query", "gpt2")
 MIN_LENGTH = 8
+
+# Without a default: None leaves the choice to the preset.
+_masks = partial(option, None, group="masks")
+_retromae = partial(option, None, group="RetroMAE, DupMAE")
+_decoders = partial(option, None, group="decoders")
+_dupmae = partial(option, None, group="DupMAE")
+_master = partial(option, None, group="MASTER")
+_cot = partial(option, None, group="CoT-MAE, CoT-MoTE")
+_training = partial(option, None, group="training")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,137 +32,82 @@ class Recipe(Config):
     """Choices of the objective and of its training that a preset makes; None = the preset's choice."""
 
     # Masks
-    encoder_ratio: float | None = option(
-        None, "fraction of the tokens masked in the encoder's input", group="masks", above=0, below=1
+    encoder_ratio: float | None = _masks("fraction of the tokens masked in the encoder's input", above=0, below=1)
+    decoder_ratio: float | None = _masks("fraction of the tokens masked in the decoders' input", above=0, below=1)
+    mask_replace: tuple[float, ...] | None = _masks(
+        "fractions of the masked tokens replaced by [MASK], replaced by a random token, and left unchanged", metavar="X"
     )
-    decoder_ratio: float | None = option(
-        None, "fraction of the tokens masked in the decoders' input", group="masks", above=0, below=1
-    )
-    mask_replace: tuple[float, ...] | None = option(
-        None,
-        "fractions of the masked tokens replaced by [MASK], replaced by a random token, and left unchanged",
-        group="masks",
-        metavar="X",
-    )
-    count_special: bool | None = option(None, "include [CLS] and [SEP] in the tokens of these fractions", group="masks")
+    count_special: bool | None = _masks("include [CLS] and [SEP] in the tokens of these fractions")
     # RetroMAE and DupMAE
-    decoding: str | None = option(
-        None,
-        "enhanced: two streams and one mask per row (Eq. 7); basic: a masked text",
-        group="RetroMAE, DupMAE",
-        choices=("enhanced", "basic"),
+    decoding: str | None = _retromae(
+        "enhanced: two streams and one mask per row (Eq. 7); basic: a masked text", choices=("enhanced", "basic")
     )
-    query_stream: str | None = option(
-        None,
+    query_stream: str | None = _retromae(
         "H1 of enhanced decoding: position + h_cls (raw), or the same through the embeddings' LayerNorm (embedded)",
-        group="RetroMAE, DupMAE",
         choices=("raw", "embedded"),
     )
-    decoder_layers: int | None = option(
-        None, "layers of the decoder, or of each masked decoder", group="decoders", at_least=0
-    )
+    decoder_layers: int | None = _decoders("layers of the decoder, or of each masked decoder", at_least=0)
     # DupMAE
-    bow_weight: float | None = option(None, "weight of the bag-of-words loss (Eq. 9)", group="DupMAE", at_least=0)
-    decoder_weight: float | None = option(
-        None, "weight of the [CLS] decoder's loss; 0 = only the bag of words", group="DupMAE", at_least=0
-    )
-    bow_norm: str | None = option(
-        None,
+    bow_weight: float | None = _dupmae("weight of the bag-of-words loss (Eq. 9)", at_least=0)
+    decoder_weight: float | None = _dupmae("weight of the [CLS] decoder's loss; 0 = only the bag of words", at_least=0)
+    bow_norm: str | None = _dupmae(
         "weight of a word in the bag: 1 (sum), 1 / tokens (length), or 1 / distinct tokens (set)",
-        group="DupMAE",
         choices=("sum", "length", "set"),
     )
-    ot_head: str | None = option(
-        None,
+    ot_head: str | None = _dupmae(
         "vocabulary logits from the MLM head, a separate linear map (W^O), or the word embeddings only (tied)",
-        group="DupMAE",
         choices=("mlm", "linear", "tied"),
     )
-    ot_exclude_masked: bool | None = option(None, "exclude masked tokens from OT pooling", group="DupMAE")
-    ot_exclude_sep: bool | None = option(None, "exclude [SEP] from OT pooling", group="DupMAE")
+    ot_exclude_masked: bool | None = _dupmae("exclude masked tokens from OT pooling")
+    ot_exclude_sep: bool | None = _dupmae("exclude [SEP] from OT pooling")
     # MASTER
-    tasks: tuple[str, ...] | None = option(None, "tasks to train, each with its decoder", group="MASTER", choices=TASKS)
-    keyword: str | None = option(
-        None, "weight of a keyword: 1 / frequency, or tf-idf", group="MASTER", choices=("invfreq", "tfidf")
-    )
-    npr_source: str | None = option(
-        None,
+    tasks: tuple[str, ...] | None = _master("tasks to train, each with its decoder", choices=TASKS)
+    keyword: str | None = _master("weight of a keyword: 1 / frequency, or tf-idf", choices=("invfreq", "tfidf"))
+    npr_source: str | None = _master(
         "neighbouring passages: the halves of a text, or a text and the next one of its document",
-        group="MASTER",
         choices=("halves", "neighbours"),
     )
-    complementary_ratio: float | None = option(
-        None,
+    complementary_ratio: float | None = _master(
         "fraction masked in the encoder's input of the complementary task; the decoder's input has the rest masked",
-        group="MASTER",
         above=0,
         below=1,
     )
-    encoder_losses: str | None = option(
-        None,
-        "masked-LM loss of all texts that the encoder reads, or of the passage only",
-        group="MASTER",
-        choices=("all", "passage"),
+    encoder_losses: str | None = _master(
+        "masked-LM loss of all texts that the encoder reads, or of the passage only", choices=("all", "passage")
     )
-    shared_decoder: bool | None = option(None, "use one decoder for all tasks", group="MASTER")
+    shared_decoder: bool | None = _master("use one decoder for all tasks")
     # CoT-MAE and CoT-MoTE
-    context: str | None = option(
-        None,
+    context: str | None = _cot(
         "text decoded with the help of [CLS]: a nearby text of the document, an overlapping span of the same text, "
         "any other text of the document, or a generated query",
-        group="CoT-MAE, CoT-MoTE",
         choices=("nearby", "overlap", "random", "query"),
     )
-    causal_layers: int | None = option(
-        None, "layers of the left-to-right decoder", group="CoT-MAE, CoT-MoTE", at_least=0
-    )
-    window: int | None = option(
-        None,
-        "tokens that the left-to-right decoder attends to, besides [CLS]; 0 = all",
-        group="CoT-MAE, CoT-MoTE",
-        at_least=0,
-    )
-    decode: str | None = option(
-        None,
+    causal_layers: int | None = _cot("layers of the left-to-right decoder", at_least=0)
+    window: int | None = _cot("tokens that the left-to-right decoder attends to, besides [CLS]; 0 = all", at_least=0)
+    decode: str | None = _cot(
         "representation that CoT-MoTE's decoder starts from: h_0 (den), the vocabulary vector (spr), or each in turn",
-        group="CoT-MAE, CoT-MoTE",
         choices=("den", "spr", "both"),
     )
-    sparse_head: str | None = option(
-        None,
-        "SPR from the MLM head, or from the word embeddings only (tied, Eq. 4 as printed)",
-        group="CoT-MAE, CoT-MoTE",
-        choices=("mlm", "tied"),
+    sparse_head: str | None = _cot(
+        "SPR from the MLM head, or from the word embeddings only (tied, Eq. 4 as printed)", choices=("mlm", "tied")
     )
-    spr_to_hidden: str | None = option(
-        None,
+    spr_to_hidden: str | None = _cot(
         "map SPR to a decoder input with the (frozen) word embeddings or with a learned linear map",
-        group="CoT-MAE, CoT-MoTE",
         choices=("embeddings", "linear"),
     )
-    shared_norm: bool | None = option(
-        None, "share the LayerNorm after the feed-forward part between the experts", group="CoT-MAE, CoT-MoTE"
-    )
-    experts: str | None = option(
-        None,
+    shared_norm: bool | None = _cot("share the LayerNorm after the feed-forward part between the experts")
+    experts: str | None = _cot(
         "separate for queries and passages: the feed-forward part (ffn), nothing (none, Siamese), or everything (all)",
-        group="CoT-MAE, CoT-MoTE",
         choices=("ffn", "none", "all"),
     )
-    switched: bool | None = option(None, "let each expert read the other's texts", group="CoT-MAE, CoT-MoTE")
+    switched: bool | None = _cot("let each expert read the other's texts")
     # Training
-    truncation: str | None = option(
-        None, "truncate long texts at the end, or at a random end", group="training", choices=("end", "random")
-    )
-    length: int | None = option(
-        None, "tokens per text, [CLS] and [SEP] included", group="training", at_least=MIN_LENGTH
-    )
-    batch_size: int | None = option(None, "texts per step and process", group="training", above=0)
-    accumulate: int | None = option(None, "batches accumulated before an update", group="training", above=0)
-    learning_rate: float | None = option(
-        None, "peak learning rate; linear warm-up and decay", group="training", above=0
-    )
-    epochs: float | None = option(None, "passes over the corpus, unless --steps is given", group="training", above=0)
+    truncation: str | None = _training("truncate long texts at the end, or at a random end", choices=("end", "random"))
+    length: int | None = _training("tokens per text, [CLS] and [SEP] included", at_least=MIN_LENGTH)
+    batch_size: int | None = _training("texts per step and process", above=0)
+    accumulate: int | None = _training("batches accumulated before an update", above=0)
+    learning_rate: float | None = _training("peak learning rate; linear warm-up and decay", above=0)
+    epochs: float | None = _training("passes over the corpus, unless --steps is given", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,101 +119,18 @@ class Recipe(Config):
             raise UsageError(f"`tasks` {' '.join(self.tasks)}: names a task twice")
 
 
-_MASKS = {"encoder_ratio": 0.30, "decoder_ratio": 0.50, "mask_replace": (0.8, 0.1, 0.1), "count_special": True}
-_RUN = {"truncation": "end", "length": 512, "batch_size": 32, "accumulate": 1, "learning_rate": 1e-4, "epochs": 8.0}
-_RETROMAE: dict[str, Any] = {**_MASKS, "decoding": "enhanced", "query_stream": "raw", "decoder_layers": 1, **_RUN}
-_DUPMAE: dict[str, Any] = {
-    **_RETROMAE,
-    "query_stream": "embedded",
-    "bow_weight": 0.1,
-    "decoder_weight": 1.0,
-    "bow_norm": "length",
-    "ot_head": "mlm",
-    "ot_exclude_masked": False,
-    "ot_exclude_sep": False,
-}
-_MASTER: dict[str, Any] = {
-    **_MASKS,
-    "count_special": False,
-    "decoder_layers": 2,
-    "tasks": TASKS,
-    "keyword": "invfreq",
-    "npr_source": "halves",
-    "complementary_ratio": 0.50,
-    "encoder_losses": "all",
-    "shared_decoder": False,
-    **_RUN,
-    "truncation": "random",
-    "length": 128,
-    "batch_size": 128,
-    "accumulate": 2,
-    "learning_rate": 3e-4,
-    "epochs": 40.0,
-}
-_COT_MAE: dict[str, Any] = {
-    **_MASKS,
-    "count_special": False,
-    "decoder_ratio": 0.45,
-    "context": "nearby",
-    "decoder_layers": 2,
-    "causal_layers": 0,
-    "window": 0,
-    **_RUN,
-    "length": 128,
-    "batch_size": 128,
-}
-_COT_MOTE: dict[str, Any] = {
-    **_MASKS,
-    "count_special": False,
-    "causal_layers": 1,
-    "window": 0,
-    "decode": "both",
-    "sparse_head": "mlm",
-    "spr_to_hidden": "embeddings",
-    "shared_norm": False,
-    "experts": "ffn",
-    "switched": False,
-    **_RUN,
-    "length": 144,
-    "batch_size": 256,
-    "learning_rate": 3e-4,
-}
-del _COT_MOTE["decoder_ratio"]
+def _presets(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    presets = {}
+    for method, tables in read_toml(path).items():
+        release, changes = (
+            {name: tuple(v) if isinstance(v, list) else v for name, v in tables[preset].items()}
+            for preset in ("release", "paper")
+        )
+        presets[method] = {"release": release, "paper": {**release, **changes}}
+    return presets
 
-_MLM: dict[str, Any] = {**{k: v for k, v in _MASKS.items() if k != "decoder_ratio"}, **_RUN}
 
-_PAPER_MASKS = {"mask_replace": (1.0, 0.0, 0.0)}
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "retromae": {"release": _RETROMAE, "paper": {**_RETROMAE, **_PAPER_MASKS}},
-    "dupmae": {
-        "release": _DUPMAE,
-        "paper": {
-            **_DUPMAE,
-            **_PAPER_MASKS,
-            "query_stream": "raw",
-            "bow_weight": 1.0,
-            "bow_norm": "sum",
-            "ot_head": "linear",
-            "ot_exclude_masked": True,
-            "ot_exclude_sep": True,
-        },
-    },
-    "master": {
-        "release": _MASTER,
-        "paper": {
-            **_MASTER,
-            **_PAPER_MASKS,
-            "keyword": "tfidf",
-            "npr_source": "neighbours",
-            "complementary_ratio": 0.30,
-            "encoder_losses": "passage",
-        },
-    },
-    "cot-mae": {"release": _COT_MAE, "paper": {**_COT_MAE, **_PAPER_MASKS}},
-    "cot-mote": {"release": _COT_MOTE, "paper": {**_COT_MOTE, **_PAPER_MASKS, "sparse_head": "tied"}},
-    # A baseline without a paper: RetroMAE's encoder loss without its decoder.
-    "mlm": {"release": _MLM, "paper": {**_MLM, **_PAPER_MASKS}},
-}
+PRESETS = _presets(Path(__file__).with_name("presets.toml"))
 """Method -> preset -> all choices that the method has."""
 
 

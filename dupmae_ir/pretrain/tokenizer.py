@@ -13,7 +13,7 @@ from typing import TypedDict, cast
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import OutputOptions, changed, option
+from dupmae_ir.config import OutputOptions, changed, option, output_option
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.pretrain.config import PretrainConfig
@@ -45,8 +45,8 @@ class TokenizerConfig(OutputOptions):
 
     corpus: tuple[str, ...] = changed(PretrainConfig, "corpus", MISSING)
     title_separator: str | None = changed(PretrainConfig, "title_separator", None)
-    output: str = option(
-        help="folder of the tokenizer, and of config.json: a BERT model that fits it", group="output", metavar="FOLDER"
+    output: str = output_option(
+        help="folder of the tokenizer, and of config.json: a BERT model that fits it", metavar="FOLDER"
     )
     size: int = option(30522, "word pieces, special tokens included", group="vocabulary", at_least=64)
     cased: bool = option(False, "keep upper case and accents", group="vocabulary")

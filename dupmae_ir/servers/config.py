@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from dupmae_ir.config import Config, OutputOptions, option
+from dupmae_ir.config import Config, OutputOptions, input_option, option
+
+server_option = partial(option, group="server")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Config):
     """Which table of a server; shared by all verbs."""
 
-    table: str | None = option(
-        None, "name of the table (default: from the name of the index folder)", group="server", metavar="NAME"
+    table: str | None = server_option(
+        None, "name of the table (default: from the name of the index folder)", metavar="NAME"
     )
-    timeout: float = option(
-        60.0,
-        "seconds to wait for an answer of the server; a stalled network ends with an error",
-        group="server",
-        above=0,
+    timeout: float = server_option(
+        60.0, "seconds to wait for an answer of the server; a stalled network ends with an error", above=0
     )
 
 
@@ -36,16 +36,14 @@ class LoadConfig(ServerOptions, OutputOptions):
         dupmae-ir search --index indexes/mine --server postgresql://localhost/search --query "how do I rotate logs?"
     """
 
-    index: str = option(help="index folder to load", group="input", metavar="FOLDER")
-    to: str = option(help="URL of the server, such as postgresql://host/database", group="server", metavar="URL")
-    batch: int = option(500, "rows written in one transaction or request", group="server", at_least=1, at_most=100_000)
-    approximate: bool = option(
-        False, "also build the server's approximate index (HNSW), for search --approximate", group="server"
+    index: str = input_option(help="index folder to load", metavar="FOLDER")
+    to: str = server_option(help="URL of the server, such as postgresql://host/database", metavar="URL")
+    batch: int = server_option(500, "rows written in one transaction or request", at_least=1, at_most=100_000)
+    approximate: bool = server_option(
+        False, "also build the server's approximate index (HNSW), for search --approximate"
     )
-    rewrite: bool = option(
-        False,
-        "write every row again, whatever the table holds (done anyway if another program changed rows)",
-        group="server",
+    rewrite: bool = server_option(
+        False, "write every row again, whatever the table holds (done anyway if another program changed rows)"
     )
 
 
@@ -57,8 +55,8 @@ class ShowTableConfig(ServerOptions, OutputOptions):
         python -m dupmae_ir.servers show --from postgresql://localhost/search --table mine
     """
 
-    where: str = option(help="URL of the server", group="server", metavar="URL", flag="--from")
-    table: str = option(help="name of the table", group="server", metavar="NAME")
+    where: str = server_option(help="URL of the server", metavar="URL", flag="--from")
+    table: str = server_option(help="name of the table", metavar="NAME")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.config import OutputOptions, compute_option, option, output_option
 
 PRESETS = ("release", "paper")
 TIERS = ("tiny", "small", "full")
@@ -46,11 +46,10 @@ class CaseOptions(OutputOptions):
         "choices of the recipes where a paper's text and its released code differ (default: release)",
         choices=PRESETS,
     )
-    threads: int | None = option(
+    threads: int | None = compute_option(
         None,
         "CPU threads; 0 = one per available processor (default: 1 for tiers tiny and small, whose values are exact, "
         "and 0 for full)",
-        group="compute",
         at_least=0,
     )
 
@@ -67,7 +66,7 @@ class RunCasesOptions(CaseOptions):
     """
 
     dry_run: bool = run_option(False, "print the commands of each case; run nothing")
-    processes: int = option(1, "processes of each training, one on each GPU", group="compute", above=0)
+    processes: int = compute_option(1, "processes of each training, one on each GPU", above=0)
     fresh: bool = run_option(False, "do not reuse earlier models, indexes and results")
     fail_on_skip: bool = run_option(False, "fail if any selected case is skipped")
 
@@ -89,5 +88,5 @@ class ReportOptions(CaseOptions):
         python -m dupmae_ir.eval.regressions report --format html --file regressions.html
     """
 
-    format: str = option("text", "output format; html is a page", group="output", choices=FORMATS)
-    file: str | None = option(None, "file to write instead of standard output", group="output", metavar="FILE")
+    format: str = output_option("text", "output format; html is a page", choices=FORMATS)
+    file: str | None = output_option(None, "file to write instead of standard output", metavar="FILE")
