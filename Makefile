@@ -3,10 +3,10 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(if 
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip --disable-pip-version-check
-# HASHES=1: only the files whose sha256 is in constraints-hashes.txt are installed.
+# HASHES=1: only the files whose sha256 is in constraints-hashes.txt are installed, and by pip.
 HASHES ?=
 INSTALL = $(if $(HASHES),$(PIP) install -qq --no-deps --no-build-isolation --editable,\
-  $(PIP) install -qq --constraint constraints.txt --editable)
+  $(RUN) tools/install.py --constraint constraints.txt --editable)
 PINNED = $(if $(HASHES),$(PIP) install -qq --require-hashes --only-binary :all: --requirement constraints-hashes.txt)
 DEMO ?= runs/demo
 # Processes that run the tests: two, or one on a machine with one core. Each has its own JVM and its share of the cores.

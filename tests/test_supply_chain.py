@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tools"))
 
 import audit  # noqa: E402
+import install  # noqa: E402
 import pin_hashes  # noqa: E402
 
 
@@ -60,6 +61,49 @@ def test_make_installs_only_hashed_files() -> None:
     assert hashed.count("--require-hashes --only-binary :all: --requirement constraints-hashes.txt") == 1
     assert hashed.count("pip --disable-pip-version-check install") == hashed.count("--no-deps") + 1
     assert "--require-hashes" not in commands()
+    assert "tools/install.py" in commands()
+    assert "tools/install.py" not in hashed
+
+
+PRINTED = r"""
+:env:.default-timeout='180'
+:env:.find-links='/wheels'
+global.constraint='/etc/pins.txt'
+global.extra-index-url='\nhttps://a.example/simple\nhttps://b.example/simple'
+global.find-links='/elsewhere'
+freeze.timeout='10'
+install.no-index='false'
+"""
+
+
+def test_uv_installs_under_the_settings_of_pip() -> None:
+    settings = install.pip_settings(PRINTED)
+    assert settings["constraint"] == ["/etc/pins.txt"]
+    assert install.uv_variables(settings) == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_SYSTEM_CERTS": "1",
+        "UV_HTTP_TIMEOUT": "180",
+        "UV_FIND_LINKS": "/wheels",
+        "UV_INDEX": "https://a.example/simple https://b.example/simple",
+        "UV_NO_INDEX": "false",
+    }
+
+
+@pytest.mark.parametrize(("failing", "installers"), [((), ["uv"]), (("uv",), ["uv", "pip"]), (("get uv",), ["pip"])])
+def test_pip_installs_where_uv_does_not(
+    failing: tuple[str, ...], installers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    def run(command: list[str], **kwargs: Any) -> subprocess.CompletedProcess[str]:
+        what = "get uv" if command[-1] == "uv" else command[2]
+        if command[-1] == "PACKAGE":
+            used.append(what)
+        return subprocess.CompletedProcess(command, int(what in failing), "")
+
+    monkeypatch.setattr(install.subprocess, "run", run)
+    assert install.main(["PACKAGE"]) == 0
+    assert used == installers
 
 
 FINE = {"name": "a", "version": "1", "vulns": []}
