@@ -125,10 +125,13 @@ def update_index(
     return _change(_run(config, f"dupmae_ir.encode.changes:run_{how}", arguments))
 
 
-def delete_documents(index: str | Path, docids: Iterable[str] = (), *, paths: Iterable[str] = ()) -> IndexChange:
-    """Mark documents of an index as deleted: by their ids, or all passages of some ``paths``, which are files, folders
-    or patterns. Raises :class:`UnknownName` for what the index does not have."""
-    arguments = {"index": index, "ids": list(docids), "paths": list(paths)}
+def delete_documents(
+    index: str | Path, docids: Iterable[str] = (), *, paths: Iterable[str] = (), filter: str | None = None
+) -> IndexChange:
+    """Mark documents of an index as deleted: by their ids, all passages of some ``paths``, which are files, folders or
+    patterns, or those that satisfy a condition on metadata. Raises :class:`UnknownName` for what the index does not
+    have."""
+    arguments = {"index": index, "ids": list(docids), "paths": list(paths), "filter": filter}
     return _change(_run("dupmae_ir.index.config:DeleteConfig", "dupmae_ir.index.changes.changes:run_delete", arguments))
 
 

@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dupmae_ir.config import parse, with_flags
-from dupmae_ir.console import Parser, guarded, say, show, visible
+from dupmae_ir.console import Parser, guarded, never_silent, say, show, visible
 from dupmae_ir.device import need_packages
 from dupmae_ir.registry import suggest
+
+_LOADING = ("encode", "finetune", "pretrain")
+"""Packages whose work loads models and reads collections before there is anything to show."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,9 @@ class Command:
         if self.distributed and config.processes > 1 and "WORLD_SIZE" not in os.environ:
             launch = load("dupmae_ir.training.launch:launch")
             return launch(self.verb, sys.argv[1:] if argv is None else argv, config.processes)
-        result = load(self.work)(config)
+        silent = config.quiet or self.work.split(".")[1] not in _LOADING or os.environ.get("RANK", "0") != "0"
+        with never_silent(f"dupmae-ir {self.verb}", silent):
+            result = load(self.work)(config)
         if result is None:
             return 0
         if self.summarize and (text := self.summarize(config, result)):

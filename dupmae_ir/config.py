@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.registry import suggest
@@ -118,6 +118,13 @@ class Config:
     """Base of all settings. Building one checks ranges, choices and dependencies and raises :class:`UsageError`."""
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = ()
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        """Raise :class:`TypeError` for a name that is no setting, with the nearest one."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for name in settings.keys() - known:
+            raise TypeError(f"{cls.__name__} has no setting {name!r}.{suggest(name, known)}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check(self)

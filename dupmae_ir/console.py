@@ -14,6 +14,7 @@ import re
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -161,10 +162,36 @@ def _complain(line: str) -> None:
         print(line, file=sys.stderr)
 
 
+SILENCE = 4.0
+"""Seconds without output after which a job says that it goes on."""
+_last_shown = [0.0]  # when, by the monotonic clock
+
+
 def say(message: str, quiet: bool = False) -> None:
     """Print a progress note on standard error, separate from results, unless ``quiet``."""
+    _last_shown[0] = time.monotonic()
     if not quiet and sys.stderr is not None:
         print(visible(message), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def never_silent(what: str, quiet: bool = False) -> Iterator[None]:
+    """Say on a terminal that ``what`` goes on whenever nothing was shown for :data:`SILENCE` seconds: while libraries
+    and models are loaded, and between two bars."""
+    ended, started = threading.Event(), time.monotonic()
+    _last_shown[0] = started
+
+    def watch() -> None:
+        while not ended.wait(SILENCE / 8):
+            if (now := time.monotonic()) - _last_shown[0] >= SILENCE:
+                say(f"{what}: working, {now - started:.0f} s")
+
+    if not quiet and _on_terminal():
+        threading.Thread(target=watch, name="never silent", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 @contextmanager
@@ -199,6 +226,7 @@ def progress(
 
     def redraw() -> None:
         while not ended.wait(1.0):
+            _last_shown[0] = time.monotonic()
             bar.refresh()
 
     with bar:

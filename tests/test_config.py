@@ -10,6 +10,7 @@ import pytest
 
 from dupmae_ir.config import from_mapping, option, parse, read_toml, recipe_values
 from dupmae_ir.console import Parser
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.errors import InputError, UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,3 +87,8 @@ def test_every_encoding_recipe_is_valid_and_shows_its_command(recipe):
     values = recipe_values(config, recipe)
     assert set(values) <= {f.name for f in fields(config)}
     assert f"--recipe encode/{recipe.name}" in recipe.read_text()
+
+
+def test_an_unknown_setting_in_python_is_named_with_the_nearest_one():
+    with pytest.raises(TypeError, match=r"no setting 'document_lenght'. Did you mean 'document_length'\?"):
+        EncodeConfig(corpus=("a",), index="i", document_lenght=3)

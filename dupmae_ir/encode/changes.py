@@ -147,7 +147,7 @@ class _Change:
         if known is None and self.command != "index add":
             say(f"note: {self.config.index} has no digests of its documents: all are encoded again", self.config.quiet)
         left = live.copy()
-        with progress("read", "documents", quiet=self.config.quiet) as bar:
+        with progress("read", collection.unit, quiet=self.config.quiet) as bar:
             for document in collection:
                 row = rows.get(document.docid)
                 if row is not None:
@@ -163,7 +163,7 @@ class _Change:
         if self.command == "index sync":
             gone = [row for row in np.flatnonzero(left).tolist() if not collection.may_have(index.docids[row])]
             if kept := int(left.sum()) - len(gone):
-                say(f"note: {kept:,} documents of files that cannot be read now were kept", self.config.quiet)
+                say(f"note: {kept:,} passages of files that cannot be read now were kept", self.config.quiet)
             if rows and len(gone) == len(rows) and isinstance(self.config, SyncConfig) and not self.config.replace_all:
                 raise UsageError(
                     f"{self.config.corpus} has none of the {len(rows):,} documents of {self.config.index}, so all of "
@@ -192,7 +192,7 @@ class _Change:
         encoder = _encoder(index, self.config)
         paths = self._encode(work, index, encoder, plan)
         new = job.fresh("segment")
-        with progress("index", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
+        with progress("index", collection.unit, total=plan.encoded, quiet=self.config.quiet) as bar:
             meta = build_index(
                 map(EncodedWindow.read, paths),
                 new,

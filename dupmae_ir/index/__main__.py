@@ -67,7 +67,8 @@ def summarize_change(config: ChangeOptions, result: ChangeResult) -> str:
 
 def summarize_deleted(config: DeleteConfig, result: ChangeResult) -> str:
     """How many documents were deleted, and what the index is now."""
-    return f"{config.index}: {result['deleted_now']:,} deleted; {_state(result)}"
+    deleted = "would be deleted (dry run)" if config.dry_run else "deleted"
+    return f"{config.index}: {result['deleted_now']:,} {deleted}; {_state(result)}"
 
 
 def summarize_compacted(config: CompactConfig, result: ChangeResult) -> str:
@@ -88,7 +89,7 @@ def summarize_pulled(config: PullConfig, result: PullResult) -> str:
 
 
 def _state(result: ChangeResult) -> str:
-    return f"{result['documents']:,} documents in {result['segments']} segment(s), generation {result['generation']}"
+    return f"{result['size']} in {result['segments']} segment(s), generation {result['generation']}"
 
 
 def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Conditions on metadata as a tree of values: evaluated on an index's columns, or translated for another engine.
 
-:mod:`dupmae_ir.search.query.filters` parses the text of a condition and documents what it means.
+:mod:`dupmae_ir.index.filters` parses the text of a condition and documents what it means.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ class VerifyResult(IndexResult):
 class ChangeResult(IndexResult):
     """An index after a change, and the documents that it concerned, as far as the command changes such."""
 
+    size: str  #: in words
     generation: int
     segments: int
     status: str
@@ -283,9 +284,12 @@ class DeleteConfig(OutputOptions):
         python -m dupmae_ir.index delete --index indexes/mine --ids doc17 doc23
         python -m dupmae_ir.index delete --index indexes/mine --ids-file gone.txt
         python -m dupmae_ir.index delete --index indexes/mine --paths notes/coffee.md old-notes '*.log'
+        python -m dupmae_ir.index delete --index indexes/mine --filter 'modified < "2020"' --dry-run
     """
 
-    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (OneOf(("ids", "ids_file", "paths"), "which documents to delete"),)
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
+        OneOf(("ids", "ids_file", "paths", "filter"), "which documents to delete"),
+    )
 
     index: str = option(help="index folder to change", group="output", metavar="FOLDER", positional=True)
     ids: tuple[str, ...] = option((), "ids of documents", group="input", metavar="ID")
@@ -295,7 +299,9 @@ class DeleteConfig(OutputOptions):
     paths: tuple[str, ...] = option(
         (), "files, folders or patterns: all passages of these files (see index show --files)", group="input"
     )
+    filter: str | None = option(None, "metadata condition, as of search --filter", group="input", metavar="CONDITION")
     ignore_unknown: bool = option(False, "ignore ids and paths that the index does not contain", group="input")
+    dry_run: bool = option(False, "say how many documents would be deleted, and delete none", group="output")
 
 
 @dataclass(frozen=True, kw_only=True)

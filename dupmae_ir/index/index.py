@@ -195,6 +195,14 @@ class Index:
         named = {column.values[int(column.codes[group[0]])]: group for group in groups if len(group)}
         return {path: group for path, group in named.items() if isinstance(path, str)}
 
+    def size_in_words(self, documents: int | None = None) -> str:
+        """``3,229 passages of 76 files`` for an index of files, ``5,183 documents`` for others; ``documents``: if not
+        all of them are meant."""
+        count = self.documents if documents is None else documents
+        if not self.files:
+            return f"{count:,} documents"
+        return f"{count:,} passages" + (f" of {len(self.files):,} files" if documents is None else "")
+
     def locate(self, row: int) -> tuple[int, int]:
         """The segment of a row, and its row there."""
         return locate(self.starts, row)

@@ -22,7 +22,6 @@ from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.query.filters import read_ids, with_ids
 from dupmae_ir.search.query.words import QueryWords
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.search.view.naming import size_in_words
 from dupmae_ir.search.view.results import (
     Bm25Summary,
     DescribedHit,
@@ -185,7 +184,7 @@ def answer_query(config: SearchConfig, search: TopicSearch, text: str, explained
         text,
         searched if explained is None else dataclasses.replace(searched, mode="explain"),
         searcher.index.documents if searcher else None,
-        size_in_words(searcher.index) if searcher else "",
+        searcher.index.size_in_words() if searcher else "",
         searcher.part_weights if searcher else (1.0, 1.0),
         report,
         seconds,

@@ -32,6 +32,7 @@ from typing import Any, overload
 
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
+from dupmae_ir.index.filters import DocumentFilter
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index, for_index
 from dupmae_ir.registry import lookup
@@ -44,11 +45,10 @@ from dupmae_ir.search.exact.ranking import Answer, Ranker, Request
 from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
-from dupmae_ir.search.query.filters import DocumentFilter, Selection, select
+from dupmae_ir.search.query.filters import Selection, select
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
 from dupmae_ir.search.query_batching import Pending, QueryBatches
 from dupmae_ir.search.reranking import RERANK_SECONDS, reranked
-from dupmae_ir.search.view.naming import size_in_words
 from dupmae_ir.search.view.notebook import HitList
 from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
@@ -236,7 +236,7 @@ class Searcher:
         return ids
 
     def __repr__(self) -> str:
-        return f"Searcher({str(self.index.path)!r}: {size_in_words(self.index)}, {self.mode}, {self.encoder.name})"
+        return f"Searcher({str(self.index.path)!r}: {self.index.size_in_words()}, {self.mode}, {self.encoder.name})"
 
     def batch_search(
         self,

@@ -21,10 +21,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.errors import DupmaeError, UsageError
+from dupmae_ir.index.filters import Filter
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.registry import suggest
 from dupmae_ir.search.exact.ranking import Answer, ListReport
-from dupmae_ir.search.query.filters import Filter, Selection
+from dupmae_ir.search.query.filters import Selection
+from dupmae_ir.search.query.words import SNIPPET
 from dupmae_ir.search.query_batching import Pending
 from dupmae_ir.search.view.naming import Place
 from dupmae_ir.search.view.results import DescribedHit, Explanation
@@ -81,8 +83,8 @@ class Ranking(NamedTuple):
 
 
 class HitFields(NamedTuple):
-    """What a search returns for each hit: stored texts, the strongest ``terms`` of an explanation, and its words with a
-    passage of ``passage`` characters (None = neither)."""
+    """What a search returns for each hit: stored texts, and the strongest ``terms`` words of an explanation or all its
+    words with a passage of ``passage`` characters (None = neither)."""
 
     texts: bool = False
     terms: int | None = None
@@ -296,7 +298,7 @@ def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str
         raise Unavailable(f"index {generation.name!r} stores no metadata to filter by")
     if condition is not None and texts is not None:
         try:
-            (parsed := Filter.parse(condition)).check([texts])
+            (parsed := Filter.parse(condition)).check(texts)
             if parsed.comparisons > MOST_COMPARISONS:
                 raise UsageError(f"`filter`: more than {MOST_COMPARISONS} comparisons; `in` takes a list of values")
         except UsageError as e:
@@ -307,18 +309,16 @@ def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str
 def describe_hits(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -> int:
     """Add the next hits of a list to its result, and return about how many bytes they have."""
     start, size, text = len(ranked.result.hits), 0, ranked.answer.query.text
-    step = 1 if shown.passage is not None else STEP
+    with_words = shown.passage is not None or shown.terms is not None
+    step = 1 if with_words else STEP
     known = shown.texts or generation.searcher.index.files
     hits = ranked.answer.hits[start : start + step]
     docids = [hit.docid for hit in hits]
-    explanations: Sequence[Explanation | None] = [None] * len(docids)
-    if shown.passage is not None:
-        described = generation.searcher.describe(text, docids, longest=shown.passage)
+    described: Sequence[DescribedHit | None] = [None] * len(docids)
+    if with_words:
+        described = generation.searcher.describe(text, docids, longest=shown.passage or SNIPPET)
         ranked.described += described
-        explanations = [hit.explanation for hit in described]
-    elif shown.terms is not None:
-        explanations = generation.searcher.explain_all(text, docids)
-    for rank, (hit, why) in enumerate(zip(hits, explanations, strict=True), start=start + 1):
+    for rank, (hit, why) in enumerate(zip(hits, described, strict=True), start=start + 1):
         explanation = shares(why, shown.terms) if why else None
         document = stored(generation, hit.docid) if known else None
         made = SearchHit(
@@ -347,10 +347,11 @@ def certificate(report: ListReport) -> Certificate:
     return Certificate(why_not=why, scored=report.candidates, **vars(report))
 
 
-def shares(why: Explanation, max_terms: int | None = None) -> Explained:
-    """An explanation with its ``max_terms`` strongest terms."""
-    terms = [Term(**vars(term)) for term in why.terms[:max_terms]]
-    return Explained(**{**vars(why), "terms": terms}, cls_share=cls_share(why), matched_terms=len(why.terms))
+def shares(hit: DescribedHit, max_terms: int | None = None) -> Explained:
+    """The explanation of a hit with its ``max_terms`` strongest words."""
+    why, words = hit.explanation, hit.words[:max_terms]
+    terms = [Term(term=w.word, share=w.share, expansion=w.expansion, text_words=list(w.text_words)) for w in words]
+    return Explained(**{**vars(why), "terms": terms}, cls_share=cls_share(why), matched_terms=len(hit.words))
 
 
 def cls_share(why: Explanation) -> float | None:
@@ -420,7 +421,7 @@ def explained(generation: OpenIndex, query: str, docids: Sequence[str]) -> list[
     """The composition of each document's score. Raises :class:`NotFound` for an unknown id."""
     if unknown := [docid for docid in docids if generation.searcher.row(docid) is None]:
         raise NotFound(f"index {generation.name!r} has no document of id {unknown[0][:200]!r}")
-    return [shares(why) for why in generation.searcher.explain_all(query, docids)]
+    return list(map(shares, generation.searcher.describe(query, docids)))
 
 
 def encoded(generation: OpenIndex, texts: Sequence[str], documents: bool, vectors: bool) -> list[Encoding]:

@@ -58,7 +58,7 @@ class SearchRequest(SelectedRequest):
     hits: int = Field(10, ge=1, description="hits per query")
     texts: bool = Field(False, description="return title, text and metadata of each hit")
     explain: bool = Field(False, description="return the shares of each hit's score")
-    terms: int = Field(10, ge=0, le=1024, description="with `explain`: strongest matched terms of each hit")
+    terms: int = Field(10, ge=0, le=1024, description="with `explain`: strongest matched words of each hit")
 
 
 class EncodeRequest(Restriction):
@@ -103,12 +103,12 @@ class DeleteRequest(Asked):
 
 
 class Term(BaseModel):
-    """A matched term and its contribution, in the unit of the score."""
+    """A matched word, all its index terms together, and its contribution, in the unit of the score."""
 
-    term: str
-    query_weight: float
-    document_weight: float
-    share: float = Field(description="the product of both weights, a summand of `impact`")
+    term: str = Field(description="the word, as the query has it")
+    share: float = Field(description="a summand of `impact`")
+    expansion: bool = Field(description="the word is not in the query or not in the text")
+    text_words: list[str] = Field(description="the words of the text that match it")
 
 
 class Shares(BaseModel):
@@ -119,8 +119,8 @@ class Shares(BaseModel):
     bm25: float | None = Field(None, description="BM25 score, where a BM25 index joins the sum")
     weights: tuple[float, float, float] = Field((1, 1, 1), description="of dense, impact and bm25 in the sum")
     cls_share: float | None = Field(None, description="part of the positive scores that the meaning adds, 0 to 1")
-    matched_terms: int = Field(0, description="number of matched terms")
-    terms: list[Term] = Field(default_factory=list, description="matched terms, strongest first")
+    matched_terms: int = Field(0, description="number of matched words")
+    terms: list[Term] = Field(default_factory=list, description="matched words, strongest first")
 
 
 class StoredText(BaseModel):

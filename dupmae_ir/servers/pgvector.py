@@ -361,7 +361,7 @@ class _Conditions(ConditionWriter[Sql]):
     """SQL over a ``jsonb`` column.
 
     A value is compared by a lax SQL/JSON path ``$."name"[*]``, which takes a scalar as a list of one. As in
-    :mod:`dupmae_ir.search.query.filters`, values of different kinds never compare, strings compare by code points, and
+    :mod:`dupmae_ir.index.filters`, values of different kinds never compare, strings compare by code points, and
     a list satisfies a test if one of its elements does.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import types
 from collections import namedtuple
@@ -221,7 +222,8 @@ def test_sync_of_a_folder(docs, tmp_path, encode, capsys, monkeypatch):
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     assert (result["updated_now"], result["added_now"]) == (1, 1)
-    assert "documents of files that cannot be read now were kept" in captured.err
+    assert "passages of files that cannot be read now were kept" in captured.err
+    assert re.fullmatch(r"\d+ passages of \d+ files", result["size"])
     assert "papers/seals.pdf: " in captured.err
     assert search(["--index", str(tmp_path / "I"), "--query", "giraffes", "--json", "--hits", "40"]) == 0
     found = {hit["docid"].partition("#")[0] for hit in json.loads(capsys.readouterr().out)["hits"]}

@@ -47,6 +47,20 @@ def test_deletion_by_path(index, paths, left):
     assert main(["verify", index]) == 0
 
 
+def test_deletion_by_condition(index, capsys):
+    asked = ["delete", index, "--filter", 'path under "notes" or path like "*.txt"']
+    assert main([*asked, "--dry-run"]) == 0
+    count = len(Index.open(index).files["a.txt"]) + 2
+    assert f"{count} would be deleted (dry run); {count + 1} passages of 4 files" in capsys.readouterr().err
+    assert len(Index.open(index).files) == len(FILES)
+    assert main([*asked, "--quiet"]) == 0
+    assert list(Index.open(index).files) == ["notes 2/d.md"]
+    assert delete_documents(index, filter='path under "notes"').deleted == 0  # they are deleted already
+    assert main(["delete", index, "--filter", "pth = 1"]) == 2
+    assert "--filter, column 1: the index has no metadata 'pth'" in capsys.readouterr().err
+    assert main(["verify", index]) == 0
+
+
 def test_what_is_not_there_is_named_with_a_near_miss(index, capsys):
     assert main(["delete", "--index", index, "--ids", "notes/b.md"]) == 2
     assert "It is a file of 1 passages: name it in --paths" in capsys.readouterr().err

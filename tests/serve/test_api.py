@@ -75,11 +75,11 @@ def test_by_url_is_the_same(client: Client) -> None:
 def test_texts_and_explanations(client: Client, searcher: Searcher) -> None:
     asked = {"query": "lock queue", "hits": 3, "texts": True, "explain": True, "terms": 1}
     for hit in client.post("/api/search", asked).json["results"][0]["hits"]:
-        why = searcher.explain("lock queue", hit["docid"])
+        (why,) = searcher.describe("lock queue", [hit["docid"]])
         shares, document = hit["explanation"], hit["document"]
-        assert (shares["dense"], shares["impact"], shares["matched_terms"]) == (why.dense, why.impact, len(why.terms))
+        assert (shares["dense"], shares["matched_terms"]) == (why.explanation.dense, len(why.words))
         assert hit["score"] == pytest.approx(shares["dense"] + shares["impact"], rel=1e-12)
-        assert [t["term"] for t in shares["terms"]] == [t.term for t in why.terms[:1]]
+        assert [t["share"] for t in shares["terms"]] == [word.share for word in why.words[:1]]
         assert document["text"] == texts(60)[hit["docid"]]
         assert document["title"] == f"Title of {hit['docid']}"
     assert all(h["document"] is None and h["explanation"] is None for h in _hits(client, {"query": "lock"}))
@@ -118,9 +118,11 @@ def test_encode_as_the_encoder_does(client: Client, searcher: Searcher) -> None:
 def test_explain(client: Client, searcher: Searcher) -> None:
     found = client.post("/api/explain", {"query": "lock wait", "docids": ["d3", "d1"]}).json["documents"]
     for one, docid in zip(found, ["d3", "d1"], strict=True):
-        why = searcher.explain("lock wait", docid)
+        (hit,) = searcher.describe("lock wait", [docid])
+        why = hit.explanation
         assert (one["docid"], one["score"], one["dense"], one["impact"]) == (docid, why.score, why.dense, why.impact)
-        assert [t["share"] for t in one["terms"]] == [t.share for t in why.terms]
+        assert [t["share"] for t in one["terms"]] == [word.share for word in hit.words]
+        assert all(set(t) == {"term", "share", "expansion", "text_words"} for t in one["terms"])
 
 
 def test_documents_by_id(client: Client) -> None:

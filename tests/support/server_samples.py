@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dupmae_ir.search.query.filters import Filter
+from dupmae_ir.index.filters import Filter
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import LoadConfig
 from dupmae_ir.servers.load import run

@@ -308,10 +308,6 @@ def environment_line(row: CaseRow) -> str:
     return f"{row.accepted['date']}: {describe(environment)}" if environment else ""
 
 
-def _digits(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
 def _first(values: Mapping[str, str]) -> str:
     """The first measure with its value, and the number of further ones."""
     shown = [f"{m} {v}" for m, v in values.items()]

@@ -27,6 +27,7 @@ from dupmae_ir.index.changes.builder import IndexBuilder, segment_name
 from dupmae_ir.index.changes.object_store import need_folder
 from dupmae_ir.index.conditions import Condition
 from dupmae_ir.index.config import KINDS, ChangeResult, CompactConfig, DeleteConfig, Parameters
+from dupmae_ir.index.filters import satisfying
 from dupmae_ir.index.format import dense_kinds, manifest
 from dupmae_ir.index.format.integrity import part_of
 from dupmae_ir.index.format.manifest import SEGMENTS, DeletedRecord, read_manifest
@@ -141,6 +142,7 @@ class ChangeJob(Job):
         result = {
             "index": self.name,
             "documents": index.documents,
+            "size": index.size_in_words(),
             "generation": index.manifest.generation,
             "segments": len(index.segments),
             **now,
@@ -176,16 +178,21 @@ def build_optional(index: Index, new: Path) -> None:
 def run_delete(config: DeleteConfig) -> ChangeResult:
     """Delete documents and return a summary. Ids that are deleted already are accepted.
 
-    Raises :class:`UnknownName` for an id that the index does not contain; nothing is deleted then.
+    Raises :class:`UnknownName` for an id that the index does not contain and :class:`UsageError` for a condition that
+    is not one of its metadata; nothing is deleted then.
     """
-    docids = config.ids or (() if config.paths else read_ids(config.ids_file or "-"))
+    docids = config.ids if config.ids_file is None else read_ids(config.ids_file)
     with ChangeJob(config.index, "index delete", quiet=config.quiet) as job:
         index = job.current()
-        if config.paths:
+        if config.filter is not None:
+            rows = np.flatnonzero(satisfying(index, config.filter, index.live) & index.live)
+        elif config.paths:
             rows = rows_of_paths(index, config.paths, config.index, config.ignore_unknown)
         else:
             rows = rows_to_delete(index, docids, config.index, config.ignore_unknown)
         now = {"deleted_now": len(rows)}
+        if config.dry_run:
+            return job._result(index, now, "dry run")
         return job.commit(index, rows, None, now) if len(rows) else job.unchanged(index, now)
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dupmae_ir.types import MetadataValue
-
-if TYPE_CHECKING:
-    from dupmae_ir.index.index import Index
 
 MODE_NAMES = {"dense": "meaning", "impact": "words", "hybrid": "meaning and words"}
 """Mode of search -> what its scores compare."""
@@ -56,15 +53,6 @@ class Place(NamedTuple):
 def digits(number: float) -> str:
     """A score with three digits."""
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
-
-
-def size_in_words(index: Index, documents: int | None = None) -> str:
-    """``3,229 passages of 76 files`` for an index of files, ``5,183 documents`` for others; ``documents``: if not all
-    of them are meant."""
-    count = index.documents if documents is None else documents
-    if not index.files:
-        return f"{count:,} documents"
-    return f"{count:,} passages" + (f" of {len(index.files):,} files" if documents is None else "")
 
 
 def hidden_markup(text: str, metadata: Mapping[str, MetadataValue], title: str = "") -> list[tuple[int, int]]:

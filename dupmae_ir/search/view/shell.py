@@ -24,7 +24,7 @@ from dupmae_ir.registry import lookup
 from dupmae_ir.search.answers import IndexSearch, answer_query, open_search
 from dupmae_ir.search.config import MODES, SearchConfig
 from dupmae_ir.search.view.display import explanation_lines, hit_lines, query_summary
-from dupmae_ir.search.view.naming import MODE_NAMES, size_in_words
+from dupmae_ir.search.view.naming import MODE_NAMES
 from dupmae_ir.search.view.results import QueryAnswer
 
 PROMPT = "search> "
@@ -92,7 +92,7 @@ class Shell:
         """What is searched, and how to get help."""
         where, searcher = self.config.where, self.search.searcher
         by = MODE_NAMES.get(self.search.name, self.search.name)
-        return f"{where}: {size_in_words(searcher.index)}, by {by}. :help lists the commands."
+        return f"{where}: {searcher.index.size_in_words()}, by {by}. :help lists the commands."
 
     def take(self, line: str) -> None:
         """Answer one line. Raises :class:`DupmaeError` subclasses; the session stays as it was."""
@@ -140,7 +140,7 @@ class Shell:
         self._note_selection()
 
     def _note_selection(self) -> None:
-        chosen, whole = self.search.selection, size_in_words(self.search.searcher.index)
+        chosen, whole = self.search.selection, self.search.searcher.index.size_in_words()
         unknown = f"; {len(chosen.unknown):,} ids are not in the index" if chosen.unknown else ""
         say(f"{chosen.documents:,} of {whole} are searched{unknown}", self.config.quiet)
 

@@ -13,11 +13,12 @@ import pytest
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.filters import DEEPEST, Filter
+from dupmae_ir.index.format.joined import JoinedTexts
 from dupmae_ir.index.format.texts import StoredDocument, TextStore, TextWriter
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.query.filters import DEEPEST, Filter
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 
@@ -266,15 +267,16 @@ def test_no_text_ends_in_another_error() -> None:
 
 def test_unknown_columns_name_the_known_ones(store: TextStore, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"column 15: the index has no metadata 'lnag'; .* Did you mean 'lang'\?"):
-        Filter.parse("year > 1 and (lnag = 'en')").check([store])
-    Filter.parse("year > 1").check([store])
+        Filter.parse("year > 1 and (lnag = 'en')").check(store)
+    Filter.parse("year > 1").check(store)
     with TextWriter(tmp_path / "texts") as writer:
         writer.add([StoredDocument("d", "", "", {})])
     empty = TextStore(tmp_path / "texts")
-    Filter.parse("year > 1").check([empty, store])  # one of several segments has it
+    joined = JoinedTexts(tmp_path, [empty, store], np.array([0, 1, 1 + len(store)]))
+    Filter.parse("year > 1").check(joined)  # one of several segments has it
     assert Filter.parse("year > 1 or year is missing").mask(empty).tolist() == [True]
     with pytest.raises(UsageError, match="no metadata at all"):
-        Filter.parse("year > 1").check([empty])
+        Filter.parse("year > 1").check(empty)
 
 
 @pytest.fixture(scope="module")
