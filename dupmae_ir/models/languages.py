@@ -242,7 +242,7 @@ def _language_of(text: str) -> str | None:
     scores = Counter(language for word in words for language in _owners().get(word, ()))
     if not scores or len(words) < _FEWEST_WORDS:
         return _SCRIPTS[script] or None
-    best, count = max(scores.items(), key=lambda item: (item[1], item[0] == ENGLISH))
+    best, count = max(scores.items(), key=lambda item: (item[1], item[0] in (ENGLISH, _SCRIPTS[script])))
     return best if count >= _FEWEST * len(words) else _SCRIPTS[script] or None
 
 

@@ -310,7 +310,7 @@ def describe_hits(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) 
     """Add the next hits of a list to its result, and return about how many bytes they have."""
     start, size, text = len(ranked.result.hits), 0, ranked.answer.query.text
     with_words = shown.passage is not None or shown.terms is not None
-    step = 1 if with_words else STEP
+    step = 1 if shown.passage is not None else STEP
     known = shown.texts or generation.searcher.index.files
     hits = ranked.answer.hits[start : start + step]
     docids = [hit.docid for hit in hits]

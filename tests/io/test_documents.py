@@ -105,12 +105,14 @@ def test_html_that_is_nested_too_deeply_is_refused():
         extract("a.html", b"<div>" * 60_000)
 
 
-def test_headings_of_markdown_and_text():
+def test_headings_of_markdown_text_and_code():
     _, found = extract("guide.md", FILES["guide/with blank.md"])
     assert [(h.level, h.text) for h in found.headings] == [(1, "Start"), (2, "Next")]
     assert all(found.text[h.start :].lstrip("# ").startswith(h.text) for h in found.headings)
     _, notes = extract("notes.txt", FILES["notes.txt"])
     assert [(h.level, h.text) for h in notes.headings] == [(1, "Release notes"), (2, "Fixes")]
+    _, code = extract("module.py", FILES["src/module.py"])
+    assert [(h.level, h.text) for h in code.headings] == [(1, "Reader"), (1, "main")]
 
 
 def test_pages_of_a_pdf_and_joined_words(tmp_path):

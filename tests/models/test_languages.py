@@ -39,6 +39,10 @@ def test_a_sentence_is_enough_to_recognise_a_language(language):
     assert detect([TEXTS[language]])[0] == language
 
 
+def test_a_tie_of_function_words_is_the_most_common_language_of_the_script():
+    assert detect(["Библиотека закрыта по понедельникам и в праздничные дни."])[0] == "ru"
+
+
 def test_a_collection_has_the_language_of_most_of_its_text():
     assert detect([])[0] == detect(["8 x 14 mm", "y 3"])[0] == "en"
     assert detect([TEXTS["de"]] * 7 + [TEXTS["fr"]] * 3)[0] == "de"

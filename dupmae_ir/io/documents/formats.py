@@ -29,7 +29,7 @@ _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*\n", re.DOT
 _TITLE_LINE = re.compile(r"^title:(.*)$", re.MULTILINE)
 _DEFINITION = re.compile(
     r"^(?:export |default |public |private |static |pub(?:\([a-z]+\))? |async |abstract |final )*"
-    r"(?:class|def|fn|func|function|interface|struct|enum|trait|impl|module|sub|type)[ \t]+([A-Za-z_][\w.:]*)",
+    r"(?:class|def|fn|func|function|interface|struct|enum|trait|impl|module|sub|type)[ \t]+([A-Za-z_](?:[\w.:]*\w)?)",
     re.MULTILINE,
 )
 _LONGEST_HEADING = 200
