@@ -12,10 +12,10 @@ other work on the machine does not count) and peak memory are taken. Seconds are
   open       a searcher over the index, from the start of the call to the first answer
   query      one hybrid query, ten hits, certified: median
   topics     hybrid queries together, a thousand hits each: seconds a query
-  codes      sq8 made from the stored vectors: one byte a dimension beside them
-  query_sq8  as query, by --dense-index sq8
+  codes      codes of the rotated vectors, made from the stored ones
+  query_codes  as query, by these codes
 
-Gate: every list is certified, the ten best of one query are the first of its thousand, and sq8 finds the same ten.
+Gate: every list is certified, the ten best of one query are the first of its thousand, and the codes find the same ten.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pathlib import Path
 import harness
 import hybrid
 
-from dupmae_ir.index.format.dense_kinds import build_kind
+from dupmae_ir.index.format.rotated import build_rotated
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings, folder_of
 from dupmae_ir.search.searcher import Searcher
@@ -98,18 +98,20 @@ def one_by_one(searcher: Searcher) -> tuple[float, list[list[Hit]]]:
 
 
 def codes(work: Path, documents: int) -> dict[str, float]:
-    """Make the sq8 index."""
+    """Make the codes."""
     opened = Index.open(work / str(documents)).only_segment
     started = time.process_time()
-    size = build_kind(opened, "sq8")["bytes"]
+    size = build_rotated(opened)["bytes"]
     return {"seconds": time.process_time() - started, "bytes": size}
 
 
 def by_codes(work: Path, documents: int) -> dict[str, float]:
-    """Queries one by one, by sq8."""
+    """Queries one by one, by codes."""
     opened = Index.open(work / str(documents))
-    flat = Searcher(opened, hybrid.queries(opened, QUERIES)).with_settings(impact_search="postings", threads=1)
-    small = flat.with_settings(dense_index="sq8")
+    flat = Searcher(opened, hybrid.queries(opened, QUERIES)).with_settings(
+        impact_search="postings", threads=1, dense_index="flat"
+    )
+    small = flat.with_settings(dense_index="rotated")
     small.search("0")
     seconds, best = one_by_one(small)
     assert best == one_by_one(flat)[1]
@@ -121,7 +123,7 @@ STEPS: dict[str, Callable[[Path, int], dict[str, float]]] = {
     "postings": postings,
     "search": search,
     "codes": codes,
-    "query_sq8": by_codes,
+    "query_codes": by_codes,
 }
 
 
@@ -149,7 +151,7 @@ def measured(work: Path, documents: int) -> dict[str, dict[str, float]]:
         "index": {**found["index"], "bytes": size - own - found["codes"]["bytes"]},
         "postings": {**found["postings"], "bytes": own},
         **{name: {"seconds": seconds, "megabytes": memory} for name, seconds in found["search"].items()},
-        **{name: found[name] for name in ("codes", "query_sq8")},
+        **{name: found[name] for name in ("codes", "query_codes")},
     }
     for name, row in rows.items():
         print(f"{documents:>10,} {name:<9} {row['seconds']:10.4f} s {row['megabytes']:8.0f} MB", flush=True)

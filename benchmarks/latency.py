@@ -8,7 +8,7 @@ document of the embedded collection and some of a second one, and its [CLS] vect
 of that collection. The index is written once into --work and used again.
 
   ours           Searcher.search(text, 10): the embedded model and the certified sum of both parts by postings
-  ours, sq8      the same with --dense-index sq8, which reads one byte a dimension instead of four
+  ours, codes    the same by codes of the rotated vectors (dupmae-ir index dense)
   pyserini       HybridSearcher.search(text, 10): SpladeQueryEncoder with LuceneImpactSearcher, AutoQueryEncoder with
                  FaissSearcher, ten hits of each fused. Both encoders have the embedded model's shape and compute each
                  query; what they return is replaced by our query, so that both sides search for the same
@@ -16,7 +16,7 @@ of that collection. The index is written once into --work and used again.
                  Searcher.answers, which does not search together what several threads ask
 
 Gate: the ten best by vectors and the ten best by impacts have the same scores from both, all sums are certified, and
-sq8 and eight threads find what a single one finds.
+codes and eight threads find what a single one finds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dupmae_ir.collections.stdlib import load_queries, stdlib_documents
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.dense_kinds import build_kind, describe_kinds
+from dupmae_ir.index.format.rotated import PART, build_rotated
 from dupmae_ir.index.index import Index
 from dupmae_ir.models.checkpoints.loading import quiet_transformers
 from dupmae_ir.search.query.encoder import QueryEncodings
@@ -52,10 +52,10 @@ HITS, CLIENTS, SOURCES, BATCH = 10, 8, 2000, 5000
 
 
 def opened(work: Path, documents: int) -> Index:
-    """The index of drawn documents, with postings and sq8 codes; written if it does not exist."""
+    """The index of drawn documents, with postings and codes; written if it does not exist."""
     index = hybrid.with_postings(work / f"latency-{documents}", lambda folder: _write(folder, documents))
-    if "sq8" not in describe_kinds(index.only_segment):
-        build_kind(index.only_segment, "sq8")
+    if not index.only_segment.has_part(PART):
+        build_rotated(index.only_segment)
     return index
 
 
@@ -148,7 +148,7 @@ def check(searcher: Searcher, codes: Searcher, peer: Peer, texts: Sequence[str],
     assert [codes.search(text, HITS) for text in texts] == together
     return (
         f"{some} lists by vectors and by impacts have the same scores from both, {len(texts)} sums are certified, and "
-        f"sq8 and {CLIENTS} threads find what one finds"
+        f"codes and {CLIENTS} threads find what one finds"
     )
 
 
@@ -173,15 +173,15 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     texts = [query.text for query in load_queries()][: args.queries]
     index = opened(args.work, args.documents)
-    searcher = Searcher.open(index, impact_search="postings", threads=args.threads)
-    codes = searcher.with_settings(dense_index="sq8")
+    searcher = Searcher.open(index, impact_search="postings", dense_index="flat", threads=args.threads)
+    codes = searcher.with_settings(dense_index="rotated")
     with passages.model_folder("minilm") as model:
         peer = Peer(index, model, searcher, texts)
         gate = check(searcher, codes, peer, texts)
         print(gate, flush=True)
         ways = {
             "ours": searcher.search,
-            "ours, sq8": codes.search,
+            "ours, codes": codes.search,
             "ours, the encoder alone": lambda text: searcher.encoder.encode_queries([text]),
             "ours, impacts alone": lambda text: searcher.search(text, HITS, "impact"),
             "pyserini": peer.search,
@@ -222,7 +222,7 @@ def report(args: Any, gate: str, taken: dict[str, list[float]], batches: dict[st
     notes = {
         "ours": f"{1e3 * middle['ours, the encoder alone']:.1f} ms of our {1e3 * middle['ours']:.1f} are the encoder, "
         "which reads all its weights for a dozen word pieces, and most of the rest is the product with all vectors",
-        "ours, sq8": "the same hits; `dupmae-ir index dense --kind sq8` makes the codes",
+        "ours, codes": "the same hits; `dupmae-ir index dense` makes the codes",
     }
     claims = [
         *(

@@ -21,8 +21,8 @@ WORDS = {
     "open": "open and first answer",
     "query": "one hybrid query, 10 hits",
     "topics": "a query of a topic set, hybrid, 1,000 hits",
-    "codes": "sq8 codes from the vectors",
-    "query_sq8": "one hybrid query, 10 hits, by sq8",
+    "codes": "codes from the vectors",
+    "query_codes": "one hybrid query, 10 hits, by codes",
 }
 
 
@@ -53,13 +53,12 @@ def limit() -> str:
     """Markdown: the documents whose hybrid query takes :data:`PATIENCE` on one core."""
     found = record("growth")
     size = found["documents"][-1]
-    seconds = {name: found["steps"][name]["seconds"][-1] for name in ("query", "query_sq8")}
-    most = {name: round(size * PATIENCE / s, -5) for name, s in seconds.items()}
+    seconds = found["steps"]["query"]["seconds"][-1]
+    most = round(size * PATIENCE / seconds, -5)
     return (
-        f"With {duration(seconds['query'])} for {size:,} documents, one core answers a hybrid query within "
-        f"{duration(PATIENCE)} up to about **{most['query']:,.0f} documents**, {MEMORY * most['query'] / 1e9:.1f} GB "
-        f"of vectors and postings. With `--dense-index sq8` a query takes {duration(seconds['query_sq8'])}, and the "
-        f"limit is about **{most['query_sq8']:,.0f} documents**."
+        f"With {duration(seconds)} for {size:,} documents, one core answers a hybrid query within "
+        f"{duration(PATIENCE)} up to about **{most:,.0f} documents**, {MEMORY * most / 1e9:.1f} GB of vectors "
+        f"and postings, if it reads all of them."
     )
 
 
@@ -85,6 +84,8 @@ def room() -> str:
     sizes = found["documents"]
     lines = [row("", *(f"{n:,}" for n in sizes)), "|:--|" + "--:|" * len(sizes)]
     for name in ("index", "postings", "codes"):
+        if name not in found["steps"]:
+            continue
         each = [amount(b / n) for b, n in zip(found["steps"][name]["bytes"], sizes, strict=True)]
         lines.append(row(f"{WORDS[name]}: bytes a document", *each))
     for name in ("index", "postings", "query"):

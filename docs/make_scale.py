@@ -94,7 +94,7 @@ def engine_bytes(measured: Measured) -> dict[str, float]:
     own = dict(measured.bytes)
     return {
         "this package": sum(size for part, size in own.items() if part != "texts"),
-        "this package, dense index sq8": sum(s for p, s in own.items() if p not in ("texts", "cls")) + dense / 4,
+        "this package, with codes": sum(s for p, s in own.items() if p != "texts") + dense / 4 + 20,
         "PostgreSQL + pgvector, no vector index": dense + 8 + 16 + 8 * impacts + 60,
         "PostgreSQL + pgvector, HNSW on the vector": 2 * (dense + 8) + 16 + 8 * impacts + 60 + 32 * 6,
         "Qdrant": dense + 128 + 16 * impacts,

@@ -39,11 +39,8 @@ def summarize_bm25(config: Bm25Config, result: IndexResult) -> str:
 
 
 def summarize_dense(config: DenseConfig, result: DenseResult) -> str:
-    """The kind, its size, and its settings with their reasons."""
-    settings = "".join(f", {name} {v:,} ({result['reasons'][name]})" for name, v in result["parameters"].items())
-    percent = 100 * result["bytes"] / (4 * result["dim"] * result["documents"])
-    size = f"{megabytes(result['bytes'])}, {percent:.0f} % of flat"
-    return f"{config.index}: {result['kind']} of {result['documents']:,} documents, {size}{settings}"
+    """How many documents have codes, and their size."""
+    return f"{config.index}: codes of {result['documents']:,} vectors, {megabytes(result['bytes'])}"
 
 
 def summarize_postings(config: PostingsConfig, result: PostingsResult) -> str:
@@ -156,7 +153,7 @@ pull = Command("index pull", PullConfig, f"{RUN}:run_pull", summarize=summarize_
 
 VERBS = {
     "bm25": ("a collection to a Lucene BM25 index with Anserini's defaults: the baseline", bm25),
-    "dense": ("a smaller dense index next to the flat one: sq8, ivf-sq8 or hnsw-sq8", dense),
+    "dense": ("codes of the vectors, for faster search of large collections", dense),
     "postings": ("impacts by term, for fast search of whole topic sets without Java", postings),
     "add": ("add documents to an index", add),
     "update": ("add documents, or replace those that changed", update),

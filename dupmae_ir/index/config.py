@@ -11,12 +11,8 @@ from dupmae_ir.models.languages import AUTO, LANGUAGES, check_language
 
 FLAT = "flat"
 """The dense index that every index folder with vectors has."""
-KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "sq8": ((), ()),
-    "ivf-sq8": (("nlist",), ("nprobe",)),
-    "hnsw-sq8": (("m", "ef_construction"), ("ef_search",)),
-}
-"""Kind of a smaller dense index -> the settings that shape it when it is built, and when it is searched."""
+ROTATED = "rotated"
+"""The codes that exclude most of its vectors from a search: :mod:`dupmae_ir.index.format.rotated`."""
 
 
 class IndexResult(TypedDict):
@@ -34,27 +30,22 @@ class PostingsResult(IndexResult):
     status: str
 
 
-class KindRecord(TypedDict):
-    """``cls/KIND.json``, the record of a smaller dense index."""
+class RotatedRecord(TypedDict):
+    """``cls/rotated.json``, the record of the codes of a segment; see :mod:`dupmae_ir.index.format.rotated`."""
 
     format: int
-    kind: str
-    parameters: dict[str, int]  #: what shaped it, by name
-    reasons: dict[str, str]  #: why each has its value
     documents: int
     dim: int
-    digest: str  #: of the segment whose vectors it was built from
-    error: float | None  #: the largest distance of a decoded vector from its own, if it is known
+    digest: str  #: of the segment whose vectors they were made from
+    longest: float
+    deviation: float
     bytes: int
-    threads: int
-    repeatable: bool  #: another build gives the same bytes
-    faiss: str
 
 
-class DenseResult(KindRecord):
-    """A kind of all segments; what is no count is that of the first."""
+class DenseResult(IndexResult):
+    """The codes of all segments."""
 
-    index: str
+    bytes: int
     status: str
 
 
@@ -176,44 +167,15 @@ class VerifyConfig(OutputOptions):
 
 
 @dataclass(frozen=True)
-class Parameters(ThreadOptions):
-    """What shapes a dense index when it is built; 0 is automatic
-    (:func:`dupmae_ir.index.format.dense_kinds.choose`)."""
-
-    nlist: int = option(0, "ivf-sq8: lists (0: 4 x the square root of the documents)", group="dense index", at_least=0)
-    m: int = option(0, "hnsw-sq8: neighbours of a document (0: 32)", group="dense index", at_least=0)
-    ef_construction: int = option(
-        0, "hnsw-sq8: candidates examined to find them (0: 100)", group="dense index", at_least=0
-    )
-    threads: int = option(
-        1,
-        "faiss threads; 0 = one per available processor. With more than one, two builds of hnsw-sq8 can differ",
-        group="compute",
-        at_least=0,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenseConfig(Parameters, OutputOptions):
-    """Build a smaller dense index beside the flat one, from its stored vectors. search --dense-index KIND uses it;
-    reported scores are always those of the stored float32 vectors.
-
-      sq8        a quarter of the bytes, all of them read; lists remain certified exact
-      ivf-sq8    the same codes in lists, of which a search reads the nearest: approximate
-      hnsw-sq8   the same codes in a graph of neighbours: approximate, slow to build
+class DenseConfig(OutputOptions):
+    """Store codes of the rotated vectors beside them, which exclude most documents before their vectors are read: the
+    same hits, scores and order, several times faster. encode makes them for large collections.
 
     Examples:
-        python -m dupmae_ir.index dense --index indexes/mine --kind sq8
-        python -m dupmae_ir.search --index indexes/mine --topics queries.jsonl --dense-index sq8 --output run.trec
+        python -m dupmae_ir.index dense --index indexes/mine
     """
 
-    index: str = option(
-        help="index folder with vectors, which are not changed", group="dense index", metavar="FOLDER", positional=True
-    )
-    kind: str = option(help="sq8, ivf-sq8 or hnsw-sq8", group="dense index", metavar="KIND")
-    overwrite: bool = option(
-        False, "replace an index of this kind with other settings, once the new one is complete", group="output"
-    )
+    index: str = option(help="index folder with vectors, which are not changed", metavar="FOLDER", positional=True)
 
 
 @dataclass(frozen=True, kw_only=True)

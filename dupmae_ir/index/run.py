@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +28,7 @@ from dupmae_ir.index.config import (
     VerifyConfig,
     VerifyResult,
 )
-from dupmae_ir.index.format import dense_kinds, manifest, verification
+from dupmae_ir.index.format import manifest, rotated, verification
 from dupmae_ir.index.format.manifest import Meta
 from dupmae_ir.index.format.quantisation import CALIBRATION
 from dupmae_ir.index.index import Index
@@ -83,15 +82,11 @@ class _Bm25Job(Job):
 
 
 def run_dense(config: DenseConfig) -> DenseResult:
-    """Build the kind into the index folder and return its description (see
-    :mod:`dupmae_ir.index.format.dense_kinds`)."""
+    """Make the codes of the vectors (:mod:`dupmae_ir.index.format.rotated`) and return a summary."""
     need_folder(config.index, "dupmae-ir index dense")
     results: list[Mapping[str, Any]] = []
     for segment in Index.open(config.index).segments:
-        # The number of lists is that of the first segment; later ones are small and choose their own.
-        given = config if not results else replace(config, nlist=0)
-        dense_kinds.choose(config.kind, segment.documents, given)  # misuse first, then a missing part
-        with dense_kinds.KindJob(segment, config.kind, given, overwrite=config.overwrite, quiet=config.quiet) as job:
+        with rotated.RotatedJob(segment, quiet=config.quiet) as job:
             results.append(job.finished() or job.build())
     return cast("DenseResult", _together(config.index, results))
 
@@ -160,9 +155,9 @@ def _remote(url: str, name: str) -> Remote:
 
 
 def show_extras(config: ShowIndexConfig) -> dict[str, str]:
-    """The smaller dense indexes and the postings of an index: their sizes, or why one is unusable."""
+    """The codes of the vectors and the postings of an index: their sizes, or why one is unusable."""
     segments = Index.open(config.index).segments
-    built = [dense_kinds.describe_kinds(segment) | describe_postings(segment) for segment in segments]
+    built = [rotated.describe_rotated(segment) | describe_postings(segment) for segment in segments]
     shown = dict(built[0])
     for other in built[1:]:
         for name in {**shown, **other}:

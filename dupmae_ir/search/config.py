@@ -10,12 +10,14 @@ from typing import ClassVar
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, ThreadOptions, option
 from dupmae_ir.device import IMPACT_SEARCHES, processors
 from dupmae_ir.errors import UsageError
+from dupmae_ir.index.config import FLAT, ROTATED
 from dupmae_ir.search.fusion import METHODS, FusionOptions, fusion_option
 
 MODES = {"dense": ("cls",), "impact": ("ot",), "hybrid": ("cls", "ot")}
 """Search mode -> the parts of the index it needs."""
 
-DENSE_INDEXES = ("flat", "sq8", "ivf-sq8", "hnsw-sq8")
+DENSE_INDEXES = (FLAT, ROTATED, "auto")
+"""How vectors are searched."""
 MOST_TERMS = 1024
 """Lucene rejects queries with more clauses."""
 RUN_HITS = 1000
@@ -24,7 +26,6 @@ _LARGEST = sys.float_info.max
 _RECORDED_WEIGHT = "default: the one recorded in the index, 1 for most models"
 what_option = partial(option, group="what")
 mode_option = partial(option, group="mode (at most one)")
-dense_option = partial(option, group="dense index")
 sum_option = partial(option, group="scores", only_with="!dense and !impact and !bm25 and !fusion")
 bm25_option = partial(option, group="scores", only_with=("bm25", "bm25_index"))
 run_option = partial(option, group="with --topics", only_with="topics")
@@ -70,22 +71,14 @@ class SearchSettings(ThreadOptions):
         at_least=0,
         only_with="!bm25",
     )
-    dense_index: str = dense_option(
-        "flat",
-        "index that proposes dense candidates: flat, or sq8, ivf-sq8 or hnsw-sq8 built by 'dupmae-ir index dense'. "
-        "Scores do not depend on it; lists are identical with sq8, while ivf-sq8 and hnsw-sq8 may miss documents and "
-        "are never certified",
+    dense_index: str = option(
+        "auto",
+        "rotated: codes that exclude most documents before their vectors are read, made by encode for large "
+        "collections or by 'dupmae-ir index dense'; flat: all vectors; auto: rotated if the index has it. Hits and "
+        "scores are the same, bit for bit",
+        group="compute",
         choices=DENSE_INDEXES,
         only_with="!impact and !bm25 and !server",
-    )
-    nprobe: int = dense_option(
-        0, "ivf-sq8: lists searched; 0 = 1/16 of them, at least 64", at_least=0, only_with="dense_index=ivf-sq8"
-    )
-    ef_search: int = dense_option(
-        0,
-        "hnsw-sq8: candidates kept during the search; 0 = 128, or the depth of the list",
-        at_least=0,
-        only_with="dense_index=hnsw-sq8",
     )
     impact_search: str = option(
         "auto",
@@ -128,11 +121,6 @@ class SearchSettings(ThreadOptions):
         "use the approximate indexes of the server: faster on large collections, may miss documents, never certified",
     )
     timeout: float = server_option(60.0, "seconds to wait for an answer of the server", above=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if 0 < self.max_depth < self.ef_search:
-            raise UsageError(f"`max_depth` {self.max_depth} is less than `ef_search` {self.ef_search}")
 
     @property
     def workers(self) -> int:

@@ -10,7 +10,8 @@ import numpy as np
 
 from dupmae_ir.device import pick_impact_search
 from dupmae_ir.errors import UnknownName, UsageError
-from dupmae_ir.index.config import FLAT
+from dupmae_ir.index.config import FLAT, ROTATED
+from dupmae_ir.index.format.rotated import PART
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
@@ -18,6 +19,7 @@ from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.search.candidates.bm25 import Bm25Index
 from dupmae_ir.search.candidates.dense import DenseIndex, open_flat
 from dupmae_ir.search.candidates.impact import ImpactIndex, Postings
+from dupmae_ir.search.candidates.rotated_dense import open_rotated_dense
 from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact, Splits
 from dupmae_ir.search.candidates.server import ServerIndex
 from dupmae_ir.search.config import SearchSettings
@@ -32,7 +34,7 @@ class OpenedIndex:
 
     def __init__(self, folder: Index) -> None:
         self.folder = folder
-        self._dense: dict[tuple[str, int, int], SegmentedDense] = {}
+        self._dense: dict[str, SegmentedDense] = {}
         self._engines: dict[str, tuple[str, str]] = {}
         self._impact: dict[str, SegmentedImpact] = {}
         self._bm25: dict[tuple[str, float, float], Bm25Index] = {}
@@ -59,9 +61,9 @@ class OpenedIndex:
 
     def dense(self, settings: SearchSettings) -> SegmentedDense:
         """The dense part. Raises :class:`IndexMismatch` if ``settings.dense_index`` is not built or out of date."""
-        key = (settings.dense_index, settings.nprobe, settings.ef_search)
+        key = settings.dense_index
         if key not in self._dense:
-            segments = [_dense(segment, *key) for segment in self.folder.segments]
+            segments = [_dense(segment, key) for segment in self.folder.segments]
             self._dense[key] = SegmentedDense(self.folder, self._splits, segments)
         return self._dense[key]
 
@@ -150,15 +152,11 @@ class OpenedIndex:
         return Splits(self.folder)
 
 
-def _dense(segment: Segment, kind: str, nprobe: int, ef_search: int) -> DenseIndex:
-    """The dense part of a segment. One without documents has no other kind than the flat one."""
-    if kind == FLAT or not segment.documents:
+def _dense(segment: Segment, kind: str) -> DenseIndex:
+    """The dense part of a segment; ``auto`` is its codes if it has them. One without documents has none."""
+    if kind == FLAT or not segment.documents or (kind != ROTATED and not segment.has_part(PART)):
         return open_flat(segment)
-    from dupmae_ir.search.candidates.quantised_dense import (
-        open_dense,  # imports faiss, which takes a twentieth of a second
-    )
-
-    return open_dense(segment, kind, nprobe, ef_search)
+    return open_rotated_dense(segment)
 
 
 def _impact(segment: Segment, how: str) -> ImpactIndex:

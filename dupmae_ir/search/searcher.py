@@ -32,6 +32,7 @@ from typing import Any, overload
 
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
+from dupmae_ir.index.config import ROTATED
 from dupmae_ir.index.filters import DocumentFilter
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index, for_index
@@ -101,7 +102,7 @@ class Searcher:
             raise UsageError("dtype and query_length apply to a model loaded by name, not to an encoder object")
         check_encoder(folder, encoder, given)
         opened = OpenedIndex(folder)
-        if chosen.dense_index != "flat":
+        if chosen.dense_index == ROTATED:
             opened.dense(chosen)  # fail now rather than at the first query
         opened.bm25(chosen)
         opened.server(chosen)

@@ -24,7 +24,6 @@ from typing import Any
 from dupmae_ir.__main__ import main as dupmae_ir
 from dupmae_ir.errors import DupmaeError
 from dupmae_ir.index.__main__ import VERBS
-from dupmae_ir.index.config import KINDS
 from dupmae_ir.index.format import verification
 from dupmae_ir.index.index import Index
 from dupmae_ir.search.searcher import Searcher
@@ -42,7 +41,7 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "impact, postings": ("impact", {"impact_search": "postings"}),
     "hybrid, Lucene": ("hybrid", {"impact_search": "lucene"}),
     "hybrid, postings": ("hybrid", {"impact_search": "postings"}),
-    **{f"dense, {kind}": ("dense", {"dense_index": kind}) for kind in KINDS},
+    "dense, rotated": ("dense", {"dense_index": "rotated"}),
 }
 TEXTS = "texts"
 VALUES: list[Any] = [None, 0, 1, -5, 2.5, "x", [], {}, ["cls"], True]
@@ -110,8 +109,7 @@ def build(folder: Path, seed: int, changed: bool) -> None:
     into = ("--index", folder, "--quiet")
     _call("encode", "--model", "testing:hashing", "--corpus", corpus, "--scale", 50, *into)
     _call("index", "postings", *into)
-    for kind in KINDS:
-        _call("index", "dense", "--kind", kind, *into)
+    _call("index", "dense", *into)
     if changed:
         _call("index", "add", "--corpus", more, *into)
         _call("index", "delete", "--ids", rows[3]["_id"], rows[-3]["_id"], *into)

@@ -23,8 +23,9 @@ import scipy.sparse as sp
 
 from dupmae_ir.encode.run import encoder_record
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.dense_kinds import build_kind
+from dupmae_ir.index.format.rotated import build_rotated
 from dupmae_ir.index.index import Index
+from dupmae_ir.index.postings import kernels
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
@@ -90,11 +91,12 @@ VECTORS: dict[str, Callable[[Draw, int], np.ndarray]] = {
     "zero": _zero,
     "normal": lambda drawn, n: drawn.standard_normal((n, DIM)),
 }
+assert kernels  # loaded, so that small collections are searched by compiled loops too
 CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
     *((mode, {"impact_search": engine}) for mode in ("impact", "hybrid") for engine in ("lucene", "postings")),
     ("dense", {}),
-    ("dense", {"dense_index": "sq8"}),
-    ("hybrid", {"dense_index": "sq8"}),
+    ("dense", {"dense_index": "rotated", "batch_size": 1}),
+    ("hybrid", {"dense_index": "rotated", "impact_search": "postings", "batch_size": 1}),
 ]
 IMPACTS: dict[str, Callable[[Draw, int], np.ndarray]] = {
     "highest": lambda drawn, n: np.where(drawn.random((n, TERMS)) < 0.3, 255, 0),
@@ -114,12 +116,12 @@ class Collection:
     ot: np.ndarray
 
     def write(self, folder: Path, encoder: HashingEncoder) -> Path:
-        """An index of it, with postings and one-byte codes."""
+        """An index of it, with postings and codes."""
         with IndexBuilder(folder, dim=DIM, terms=encoder.terms, scale=SCALE) as builder:
             builder.add_impacts(self.ids, self.cls, sp.csr_matrix(self.ot))
             builder.finish({"encoder": encoder_record(encoder, " ")})
         export_postings(Index.open(folder).only_segment)
-        build_kind(Index.open(folder).only_segment, "sq8")
+        build_rotated(Index.open(folder).only_segment)
         return folder
 
     def part(self, rows: np.ndarray) -> Collection:

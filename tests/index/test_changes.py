@@ -40,7 +40,7 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an index ``I`` of 20 documents, with postings and sq8."""
+    """A folder with an index ``I`` of 20 documents, with postings and codes."""
     where = tmp_path_factory.mktemp("begun")
     Living(where, START)
     return where
@@ -255,7 +255,7 @@ def test_restart_discards_saved_windows(living: Living, monkeypatch: pytest.Monk
 
 def test_a_reader_keeps_its_generation(living: Living) -> None:
     """Parts that it opens only after the index was compacted are those of its generation."""
-    ways = [("lucene", "flat", "hybrid"), ("postings", "flat", "impact"), ("lucene", "sq8", "dense")]
+    ways = [("lucene", "flat", "hybrid"), ("postings", "flat", "impact"), ("lucene", "rotated", "dense")]
     before = [lists(living.index, hashing(), *way, 9) for way in ways]
     plain = Index.open(living.index)
     living.update([*EDITED, *NEW])
@@ -347,8 +347,8 @@ def test_another_model_is_refused(living: Living, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_emptied_index(living: Living, capsys: pytest.CaptureFixture[str]) -> None:
-    """It finds nothing, can be compacted, and takes documents again; its postings and sq8 are then built again."""
-    ways = [("lucene", "flat", "hybrid"), ("postings", "flat", "impact"), ("lucene", "sq8", "dense")]
+    """It finds nothing, can be compacted, and takes documents again; its postings and codes are then built again."""
+    ways = [("lucene", "flat", "hybrid"), ("postings", "flat", "impact"), ("lucene", "rotated", "dense")]
     living.delete([document.docid for document in START])
     assert all(hits == [] for way in ways for _, hits, _ in lists(living.index, hashing(), *way, 9))
     living.compact()
@@ -422,17 +422,18 @@ def test_show_names_what_stock_pyserini_reads(living: Living, capsys: pytest.Cap
     assert "first segment" not in capsys.readouterr().out
 
 
-def test_postings_and_dense_kinds_of_all_segments(living: Living) -> None:
+def test_postings_and_codes_of_all_segments(living: Living) -> None:
     """Built for an index that has segments already; and one that is missing in a segment is named."""
     living.update(EDITED)
     for segment in Index.open(living.index).segments:
         shutil.rmtree(segment.path / "postings")
     assert index_main(["postings", "--index", str(living.index), "--quiet"]) == 0
-    assert index_main(["dense", "--index", str(living.index), "--kind", "ivf-sq8", "--nlist", "2", "--quiet"]) == 0
+    assert index_main(["dense", "--index", str(living.index), "--quiet"]) == 0
     expected = at_once(living.where / "expected", living.documents.values(), hashing())
     found = lists(living.index, hashing(), "postings", "flat", "hybrid", 9)
     assert found == lists(expected, hashing(), "postings", "flat", "hybrid", 9)
-    assert lists(living.index, hashing(), "lucene", "ivf-sq8", "dense", 9)
+    found = lists(living.index, hashing(), "lucene", "rotated", "dense", 9)
+    assert found == lists(expected, hashing(), "lucene", "flat", "dense", 9)
 
 
 def test_stock_pyserini_reads_a_compacted_index(living: Living) -> None:

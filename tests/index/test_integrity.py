@@ -12,8 +12,8 @@ from support import index_samples as samples
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.__main__ import main
 from dupmae_ir.index.format import integrity
-from dupmae_ir.index.format.dense_kinds import build_kind, open_kind
 from dupmae_ir.index.format.manifest import read_manifest, with_segments, write_meta
+from dupmae_ir.index.format.rotated import build_rotated, open_rotated
 from dupmae_ir.index.format.verification import problems
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
@@ -27,7 +27,7 @@ def whole(tmp_path_factory):
     samples.build(folder)
     index = samples.opened(folder)
     export_postings(index)
-    build_kind(index, "sq8")
+    build_rotated(index)
     return folder
 
 
@@ -46,7 +46,7 @@ def test_every_file_is_recorded(whole):
     segment = samples.first_segment(whole)
     files = {str(p.relative_to(segment)) for p in segment.rglob("*") if p.is_file()}
     assert set(samples.opened(whole).record.files) == files
-    assert {integrity.part_of(name) for name in files} == {"ids", "cls", "cls/sq8", "ot", "forward", "postings"}
+    assert {integrity.part_of(name) for name in files} == {"ids", "cls", "cls/rotated", "ot", "forward", "postings"}
     assert problems(whole) == []
     assert Index.open(whole).unread == 0
 
@@ -75,8 +75,8 @@ USES = {
     "forward/indptr.npy": lambda index: index.forward,
     "forward/impacts.npy": lambda index: index.forward,
     "postings/rows.npy": lambda index: index.postings,
-    "cls/sq8.faiss": lambda index: open_kind(index, "sq8"),
-    "cls/sq8.json": lambda index: open_kind(index, "sq8"),
+    "cls/rotated.bin": lambda index: open_rotated(index),
+    "cls/rotated.json": lambda index: open_rotated(index),
 }
 
 
@@ -106,7 +106,7 @@ def test_large_files_are_read_only_when_asked(folder, monkeypatch):
     assert index.unread > path.stat().st_size
     assert len(index.vectors) == 120
     with pytest.raises(IndexMismatch, match="cls/index is damaged"):
-        build_kind(index, "sq8")  # nothing is made from a damaged part
+        build_rotated(index)  # nothing is made from a damaged part
     with pytest.raises(IndexMismatch, match="cls/index is damaged"):
         index.verify()
 

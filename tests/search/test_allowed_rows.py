@@ -8,16 +8,17 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from support.search_fakes import World
+from support.search_fakes import World, rotated
 from support.search_samples import write_index
 from support.seeds import seeds
 from test_one_pass import Made, same
-from test_quantised_dense import clustered, flat, hnsw, ivf, sq8
+from test_rotated_dense import clustered, flat
 
 from dupmae_ir import pyserini
 from dupmae_ir.index.postings import searcher as postings_module
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.candidates import dense as dense_module
+from dupmae_ir.search.candidates import rotated_dense
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.exact.certified_topk import Weighted, exact_top
 from dupmae_ir.search.fusion import Fusion
@@ -71,10 +72,12 @@ def test_the_bound_is_about_the_allowed_rows() -> None:
 @pytest.mark.parametrize("few", [1, 10**9])
 @pytest.mark.parametrize("queries", [1, 20])
 @pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("make", [lambda x: DenseIndex(flat(x), x), sq8])
+@pytest.mark.parametrize("make", [lambda x: DenseIndex(flat(x), x), rotated])
 def test_dense_indexes_that_certify(make, share: float, queries: int, few: int, monkeypatch) -> None:
     """By copies of the rows, and by faiss's selector."""
     monkeypatch.setattr(dense_module, "FEW", few)
+    monkeypatch.setattr(rotated_dense, "pays", lambda _: True)
+    monkeypatch.setattr(rotated_dense, "TOGETHER", 1000)
     rng = np.random.default_rng(5)
     x, asked = clustered(rng, 2000)
     x[:300] = x[0]
@@ -87,24 +90,6 @@ def test_dense_indexes_that_certify(make, share: float, queries: int, few: int, 
         assert found.exact
         assert found.rows.tolist() == rows[best].tolist()
         assert found.scores.tolist() == scores[best].tolist()
-
-
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.99])
-@pytest.mark.parametrize("make", [lambda x: ivf(x, 50, 5), lambda x: hnsw(x, 64)])
-def test_approximate_indexes_return_allowed_rows_only(make, share: float) -> None:
-    rng = np.random.default_rng(7)
-    x, asked = clustered(rng, 3000)
-    allowed = rng.random(3000) < share
-    overlap = []
-    part = make(x).queries(asked, 1, allowed)
-    for q, found in enumerate(exact_top([part], 20, np.arange(3000), 20, allowed=allowed)):
-        rows = np.flatnonzero(allowed)
-        best = rows[np.argsort(-dense_module.inner_products(asked[q], x, rows), kind="stable")[:20]]
-        assert allowed[found.rows].all()
-        assert len(found.rows) == 20
-        assert found.exact == (share < 1 / dense_module.FEW)  # few rows are read one by one
-        overlap.append(len(np.intersect1d(best, found.rows)) / 20)
-    assert np.mean(overlap) > 0.85
 
 
 @pytest.mark.parametrize("few", [1, 10**9])

@@ -9,14 +9,14 @@ import faiss
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from support.search_fakes import sq8
+from support.search_fakes import rotated
 from support.seeds import grid
 
 from dupmae_ir.index.format.forward import Forward
 from dupmae_ir.index.postings import searcher as postings_module
 from dupmae_ir.index.postings.format import folder_of, write_postings
 from dupmae_ir.index.postings.searcher import PostingsSearcher
-from dupmae_ir.search.candidates import quantised_dense
+from dupmae_ir.search.candidates import rotated_dense
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactQuery
 from dupmae_ir.search.exact.certified_topk import Weighted, exact_top
@@ -29,7 +29,9 @@ SCALE = 9.0
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small collections are searched without compiled loops, unless these are loaded; here they are tested."""
-    monkeypatch.setattr(postings_module, "pays", lambda _: True)
+    for module in (postings_module, rotated_dense):
+        monkeypatch.setattr(module, "pays", lambda _: True)
+    monkeypatch.setattr(rotated_dense, "TOGETHER", 1000)
 
 
 class Made:
@@ -62,9 +64,9 @@ class Made:
         self.queries = queries
         self.allowed: np.ndarray | None = None
 
-    def quantise(self) -> None:
-        """Search the codes of the vectors, in one byte a dimension."""
-        self.dense = sq8(self.dense.dense.vectors).queries(self.dense.vectors)
+    def rotate(self) -> None:
+        """Search by codes of the vectors."""
+        self.dense = rotated(self.dense.dense.vectors).queries(self.dense.vectors)
 
     def restrict(self, allowed: np.ndarray) -> None:
         self.allowed = allowed
@@ -98,28 +100,30 @@ def test_the_lists_are_the_certified_ones(tmp_path, seed, size, k, loops, monkey
     same(made.scanned(k), made.certified(k))
 
 
-@pytest.mark.parametrize(("seed", "queries", "k", "loops"), grid(range(6), [2, 15], [1, 10, 400], [True, False]))
-def test_codes_give_the_same_lists_as_vectors(tmp_path, seed, queries, k, loops, monkeypatch):
-    """Two queries are multiplied by a compiled loop, fifteen as a product."""
-    for module in (postings_module, quantised_dense):
-        monkeypatch.setattr(module, "pays", lambda _: loops)
-    made = Made(tmp_path, seed, 900, 256, queries=queries)
-    expected = made.certified(k, (2.0, 1.0))
-    made.quantise()
-    same(made.scanned(k, (2.0, 1.0)), expected)
-    made.restrict(np.random.default_rng(seed).random(900) < 0.5)
-    same(made.scanned(k), made.certified(k))
+@pytest.mark.parametrize(
+    ("seed", "size", "k", "threads"),
+    grid(range(6), [(900, 64), (900, 1 << 16), (1, 64), (65, 64)], [1, 10, 400], [1, 3, 20]),
+)
+def test_codes_give_the_same_lists_as_vectors(tmp_path, seed, size, k, threads):
+    """Also with weights, of some rows only, and without a row."""
+    n, window = size
+    made = Made(tmp_path, seed, n, window)
+    excluded = [int(made.ranks[0]), *[None] * 6]
+    expected = made.certified(k, (2.0, 1.0), excluded)
+    made.rotate()
+    assert made.dense.excludes(7, window)
+    same(made.scanned(k, (2.0, 1.0), excluded, threads), expected)
+    made.restrict(np.random.default_rng(seed).random(n) < 0.5)
+    same(made.scanned(k, threads=threads), made.certified(k))
 
 
-@pytest.mark.parametrize("queries", [2, 15])
-def test_products_with_codes_differ_from_exact_ones_by_less_than_their_error(tmp_path, queries):
-    made = Made(tmp_path, 7, 900, 256, queries=queries)
-    made.quantise()
-    exact = made.dense.vectors.astype(np.float64) @ made.dense.dense.vectors.T.astype(np.float64)
-    apart = np.abs(made.dense.products(made.dense.vectors, slice(100, 800)) - exact[:, 100:800]).max(axis=1)
-    errors = np.array([made.dense.error(q) for q in range(queries)])
-    assert (apart < errors).all()
-    assert (apart > errors / 100).all()  # a code is not a vector
+def test_codes_need_whole_blocks(tmp_path):
+    """Postings with windows of another length are searched by vectors."""
+    made = Made(tmp_path, 1, 300, 100)
+    expected = made.certified(10)
+    made.rotate()
+    assert not made.dense.excludes(7, 100)
+    same(made.scanned(10), expected)
 
 
 @pytest.mark.parametrize("weights", [(0.25, 1.0), (1.0, 0.01), (300.0, 1e-4)])
@@ -142,9 +146,13 @@ def test_many_small_windows_make_the_kept_lists_overflow_and_nothing_is_lost(tmp
     same(made.scanned(10), made.certified(10))
 
 
-def test_too_many_ties_are_left_to_the_other_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(postings_module, "_SPARE", 64)
+@pytest.mark.parametrize("codes", [False, True])
+def test_too_many_ties_are_left_to_the_other_way(tmp_path, monkeypatch, codes):
+    for module in (postings_module, rotated_dense):
+        monkeypatch.setattr(module, "_SPARE", 64)
     made = Made(tmp_path, 4, 2000, 64, copies=1.0)
+    if codes:
+        made.rotate()
     assert made.scanned(3) == [None] * made.queries
 
 
@@ -157,7 +165,10 @@ def test_documents_that_float32_cannot_tell_apart_are_not_lost(tmp_path, seed):
     flat = faiss.IndexFlatIP(12)
     flat.add(vectors)
     made.dense = DenseIndex(flat, vectors).queries(made.dense.vectors)
-    same(made.scanned(10), made.certified(10))
+    expected = made.certified(10)
+    same(made.scanned(10), expected)
+    made.rotate()
+    same(made.scanned(10), expected)
 
 
 def test_what_was_not_kept_is_bounded(tmp_path):

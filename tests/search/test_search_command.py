@@ -13,8 +13,7 @@ import pytest
 from support.search_samples import write_index
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.config import KINDS
-from dupmae_ir.index.format.dense_kinds import build_kind
+from dupmae_ir.index.format.rotated import build_rotated
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.io.runs import read_run, write_run
@@ -127,62 +126,47 @@ def test_fusion_of_runs_is_fusion_in_search(folder: Path, searcher: Searcher, tm
 
 @pytest.fixture(scope="module")
 def many(folder: Path) -> Path:
-    """An index large enough that no search looks at all of it, with every kind of dense index."""
+    """An index large enough that no search looks at all of it, with codes."""
     words = [f"w{i}" for i in range(60)]
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(words, 6)) for _ in range(400)]
     where = write_index(folder / "many", [f"d{i}" for i in range(400)], texts)
-    for kind in KINDS:
-        build_kind(Index.open(where).only_segment, kind)
+    build_rotated(Index.open(where).only_segment)
     (folder / "many.tsv").write_text("".join(f"{i}\t{' '.join(rng.choice(words, 3))}\n" for i in range(20)))
     return where
 
 
 def test_another_dense_index(folder: Path, many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """sq8 writes a byte-identical run, certified; the approximate kinds are reported as such."""
+    """Codes give a byte-identical run, certified; they are used where they are."""
     for flags in (["--dense"], ["--hybrid"], ["--fusion", "rrf"]):
-        runs, summaries = {}, {}
-        for kind in ("flat", *KINDS):
+        runs = {}
+        for kind, used in (("flat", "flat"), ("rotated", "rotated"), ("auto", "rotated")):
             output = tmp_path / f"{kind}.trec"
             where = ["--index", str(many), "--topics", str(folder / "many.tsv"), "--output", str(output), "--hits", "5"]
+            where += ["--batch-size", "1"]
             assert main([*where, *flags, "--dense-index", kind, "--json", "--tag", "same"]) == 0
-            runs[kind], summaries[kind] = output.read_bytes(), json.loads(capsys.readouterr().out)
-            assert summaries[kind]["dense_index"]["kind"] == kind
+            runs[kind], summary = output.read_bytes(), json.loads(capsys.readouterr().out)
+            assert summary["dense_index"]["kind"] == used
+            assert "--fusion" in flags or summary["certified"] == 20
             assert runs[kind].count(b"\n") == 100
-        assert runs["sq8"] == runs["flat"]
-        if "--fusion" not in flags:
-            assert [summaries[kind]["certified"] for kind in ("flat", *KINDS)] == [20, 20, 0, 0]
-    assert summaries["ivf-sq8"]["dense_index"]["nprobe"] == 10
-    assert main([*where, "--dense", "--dense-index", "ivf-sq8", "--nprobe", "2"]) == 0
-    err = capsys.readouterr().err
-    assert "certified exact: 0 of 20" in err
-    assert "the others are not certified: ivf-sq8 is approximate, --nprobe 2 (given)" in err
-    query = ["--index", str(many), "--query", "w1 w2", "--hits", "5", "--dense-index", "hnsw-sq8"]
-    assert main([*query, "--ef-search", "40"]) == 0
-    assert (
-        "meaning and words, better ones may be missed (hnsw-sq8 is approximate, --ef-search 40 (given)): "
-        in capsys.readouterr().err
-    )
-    assert main([*query[:-1], "sq8", "--json"]) == 0
+        assert runs["rotated"] == runs["flat"] == runs["auto"]
+    assert main(["--index", str(many), "--query", "w1 w2", "--hits", "5", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["report"]["exact"], answer["dense_index"]) == (True, {"kind": "sq8", "exact": True})
-    impact = ["--index", str(many), "--query", "w1", "--impact", "--json"]
-    assert main(impact) == 0
+    assert (answer["report"]["exact"], answer["dense_index"]) == (True, {"kind": "rotated"})
+    assert main(["--index", str(many), "--query", "w1", "--impact", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dense_index"] is None
 
 
 def test_another_dense_index_in_python(many: Path, folder: Path) -> None:
     topics = [Query(str(i), f"w{i} w{i + 1}") for i in range(20)]
-    small = Searcher.open(many, dense_index="sq8")
-    want = Searcher.open(many).search(topics, 5)
-    assert small.search(topics, 5) == want
-    graph = small.with_settings(dense_index="hnsw-sq8", ef_search=20)
-    assert [type(s.dense.segments[0]).__name__ for s in (small, graph)] == ["QuantisedIndex", "ApproximateIndex"]
-    assert not any(a.report.exact for a in graph.answers(topics, 5) if a.report)
-    assert graph.with_settings(dense_index="flat", ef_search=0).search(topics, 5) == want
-    assert graph.with_settings(threads=1).dense is graph.dense
-    with pytest.raises(IndexMismatch, match="has no \\(finished\\) ivf-sq8 index"):
-        Searcher.open(folder / "index", dense_index="ivf-sq8")
+    codes = Searcher.open(many, dense_index="rotated", batch_size=1)
+    whole = codes.with_settings(dense_index="flat")
+    assert [type(s.dense.segments[0]).__name__ for s in (codes, whole)] == ["RotatedIndex", "DenseIndex"]
+    assert codes.search(topics, 5) == whole.search(topics, 5)
+    assert codes.with_settings(threads=1).dense is codes.dense
+    assert Searcher.open(folder / "index").dense.kind == "flat"
+    with pytest.raises(IndexMismatch, match="has no \\(finished\\) rotated codes"):
+        Searcher.open(folder / "index", dense_index="rotated")
 
 
 def test_bm25(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,14 +282,12 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--topics", "no-such-topics", "--output", "x"], "'no-such-topics' is neither a file nor topics"),
     (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "has judgements for none of the 3 topics"),
     (["--topics", "Q", "--output", "x", "--tag", "two words"], "run tag 'two words'"),
-    (["--query", "a", "--dense-index", "sq9"], "Did you mean 'sq8'?"),
-    (["--query", "a", "--dense-index", "sq8"], "has no (finished) sq8 index; make it with dupmae-ir index dense"),
-    (["--query", "a", "--dense-index", "sq8", "--impact"], "--dense-index applies only without --impact"),
-    (["--query", "a", "--nprobe", "3"], "--nprobe applies only with --dense-index ivf-sq8"),
+    (["--query", "a", "--dense-index", "rotate"], "Did you mean 'rotated'?"),
     (
-        ["--query", "a", "--dense-index", "ivf-sq8", "--ef-search", "9"],
-        "--ef-search applies only with --dense-index hnsw-sq8",
+        ["--query", "a", "--dense-index", "rotated"],
+        "has no (finished) rotated codes; make them with dupmae-ir index dense",
     ),
+    (["--query", "a", "--dense-index", "rotated", "--impact"], "--dense-index applies only without --impact"),
 ]
 
 

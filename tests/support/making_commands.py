@@ -79,10 +79,8 @@ MAKING = [
     ),
     Making(
         "index dense",
-        lambda _, o: ["index", "dense", "--index", o / "index", "--kind", "hnsw-sq8"],
-        "cls/hnsw-sq8.faiss",
-        ("--m", 8),
-        "--m 32 (requested 8)",
+        lambda _, o: ["index", "dense", "--index", o / "index"],
+        "cls/rotated.bin",
         adds_to_index=True,
         in_segment=True,
     ),

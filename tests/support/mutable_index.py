@@ -19,7 +19,7 @@ from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.changes.changes import run_compact as compact
 from dupmae_ir.index.changes.changes import run_delete as delete
 from dupmae_ir.index.config import AddConfig, CompactConfig, DeleteConfig, SyncConfig, UpdateConfig
-from dupmae_ir.index.format.dense_kinds import build_kind
+from dupmae_ir.index.format.rotated import build_rotated
 from dupmae_ir.index.format.texts import stored
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
@@ -41,10 +41,10 @@ WAYS = [
     ("lucene", "flat", "dense"),
     ("lucene", "flat", "impact"),
     ("lucene", "flat", "hybrid"),
-    ("lucene", "sq8", "hybrid"),
+    ("lucene", "rotated", "hybrid"),
     ("postings", "flat", "impact"),
     ("postings", "flat", "hybrid"),
-    ("postings", "sq8", "hybrid"),
+    ("postings", "rotated", "hybrid"),
 ]
 
 
@@ -78,7 +78,7 @@ class Living:
         given = {"scale": SCALE} if model == "testing:hashing" else {}
         encode(EncodeConfig(corpus=corpus, index=str(self.index), model=model, window=16, quiet=True, **given))
         export_postings(Index.open(self.index).only_segment)
-        build_kind(Index.open(self.index).only_segment, "sq8")
+        build_rotated(Index.open(self.index).only_segment)
 
     def add(self, documents: list[Document]) -> dict[str, Any]:
         self.documents |= {document.docid: document for document in documents}
@@ -138,13 +138,14 @@ def at_once(folder: Path, documents: Iterable[Document], encoder: Encoder, scale
         builder.finish({})
     export_postings(Index.open(folder).only_segment)
     if ordered:
-        build_kind(Index.open(folder).only_segment, "sq8")
+        build_rotated(Index.open(folder).only_segment)
     return folder
 
 
 def lists(index: Any, encoder: Encoder, engine: str, dense: str, mode: str, hits: int, **more: Any) -> list[Any]:
     """Hits, scores and certificates of all topics."""
-    searcher = Searcher.open(index, encoder, impact_search=engine, dense_index=dense, threads=1)
+    alone = {"batch_size": 1} if dense == "rotated" else {}  # many queries are searched by vectors
+    searcher = Searcher.open(index, encoder, impact_search=engine, dense_index=dense, threads=1, **alone)
     answers = searcher.answers(TOPICS, hits, mode, **more)
     return [(a.query.qid, a.hits, a.report and (a.report.exact, a.report.kth)) for a in answers]
 

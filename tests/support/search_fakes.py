@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import io
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import faiss
 import numpy as np
 
-from dupmae_ir.index.format import dense_kinds
+from dupmae_ir.index.format.rotated import map_codes, write_codes
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactQuery
-from dupmae_ir.search.candidates.quantised_dense import QuantisedIndex
+from dupmae_ir.search.candidates.rotated_dense import RotatedIndex
 
 
-def sq8(vectors: np.ndarray) -> QuantisedIndex:
-    """The sq8 index of (n, d) float32 vectors, in memory."""
-    file = io.BytesIO()
-    error = dense_kinds._write_sq8(vectors, file)
-    return QuantisedIndex(faiss.deserialize_index(np.frombuffer(file.getvalue(), np.uint8)), vectors, error)
+def rotated(vectors: np.ndarray) -> RotatedIndex:
+    """The index of (n, d) float32 vectors with codes."""
+    flat = faiss.IndexFlatIP(vectors.shape[1])
+    flat.add(vectors)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "codes"
+        return RotatedIndex(flat, vectors, map_codes(path, write_codes(vectors, "d", path)))
 
 
 class NumpyFlat:

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.format import rotated
 from dupmae_ir.index.format.faiss import FlatWriter
 from dupmae_ir.index.format.forward import Forward, ForwardWriter
 from dupmae_ir.index.format.integrity import (
@@ -53,7 +54,8 @@ class IndexBuilder:
     out. ``scale`` turns OT weights into impacts. With ``texts``, the documents themselves are stored too (see
     :mod:`dupmae_ir.index.format.texts`). Everything is streamed: memory does not grow with the collection, but for the
     distinct values of metadata. With ``postings``, the impacts are stored by term too
-    (:mod:`dupmae_ir.index.postings.format`). Without Pyserini they always are, and the folder of the Lucene part has
+    (:mod:`dupmae_ir.index.postings.format`), and the vectors of many documents get codes
+    (:mod:`dupmae_ir.index.format.rotated`). Without Pyserini they always are, and the folder of the Lucene part has
     an index id only. Leaving the context manager closes all files; only :meth:`finish` makes the folder an index.
     """
 
@@ -191,6 +193,9 @@ class IndexBuilder:
             folder_of(self.folder).mkdir()
             write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), digest)
             files |= describe(self.folder, names_of(self.folder, "postings"))
+        if self.dim is not None and self.documents >= rotated.PAYS:
+            rotated.add_rotated(self.folder, self.documents, self.dim, digest)
+            files |= describe(self.folder, names_of(self.folder, rotated.PART))
         record = SegmentRecord(
             path=f"{SEGMENTS}/{segment_name(1, digest)}",
             digest=digest,

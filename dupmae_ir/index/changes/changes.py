@@ -26,9 +26,9 @@ from dupmae_ir.errors import IndexMismatch, InputError, UnknownName
 from dupmae_ir.index.changes.builder import IndexBuilder, segment_name
 from dupmae_ir.index.changes.object_store import need_folder
 from dupmae_ir.index.conditions import Condition
-from dupmae_ir.index.config import KINDS, ChangeResult, CompactConfig, DeleteConfig, Parameters
+from dupmae_ir.index.config import ChangeResult, CompactConfig, DeleteConfig
 from dupmae_ir.index.filters import satisfying
-from dupmae_ir.index.format import dense_kinds, manifest
+from dupmae_ir.index.format import manifest, rotated
 from dupmae_ir.index.format.integrity import part_of
 from dupmae_ir.index.format.manifest import SEGMENTS, DeletedRecord, read_manifest
 from dupmae_ir.index.format.segment import Segment, sweep_segments
@@ -156,7 +156,7 @@ class ChangeJob(Job):
 
 
 def optional_parts(segment: Segment) -> set[str]:
-    """The parts of a segment that are built on demand: ``postings``, ``cls/KIND``."""
+    """The parts of a segment that are built on demand: ``postings``, ``cls/rotated``."""
     return {part for part in map(part_of, segment.record.files) if part == "postings" or part.startswith("cls/")}
 
 
@@ -169,10 +169,8 @@ def build_optional(index: Index, new: Path) -> None:
     parts = optional_parts(like) | set(index.meta.get("optional") or ())
     if "postings" in parts and not segment.has_part("postings"):
         export_postings(segment)
-    for kind in KINDS:
-        if f"cls/{kind}" in parts and segment.documents:
-            settings = dense_kinds.read_meta(like, kind)["parameters"] if like.has_part(f"cls/{kind}") else {}
-            dense_kinds.build_kind(segment, kind, Parameters(**{k: v for k, v in settings.items() if k != "nlist"}))
+    if rotated.PART in parts and segment.documents:
+        rotated.build_rotated(segment)
 
 
 def run_delete(config: DeleteConfig) -> ChangeResult:

@@ -2,7 +2,7 @@
 
 The manifest (``meta.json``) records the size and sha256 of every file. The id of a segment is the digest of its
 contents, so the parts of two segments with the same id are interchangeable; ``part.json`` in ``cls``, ``ot`` and
-``forward``, and the records of postings and dense kinds, carry it. Three levels of checks read more and more:
+``forward``, and the records of postings and rotated codes, carry it. Three levels of checks read more and more:
 
 * opening an index compares sizes and ids (:func:`part_problem`), a few calls of ``stat``;
 * the first use of a part compares the sha256 of its files (:class:`FileChecks`), smallest files first, up to
@@ -47,12 +47,12 @@ Files = Mapping[str, FileRecord]
 
 def part_of(name: str) -> str:
     """The part that a file belongs to: ``ids``, ``cls``, ``ot``, ``forward``, ``texts``, ``postings``, or
-    ``cls/KIND``."""
+    ``cls/rotated``."""
     folder, _, file = name.partition("/")
     if not file:
         return "ids"
     kind, _, suffix = file.rpartition(".")
-    return f"cls/{kind}" if folder == "cls" and suffix in ("faiss", "json") and file != MARK else folder
+    return f"cls/{kind}" if folder == "cls" and suffix in ("bin", "json") and file != MARK else folder
 
 
 def mark_parts(folder: Path, parts: Iterable[str], segment_id: str) -> None:
@@ -77,10 +77,10 @@ def describe(folder: Path, names: Iterable[str]) -> dict[str, FileRecord]:
 
 
 def names_of(folder: Path, part: str) -> list[str]:
-    """The files of an optional part: ``postings`` or ``cls/KIND``, relative to the segment."""
+    """The files of an optional part: ``postings`` or ``cls/rotated``, relative to the segment."""
     if part == "postings":
         return _listed(folder, part)
-    return [name for name in (f"{part}.faiss", f"{part}.json") if (folder / name).is_file()]
+    return [name for name in (f"{part}.bin", f"{part}.json") if (folder / name).is_file()]
 
 
 def part_problem(folder: Path, files: Files, part: str, segment_id: str) -> str | None:

@@ -72,7 +72,7 @@ class SegmentRecord:
     files: Files
 
     def has(self, part: str) -> bool:
-        """Whether files of ``part`` are recorded: ``texts``, ``postings``, ``cls/KIND``."""
+        """Whether files of ``part`` are recorded: ``texts``, ``postings``, ``cls/rotated``."""
         return any(part_of(name) == part for name in self.files)
 
 
@@ -257,7 +257,7 @@ def with_segments(
 
 
 def record_part(path: Path, segment: SegmentRecord, part: str) -> SegmentRecord | None:
-    """Record the files of an optional part (``postings``, ``cls/KIND``) of a segment that was just put in place.
+    """Record the files of an optional part (``postings``, ``cls/rotated``) of a segment that was just put in place.
 
     Returns the new record; None where the index no longer has the segment.
     """

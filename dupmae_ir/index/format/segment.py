@@ -1,7 +1,7 @@
 """A segment of an index: an immutable folder with everything about some documents, opened.
 
     cls/index, cls/docid          the [CLS] vectors, as stock FaissSearcher reads them
-    cls/KIND.{faiss,json}         smaller dense indexes, when built (see :mod:`dupmae_ir.index.format.dense_kinds`)
+    cls/rotated.{bin,json}        codes of the vectors, when made (see :mod:`dupmae_ir.index.format.rotated`)
     ot/                           impact postings, as stock LuceneImpactSearcher reads them
     forward/{indptr,terms,impacts}.npy   the same impacts by document (see :mod:`dupmae_ir.index.format.forward`)
     texts/                        when stored: titles, texts and metadata (see :mod:`dupmae_ir.index.format.texts`)
@@ -11,7 +11,7 @@
     {cls,ot,forward,texts}/part.json     the id of the segment (see :mod:`dupmae_ir.index.format.integrity`)
 
 Row r of every part is line r of ``docid`` and Lucene document number r. :mod:`dupmae_ir.index.changes.builder` writes
-it. Only ``cls/KIND`` and ``postings`` may be made later, and made again.
+it. Only ``cls/rotated`` and ``postings`` may be made later, and made again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Segment:
         self._checks.require(part, fix, everything)
 
     def record_part(self, part: str) -> None:
-        """Record the files of an optional part (``postings``, ``cls/KIND``) that was just made."""
+        """Record the files of an optional part (``postings``, ``cls/rotated``) that was just made."""
         self._adopt(manifest.record_part(self.index, self.record, part))
 
     def _read_record(self) -> None:
@@ -188,7 +188,7 @@ class Segment:
         return store
 
     def has_part(self, part: str) -> bool:
-        """Whether the manifest records files of ``part``: ``texts``, ``postings``, ``cls/KIND``."""
+        """Whether the manifest records files of ``part``: ``texts``, ``postings``, ``cls/rotated``."""
         return self.record.has(part)
 
     def postings_problem(self) -> str | None:

@@ -8,7 +8,6 @@ and not decoded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,7 @@ import scipy.sparse as sp
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import DupmaeError
-from dupmae_ir.index.config import KINDS
-from dupmae_ir.index.format import dense_kinds, integrity, manifest
+from dupmae_ir.index.format import integrity, manifest, rotated
 from dupmae_ir.index.format.manifest import META, read_manifest
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
@@ -83,7 +81,7 @@ def _differences(segment: Segment, damaged: set[str]) -> Iterator[str]:
         ({"ids", "forward", "ot"}, _other_lucene),
         ({"ids", "forward", "postings"}, compare_postings),
         ({"ids", "texts"}, _other_texts),
-        *(({"ids", "cls", f"cls/{kind}"}, partial(_unusable_kind, kind)) for kind in KINDS),
+        ({"ids", "cls", rotated.PART}, _unusable_codes),
     ]
     there = {*segment.required_parts, *map(integrity.part_of, segment.record.files)}
     there -= set() if segment.has_lucene else {"ot"}
@@ -171,5 +169,5 @@ def _other_texts(segment: Segment) -> str | None:
     return None
 
 
-def _unusable_kind(kind: str, segment: Segment) -> None:
-    dense_kinds.open_kind(segment, kind)  # raises
+def _unusable_codes(segment: Segment) -> None:
+    rotated.open_rotated(segment)  # raises

@@ -16,6 +16,11 @@ SMALL = 1 << 18
 MUCH = 128 * SMALL
 """Numbers that numpy handles in about the time that loading takes: a process that got so far is likely to go on."""
 
+BLOCK = 64
+"""Rows whose codes are multiplied together, component by component."""
+GROUP = 32
+"""Components of a block that are multiplied before its rows are bounded again."""
+
 _LOOPS = "dupmae_ir.index.postings.kernels"
 _left_to_numpy = 0
 
@@ -69,3 +74,30 @@ class Kept(NamedTuple):
     rows: np.ndarray
     sums: np.ndarray
     totals: np.ndarray
+
+
+class Codes(NamedTuple):
+    """What bounds inner products; see :mod:`dupmae_ir.index.format.rotated`.
+
+    Shapes and types: ``head`` (g, b, 32, 64) int8, ``tail`` (n, t) int8, ``rests`` (g, 64 b) float32, ``errors`` (n,)
+    float32, ``most_errors`` (b,) float32.
+    """
+
+    head: np.ndarray
+    tail: np.ndarray
+    rests: np.ndarray
+    errors: np.ndarray
+    most_errors: np.ndarray
+
+
+class CodeQueries(NamedTuple):
+    """Queries for :class:`Codes`, float32: ``constants`` (q,) and ``weights`` (q, d) times codes give the product of
+    the decoded vectors; ``spreads`` (q, g) times ``rests`` bound what the groups after g add, ``own`` (q,) times
+    ``errors`` what the codes lack; ``slacks`` (q,) bound the rounding of a sum. ``unit``: what one impact adds."""
+
+    constants: np.ndarray
+    weights: np.ndarray
+    spreads: np.ndarray
+    own: np.ndarray
+    slacks: np.ndarray
+    unit: np.float32

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
+from dupmae_ir.index.postings.compiling import BLOCK, GROUP
+
 ACCUMULATORS = 1 << 16
 """Length of an accumulator, whatever the window: no local row number is out of bounds, not even a damaged one."""
 _GROUP = 64
@@ -297,19 +299,140 @@ def inner_products(indptr, terms, impacts, rows, table, out):  # type: ignore[no
         out[i] = total
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
-def code_products(codes, weights, constants, found):  # type: ignore[no-untyped-def]
-    """``found`` (q, n): products of (q, d) float32 ``weights`` with (n, d) uint8 ``codes``, plus ``constants`` (q,).
+@njit(nogil=True, cache=True)
+def search_codes(files, window, documents, queries, codes, asked, allowed, windows, kept, counts, best):  # type: ignore[no-untyped-def]
+    """Rows that can be among the k best of each query by an inner product, of which ``codes`` give bounds, plus
+    ``asked.unit`` times the integer sum of impacts: in ``kept``, ``counts[q]`` of them, -1 if they did not fit.
 
-    Reads each code once, as it is: numpy would write a float32 copy of four times the size.
+    ``windows``: the first window and the one after the last. ``best`` (q, k) float32 is a heap of the highest lower
+    bounds of scores,  A row is kept unless its upper bound is below the lowest of these, ``best[q, 0]``.
     """
-    for i in range(len(codes)):
-        code = codes[i]
-        for q in range(len(weights)):
-            weight, total = weights[q], np.float32(0.0)
-            for j in range(len(code)):
-                total += weight[j] * np.float32(code[j])
-            found[q, i] = total + constants[q]
+    sums = np.zeros(ACCUMULATORS, np.int32)
+    for w in range(windows[0], windows[1]):
+        first = w * window
+        some = min(window, documents - first)
+        for q in range(len(counts)):
+            if counts[q] < 0:
+                continue
+            if queries.starts[q] < queries.starts[q + 1]:
+                _accumulate(files, w, queries, q, some, sums)
+            counts[q] = _collect_bounds(sums[:some], first, codes, asked, q, allowed, kept, counts[q], best[q])
+            sums[:some] = 0
+
+
+@njit(nogil=True, cache=True)
+def _collect_bounds(sums, first, codes, asked, q, allowed, kept, count, best):  # type: ignore[no-untyped-def]
+    """Bound the rows of a window, block by block, each with more components as long as one of its rows can be kept."""
+    weights, spreads, own, slack = asked.weights[q], asked.spreads[q], asked.own[q], asked.slacks[q]
+    totals, bounds = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    room = kept.rows.shape[1]
+    for start in range(0, len(sums), BLOCK):
+        row, width = first + start, min(BLOCK, len(sums) - start)
+        if not _first_totals(sums[start : start + width], asked.constants[q], asked.unit, allowed[row:], totals):
+            continue
+        group, alive = 0, True
+        while alive and group < len(codes.head):
+            _add_group(codes.head[group, row // BLOCK], weights[GROUP * group : GROUP * (group + 1)], totals)
+            rests, most = codes.rests[group, row : row + BLOCK], own * codes.most_errors[row // BLOCK]
+            alive = _bound(totals, rests, spreads[group], most, best[0], bounds)
+            group += 1
+        if not alive:
+            continue
+        for i in range(width):
+            if bounds[i] < best[0]:
+                continue
+            error = own * codes.errors[row + i]
+            upper = totals[i] + _product(codes.tail[row + i], weights[GROUP * group :]) + error
+            if upper < best[0]:
+                continue
+            if count == room:
+                count = _drop(kept, q, count, best[0])
+                if count == room:
+                    return -1
+            kept.rows[q, count], kept.sums[q, count], kept.totals[q, count] = row + i, sums[start + i], upper
+            count += 1
+            _push(best, upper - np.float32(2) * (error + slack))
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _first_totals(sums, constant, unit, allowed, totals):  # type: ignore[no-untyped-def]
+    """Scores before the inner product, -inf for rows that are not searched. Returns whether any row is."""
+    for i in range(len(sums)):
+        totals[i] = constant + np.float32(sums[i]) * unit
+    totals[len(sums) :] = -np.inf
+    if len(allowed) == 0:
+        return True
+    found = False
+    for i in range(len(sums)):
+        if allowed[i]:
+            found = True
+        else:
+            totals[i] = -np.inf
+    return found
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _add_group(block, w, totals):  # type: ignore[no-untyped-def]
+    """Add to (64,) ``totals`` the products of the (32, 64) codes of a block, component by component, with ``w``.
+
+    Exact integers times float32 weights: with weights in 8 bits as well, sums of 16-bit products took longer.
+    """
+    for j in range(0, GROUP, 4):
+        one, two, three, four = block[j], block[j + 1], block[j + 2], block[j + 3]
+        for i in range(BLOCK):
+            totals[i] += (
+                w[j] * np.float32(one[i])
+                + w[j + 1] * np.float32(two[i])
+                + w[j + 2] * np.float32(three[i])
+                + w[j + 3] * np.float32(four[i])
+            )
+
+
+@njit(nogil=True, cache=True)
+def _bound(totals, rests, spread, error, least, bounds):  # type: ignore[no-untyped-def]
+    """Set ``bounds`` to the highest scores that the rows of a block can have; returns whether one reaches ``least``."""
+    reached = False
+    for i in range(BLOCK):
+        bounds[i] = totals[i] + spread * rests[i] + error
+        reached |= not bounds[i] < least
+    return reached
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _product(code, w):  # type: ignore[no-untyped-def]
+    total = np.float32(0.0)
+    for j in range(len(code)):
+        total += w[j] * np.float32(code[j])
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _drop(kept, q, count, least):  # type: ignore[no-untyped-def]
+    """Remove the kept rows that have since been excluded; returns the number of the others."""
+    rows, sums, totals, more = kept.rows[q], kept.sums[q], kept.totals[q], 0
+    for i in range(count):
+        if not totals[i] < least:
+            rows[more], sums[more], totals[more] = rows[i], sums[i], totals[i]
+            more += 1
+    return more
+
+
+@njit(nogil=True, cache=True)
+def _push(heap, value):  # type: ignore[no-untyped-def]
+    """Replace the lowest value of a heap, which is its first, unless the new one is lower."""
+    place, size = 0, len(heap)
+    if not value > heap[0]:
+        return
+    while True:
+        child = 2 * place + 1
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if child >= size or heap[child] >= value:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = value
 
 
 def _remove_old_caches() -> None:

@@ -52,7 +52,7 @@ class PostingsSearcher:
         self.folder = folder_of(segment.path)
         self._segment = segment
         self._docid_ranks = docid_ranks
-        self.meta, self._files = open_postings(segment)
+        self.meta, self.files = open_postings(segment)
         self.window, self.documents = self.meta.window, segment.documents
 
     @cached_property
@@ -96,7 +96,7 @@ class PostingsSearcher:
         room = max(k, min(2 * k, self.documents)) + SLACK
         share = -(-len(queries) // max(1, threads))
         together = max(1, min(_TOGETHER, share, _KEYS // room))
-        groups = [self._packed(queries[start : start + together]) for start in range(0, len(queries), together)]
+        groups = [self.packed(queries[start : start + together]) for start in range(0, len(queries), together)]
 
         def search(group: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
             if not compiled or (allowed is not None and self._few(allowed)):
@@ -133,7 +133,7 @@ class PostingsSearcher:
             return self._segment.forward.scores(allowed.rows, terms, weights)
         sums = np.zeros(self.documents, np.int64)
         for w, first in enumerate(range(0, self.documents, self.window)):
-            _add_window(self._files, w, terms, weights, sums[first : first + self.window])
+            _add_window(self.files, w, terms, weights, sums[first : first + self.window])
         return sums if allowed is None else sums[allowed.rows]
 
     def _search(
@@ -143,7 +143,7 @@ class PostingsSearcher:
         mask = _ALL if allowed is None else allowed.mask
         count = len(queries.starts) - 1
         keys, counts = np.empty((count, room), np.int64), np.zeros(count, np.int64)
-        self._kernels.search(self._files, self.window, self.documents, queries, ranks, mask, k, keys, counts)
+        self._kernels.search(self.files, self.window, self.documents, queries, ranks, mask, k, keys, counts)
         rows_of = self._rows_by_docid if by_docid else None
         return [_ranked(keys[q, :found], k, rows_of) for q, found in enumerate(counts.tolist())]
 
@@ -173,7 +173,7 @@ class PostingsSearcher:
             allowed: the rows to search.
         """
         if (allowed is not None and self._few(allowed)) or not pays(len(queries) * self.documents):
-            return self._plain_sums(self._packed(queries), others, unit, slacks, k, allowed)
+            return self._plain_sums(self.packed(queries), others, unit, slacks, k, allowed)
         room, count = min(4 * k, self.documents) + _SPARE, len(queries)
         rows, sums = np.empty((count, room), np.int32), np.empty((count, room), np.int32)
         kept = Kept(rows, sums, np.empty((count, room), np.float32))
@@ -197,12 +197,12 @@ class PostingsSearcher:
         """Fill ``kept``, window by window; returns the number of rows of each query, -1 where there was no room."""
         count = len(queries)
         shares = [slice(start, start + -(-count // threads)) for start in range(0, count, -(-count // threads))]
-        groups = [self._packed(queries[share]) for share in shares]
+        groups = [self.packed(queries[share]) for share in shares]
         counts, floors = np.zeros(count, np.int64), np.full(count, -np.inf)
 
         def one(share: slice, group: Queries, w: int, scores: np.ndarray) -> None:
             own = Kept(kept.rows[share], kept.sums[share], kept.totals[share])
-            fixed = (w, self._files, self.window, self.documents, group, unit)
+            fixed = (w, self.files, self.window, self.documents, group, unit)
             self._kernels.search_sum(*fixed, scores[share], k, slacks[share], own, counts[share], floors[share])
 
         with ThreadPoolExecutor(len(groups)) as pool:  # starts threads when they get work
@@ -225,8 +225,8 @@ class PostingsSearcher:
             found.append(_within(rows, sums, other + sums.astype(np.float32) * np.float32(unit), k, slack))
         return found
 
-    def _packed(self, queries: Sequence[dict[str, int]]) -> Queries:
-        """The queries' terms that the index has, one query after the other. Weights are checked together."""
+    def packed(self, queries: Sequence[dict[str, int]]) -> Queries:
+        """The queries' terms that the index has, one query after the other; raises as :meth:`top` for their weights."""
         lengths = [len(query) for query in queries]
         weights = np.fromiter((w for query in queries for w in query.values()), np.float64, sum(lengths))
         if not ((weights >= 1) & (weights == np.rint(weights))).all():

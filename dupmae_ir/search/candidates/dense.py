@@ -37,13 +37,9 @@ _MULTIPLIED = 512
 
 @dataclass(frozen=True)
 class DenseSummary:
-    """The kind of a dense index, whether its lists can be certified, and its search effort with the reason for it."""
+    """The kind of a dense index, and its segments if there are several."""
 
     kind: str
-    exact: bool
-    nprobe: int | None = None
-    ef_search: int | None = None
-    reason: str | None = None
     segments: int | None = None
 
 
@@ -51,12 +47,10 @@ class DenseIndex:
     """A flat inner-product index: ``index`` searches as faiss's ``IndexFlatIP`` of the (n, d) float32 ``vectors``."""
 
     kind = FLAT
-    certifies = True  #: whether its lists can be certified exact
 
     def __init__(self, index: Any, vectors: np.ndarray) -> None:
         self.index = index
         self.vectors = vectors
-        self.flat = index  #: the flat index, also where candidates come from another
 
     @cached_property
     def longest(self) -> float:
@@ -67,7 +61,7 @@ class DenseIndex:
 
     def summary(self) -> DenseSummary:
         """For the summary of a run."""
-        return DenseSummary(self.kind, self.certifies)
+        return DenseSummary(self.kind)
 
     def queries(self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None) -> DensePart:
         """The dense part of a search for (q, d) float32 query vectors; ``allowed``: the rows to search, (n,) bool."""
@@ -130,12 +124,12 @@ class DensePart:
         """(q, count) float32 scores and rows, best first, of (q, d) queries."""
         if self.allowed is None:
             with as_product(len(queries)):
-                scores, rows = self.dense.flat.search(queries, count)
+                scores, rows = self.dense.index.search(queries, count)
         elif self.copies(len(queries)):
             vectors = self.dense.vectors
             scores, rows = best_products(queries, ((b, vectors[b]) for b in self.allowed.blocks(_BLOCK)), count)
         else:
-            scores, rows = self.dense.flat.search(queries, count, params=selected(self.allowed))
+            scores, rows = self.dense.index.search(queries, count, params=selected(self.allowed))
         return scores, rows
 
     def copies(self, queries: int) -> bool:
@@ -183,18 +177,13 @@ def as_product(queries: int) -> Iterator[None]:
         faiss.cvar.distance_compute_blas_threshold = before
 
 
-def selector(allowed: RowSet) -> Any:
-    """A faiss selector of the allowed rows."""
-    import faiss
-
-    return faiss.IDSelectorBitmap(allowed.bits)  # type: ignore[call-arg, arg-type]  # faiss's stub is wrong
-
-
 def selected(allowed: RowSet) -> Any:
     """faiss's search parameters for a search of the allowed rows only."""
     import faiss
 
-    return faiss.SearchParameters(sel=selector(allowed))  # type: ignore[call-arg]
+    # faiss's stubs are wrong
+    selector = faiss.IDSelectorBitmap(allowed.bits)  # type: ignore[call-arg, arg-type]
+    return faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]
 
 
 def best_products(

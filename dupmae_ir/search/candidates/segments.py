@@ -95,11 +95,6 @@ class SegmentedDense:
         """The kind of index."""
         return self.segments[0].kind
 
-    @property
-    def certifies(self) -> bool:
-        """Whether its lists can be certified exact."""
-        return all(segment.certifies for segment in self.segments)
-
     def summary(self) -> DenseSummary:
         """For the summary of a run, as the first segment."""
         count = len(self.segments)

@@ -2,9 +2,10 @@
 
 A deep list of one part contains few of the other part's documents, so :mod:`dupmae_ir.search.exact.certified_topk`
 scores several times k documents exactly. With postings it is cheaper to score *all* documents: window by window, a
-product with the vectors, or with their ``sq8`` codes, gives the dense scores of all queries, the postings add their
-impacts, and documents that can be among the k best are kept. These sums are float32 with a known error bound. Documents
-within that bound of the k-th are scored again exactly: integers for impacts, float64 for vectors.
+product with the vectors gives the dense scores of all queries, the postings add their impacts, and documents that can
+be among the k best are kept. These sums are float32 with a known error bound. Documents within that bound of the k-th
+are scored again exactly: integers for impacts, float64 for vectors. With codes of the rotated vectors
+(:mod:`dupmae_ir.search.candidates.rotated_dense`) most documents are excluded before their vectors are read.
 
 A document that was not kept has a score below the k-th, so every list is certified.
 
@@ -24,6 +25,7 @@ import numpy as np
 from dupmae_ir.device import blas_threads
 from dupmae_ir.search.candidates.dense import DensePart, inner_products
 from dupmae_ir.search.candidates.impact import ImpactPart
+from dupmae_ir.search.candidates.rotated_dense import Impacts, RotatedPart
 from dupmae_ir.search.exact.certified_topk import Outcome
 from dupmae_ir.search.exact.hits import best_positions
 
@@ -52,9 +54,13 @@ def scanned_top(
     unit = weights[1] / impact.unit
     slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
     count = min(k + any(e is not None for e in excluded), dense.documents)
-    products = partial(dense.products, np.ascontiguousarray(np.float32(weights[0]) * dense.vectors))
-    with blas_threads(threads):
-        best = postings.best_sums(impact.terms(), products, unit, slacks, count, threads, dense.allowed)
+    if isinstance(dense, RotatedPart) and dense.excludes(len(slacks), postings.window):
+        impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
+        best = dense.best_sums(weights[0], count, threads, impacts, slacks)
+    else:
+        products = partial(dense.products, np.ascontiguousarray(np.float32(weights[0]) * dense.vectors))
+        with blas_threads(threads):
+            best = postings.best_sums(impact.terms(), products, unit, slacks, count, threads, dense.allowed)
     return [
         None if sums is None else _rescored(dense, impact, query, sums, weights, ranks, k, excluded[query])
         for query, sums in enumerate(best)

@@ -179,7 +179,7 @@ class Ranker:
             or settings.max_depth
         ):
             return None
-        if dense is not None and (hits > MOST_HITS or not self.index.dense(settings).certifies):
+        if dense is not None and hits > MOST_HITS:
             return None
         return in_segments(dense, impact, excluded, hits, self._segment_pass)
 

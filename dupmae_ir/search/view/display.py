@@ -90,14 +90,9 @@ def _exact(searched: Searched, name: str = "certified exact") -> str:
 
 
 def _approximate(searched: Searched) -> str | None:
-    """The reason why nothing is certified; None for a dense index that certifies."""
-    server, dense = searched.server, searched.dense_index
-    if server and not server.exact:
-        return f"the lists of {server.server} are approximate"
-    if not dense or dense.exact:
-        return None
-    flag, effort = ("nprobe", dense.nprobe) if dense.nprobe is not None else ("ef-search", dense.ef_search)
-    return f"{dense.kind} is approximate, --{flag} {effort} ({dense.reason})"
+    """The reason why nothing is certified; None for an index that certifies."""
+    server = searched.server
+    return f"the lists of {server.server} are approximate" if server and not server.exact else None
 
 
 def hit_lines(answer: QueryAnswer) -> list[str]:
