@@ -55,7 +55,7 @@ class Claim:
 
     ``sense``: ``>=`` when more is better, ``<=`` when less is. ``unit`` follows the figure: ``x``, ``%``, `` bytes``.
     ``gate``: what was found equal before anything was timed. ``note``: what bounds a figure that falls short.
-    ``round``: which table of goals: 1 against the plain peers, 2 against the optimised ones.
+    ``round``: which table of goals: 1 against the plain peers, 2 against the optimised ones, 3 exact search at scale.
     """
 
     row: int

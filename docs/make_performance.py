@@ -164,6 +164,7 @@ if __name__ == "__main__":
         "key": lambda: key(found),
         "summary": lambda: summary(found, 1),
         "second": lambda: summary(found, 2),
+        "third": lambda: summary(found, 3),
         "engines": lambda: engines(found),
         "details": lambda: details(found),
         "servers": lambda: servers(found),
