@@ -162,7 +162,7 @@ def _complain(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-SILENCE = 4.0
+SILENCE = 3.0
 """Seconds without output after which a job says that it goes on."""
 _last_shown = [0.0]  # when, by the monotonic clock
 

@@ -152,8 +152,8 @@ class TopicalBatches:
     def __init__(self, docids: Sequence[str], batch_size: int, group_size: int = 1, seed: int = 0) -> None:
         if not 1 <= group_size <= batch_size <= len(docids):
             raise UsageError(
-                f"group size {group_size}, batch size {batch_size} and {len(docids)} pairs do not fit: each must be "
-                "at least 1 and at most the next"
+                f"`group_size` {group_size}, `batch_size` {batch_size} and {len(docids)} pairs do not fit: each must "
+                "be at least 1 and at most the next"
             )
         self.docids, self.batch_size, self.group_size, self.seed = docids, batch_size, group_size, seed
 

@@ -171,7 +171,7 @@ def test_an_output_of_unknown_origin_is_not_overwritten(folder, capsys):
     [
         (("--cap", "x"), "expected KIND=N"),
         (("--cap", "nope=3"), "kinds here: x"),
-        (("--batch-size", "500"), "do not fit"),
+        (("--batch-size", "500"), "--batch-size 500 and"),
         (("--model", "/nowhere"), "no such model folder"),
         (("--epochs", "0"), "--epochs"),
         (("--learning-rate", "-1"), "--learning-rate"),
