@@ -2,90 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from support.model_families import TEXTS, gemma3, qwen3
 
 from dupmae_ir.errors import CheckpointError, HeadMissing
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.loading import load_model
-
-TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list tree graph " * 6, "", "the dog"]
-SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 4}
-SIZES |= {"num_key_value_heads": 2, "max_position_embeddings": 64}
-IDENTITY = "torch.nn.modules.linear.Identity"
-
-
-def tokenizer(folder, start, end):
-    """A byte-level tokenizer that pads on the left."""
-    from transformers import PreTrainedTokenizerFast
-
-    special = [token for token in (start, end, "<pad>", "<image>") if token]
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet))
-    backend.add_special_tokens(special)
-    ids = [(token, backend.token_to_id(token)) for token in special]
-    template = f"{start} $A {end}".strip()
-    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=ids)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token=end, bos_token=start or None, padding_side="left"
-    )
-    fast.save_pretrained(folder)
-    return len(fast)
-
-
-def write(folder, modules, settings, pooling):
-    types = [("", "Transformer"), *((f"{i}_{name}", name) for i, name in enumerate(modules, 1))]
-    listed = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for i, (path, name) in enumerate(types)
-    ]
-    (folder / "modules.json").write_text(json.dumps(listed))
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32, "do_lower_case": False}))
-    for path, name in types[1:]:
-        (folder / path).mkdir()
-        if name == "Pooling":
-            (folder / path / "config.json").write_text(json.dumps({"word_embedding_dimension": 16, **pooling}))
-    return folder
-
-
-def qwen3(folder):
-    """Qwen3-Embedding: causal, the last token, an instruction before queries, more embeddings than tokens."""
-    from transformers import Qwen3Config, Qwen3Model
-
-    folder.mkdir()
-    size = tokenizer(folder, "", "<|endoftext|>") + 200
-    Qwen3Model(Qwen3Config(vocab_size=size, **SIZES)).save_pretrained(folder)
-    prompts = {"query": "Instruct: Given a query, retrieve passages\nQuery:", "document": ""}
-    settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    last = {"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False, "include_prompt": True}
-    return write(folder, ["Pooling", "Normalize"], settings, last)
-
-
-def gemma3(folder):
-    """EmbeddingGemma: bidirectional with a sliding window, the mean, two Dense layers, a token without embedding."""
-    from transformers import Gemma3TextConfig, Gemma3TextModel
-
-    folder.mkdir()
-    size = tokenizer(folder, "<bos>", "<eos>") - 1
-    config = Gemma3TextConfig(
-        vocab_size=size, sliding_window=9, use_bidirectional_attention=True, query_pre_attn_scalar=4, **SIZES
-    )
-    Gemma3TextModel(config).save_pretrained(folder)
-    prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}
-    write(folder, ["Pooling", "Dense", "Dense", "Normalize"], {"prompts": prompts}, {"pooling_mode_mean_tokens": True})
-    for path, rows, columns in (("2_Dense", 24, 16), ("3_Dense", 16, 24)):
-        layer = {"in_features": columns, "out_features": rows, "bias": False, "activation_function": IDENTITY}
-        (folder / path / "config.json").write_text(json.dumps(layer))
-        save_file({"linear.weight": torch.randn(rows, columns)}, folder / path / "model.safetensors")
-    return folder
 
 
 @pytest.fixture(params=[qwen3, gemma3])

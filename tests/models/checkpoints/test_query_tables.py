@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.encode_runs import corpus_and_more
-from support.tiny_models import tiny_config, tiny_tokenizer
+from support.model_families import masked_lm, router
 
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.errors import CheckpointError, UsageError
@@ -23,59 +23,6 @@ from dupmae_ir.models.inference.one_query import LazyTextEncoder
 from dupmae_ir.search.__main__ import main as search
 
 TEXTS = ["the quick brown fox jumps over the lazy dog the the", "cat", "heap queue sorts list tree graph " * 3, ""]
-LIBRARY = "sentence_transformers.sparse_encoder.models"
-
-
-def masked_lm(folder):
-    from transformers import BertForMaskedLM
-
-    torch.manual_seed(0)
-    BertForMaskedLM(tiny_config()).save_pretrained(folder)
-    save_tokenizer(folder)
-    return tiny_tokenizer()
-
-
-def save_tokenizer(folder):
-    """BERT's, as in the released folders."""
-    tiny_tokenizer().save_pretrained(folder)
-    path = folder / "tokenizer_config.json"
-    bert = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": False}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **bert}))
-
-
-def router(folder, *, subfolder="", activation="log1p_relu", table=None, settings=None):
-    """The released layout: the masked LM in the folder itself or in ``subfolder``, and a table for queries."""
-    folder.mkdir()
-    document, query, pooling = folder / subfolder, "query_0_SparseStaticEmbedding", "document_1_SpladePooling"
-    tokenizer = masked_lm(document)
-    types = {query: "SparseStaticEmbedding", subfolder: "MLMTransformer", pooling: "SpladePooling"}
-    structure = {"query": [query], "document": [subfolder, pooling]}
-    files = {
-        "modules.json": [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}],
-        "router_config.json": {
-            "types": {key: f"{LIBRARY}.{name}" for key, name in types.items()},
-            "structure": structure,
-            "parameters": {"default_route": "document", "allow_empty_key": True},
-        },
-        "config_sentence_transformers.json": {"model_type": "SparseEncoder", **(settings or {})},
-        f"{subfolder or '.'}/sentence_bert_config.json": {"max_seq_length": 64, "do_lower_case": False},
-        f"{query}/config.json": {"frozen": False} if table is None else {"path": table, "frozen": True},
-        f"{pooling}/config.json": {"pooling_strategy": "max", "activation_function": activation},
-    }
-    (folder / query).mkdir()
-    (folder / pooling).mkdir()
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content))
-    save_tokenizer(folder / query)
-    weights = torch.rand(len(tokenizer)) + 0.1
-    if table is None:
-        save_file({"weight": weights}, folder / query / "model.safetensors")
-    else:
-        idf = {token: float(weights[i]) for token, i in tokenizer.get_vocab().items()}
-        (folder / query / table).write_text(json.dumps(idf))
-    return folder
-
-
 CASES = {
     "in the folder": {},
     "in a subfolder, log1p": {"subfolder": "document_0_MLMTransformer", "activation": "relu"},

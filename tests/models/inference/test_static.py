@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 from support.encode_runs import corpus_and_more
+from support.model_families import model2vec
 from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.encode.__main__ import main as encode
@@ -22,18 +23,6 @@ from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_tr
 from dupmae_ir.search.__main__ import main as search
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "zebra cat", "heap queue sorts " * 300, "", "the dog"]
-
-
-def model2vec(folder, normalize=True, quantised=False, **config):
-    m2v = pytest.importorskip("model2vec")
-    rng, tokenizer = np.random.default_rng(0), tiny_tokenizer()._tokenizer
-    vectors, more = rng.standard_normal((29, 8)).astype(np.float32), {}
-    if quantised:
-        more = {"token_mapping": rng.integers(0, 9, 29), "weights": rng.random(29).astype(np.float32)}
-        vectors = vectors[:9]
-    config = {"model_type": "model2vec", **config}
-    m2v.StaticModel(vectors, tokenizer, config, normalize=normalize, **more).save_pretrained(folder)
-    return folder
 
 
 def static_embedding(folder, normalize=True):
