@@ -41,7 +41,8 @@ LANGUAGES = {
 """Code -> name. The name in lower case is that of Snowball's algorithm, where there is one."""
 SYLLABLES = 3
 """Characters of a term in scripts without blanks and with vowel signs."""
-_SYLLABLES_PER_WORD = 5
+_TERMS_PER_WORD = {"th": 5, "zh": 2, "ja": 2}
+"""About how many terms a word has where texts are cut into pieces: a Chinese text has 2.1 for each English stem."""
 _CJK, _SYLLABIC = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}", r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _APOSTROPHES = "'\u2019"
 _ELIDING = ("ca", "fr", "it")  # l'eau, dell'acqua
@@ -120,7 +121,7 @@ class Analyzer:
     def __init__(self, language: str = ENGLISH, with_parts: bool = True) -> None:
         check_language(language)
         self.language, self.with_parts = language, with_parts
-        self.terms_per_word = _SYLLABLES_PER_WORD if language == "th" else 1  #: about how many terms a word has
+        self.terms_per_word = _TERMS_PER_WORD.get(language, 1)
         self.terms: Callable[[str], list[str]] = stems_and_parts if with_parts else stems
         self.spans: Callable[[str], Spans] = partial(stem_spans, with_parts=with_parts)
         if language != ENGLISH:

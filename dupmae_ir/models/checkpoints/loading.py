@@ -69,8 +69,8 @@ _ARCHIVES = (".gz", ".tgz", ".tar", ".zip")
 LOADING = threading.RLock()
 """Held while a model is loaded."""
 # Parts of the weights' names.
-_HEADS = ("cls.predictions.transform", "vocab_transform", "lm_head.dense", "generator_predictions")
-_TIED = ("cls.predictions", "vocab_layer_norm", "vocab_projector", "lm_head", "generator_lm_head")
+_HEADS = ("cls.predictions.transform", "vocab_transform", "head.dense", "generator_predictions")
+_TIED = ("cls.predictions", "vocab_layer_norm", "vocab_projector", "lm_head", "head.norm", "decoder.bias")
 
 
 @contextmanager

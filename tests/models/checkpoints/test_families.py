@@ -8,9 +8,9 @@ import torch
 import transformers
 from support.tiny_models import tiny_tokenizer
 
-from dupmae_ir.errors import CheckpointError
+from dupmae_ir.errors import CheckpointError, HeadMissing
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.heads.masked_lm import excluded_ids, longest, position_rows
+from dupmae_ir.models.heads.masked_lm import encoder_of, excluded_ids, longest, position_rows
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "", "heap queue sorts list " * 5]
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
@@ -55,6 +55,22 @@ def test_both_parts_are_the_models_own(tmp_path, name):
         expected[excluded_ids(tokenizer).terms] = 0
         np.testing.assert_allclose(found.ot[row].toarray()[0], expected, rtol=2e-4, atol=2e-4)
     assert found.ot.nnz
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_encoder_without_a_head_has_its_dense_part(tmp_path, name):
+    """As most sentence encoders are saved (gte-modernbert-base, all-mpnet-base)."""
+    encoder, tokenizer = encoder_of(model(name)), tiny_tokenizer()
+    encoder.config.architectures = [name.replace("ForMaskedLM", "Model")]
+    encoder.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    found = load_encoder(str(tmp_path), parts=("cls",)).encode_documents(TEXTS).cls
+    for row, text in enumerate(TEXTS):
+        with torch.inference_mode():
+            states = encoder(**tokenizer(text, return_token_type_ids=False, return_tensors="pt")).last_hidden_state
+        np.testing.assert_allclose(found[row], states[0, 0], atol=2e-4)
+    with pytest.raises(HeadMissing, match="no trained masked-LM head"):
+        load_encoder(str(tmp_path))
 
 
 @pytest.mark.parametrize(("name", "reserved"), CLASSES.items())
