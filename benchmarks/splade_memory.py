@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import harness
 import numpy as np
 
 from dupmae_ir.console import table
@@ -78,7 +79,7 @@ def encode(form: str, folder: str, texts: list[str], out: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.arguments(__doc__, repeats=1)
     parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--form", choices=FORMS, help=argparse.SUPPRESS)
@@ -104,9 +105,13 @@ def main() -> int:
     rows = [
         [form, *(f"{size / 2**30:.2f} GiB" for size in sizes)] for form, *sizes in zip(FORMS, peaks, rises, strict=True)
     ]
-    print(table(rows, ["encoder", "peak of the process", "rise while encoding"]))
+    header = ["encoder", "peak of the process", "rise while encoding"]
+    print(table(rows, header))
     print(f"ratios {peaks[0] / peaks[1]:.2f}, {rises[0] / rises[1]:.1f}; largest difference of a weight {largest:.1e}")
-    return int(not largest < 1e-4)
+    if not largest < 1e-4:
+        return 1
+    harness.report("splade_memory", [], {}, args, {"table": {"header": header, "rows": rows}})
+    return 0
 
 
 if __name__ == "__main__":

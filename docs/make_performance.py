@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance.md, docs/serving.md and benchmarks/archive.md from benchmarks/results.
+"""Write the tables of :data:`PAGES` from benchmarks/results.
 
 With --check, exit 1 when one is out of date.
 """
@@ -17,7 +17,10 @@ from harness import PICTURES, RESULTS, Claim, figure
 
 from dupmae_ir.tables import markdown
 
-PAGES = tuple(ROOT / name for name in ("docs/performance.md", "docs/serving.md", "benchmarks/archive.md"))
+PAGES = tuple(
+    ROOT / name
+    for name in ("docs/performance.md", "docs/serving.md", "docs/models.md", "docs/splade.md", "benchmarks/archive.md")
+)
 
 Record = dict[str, Any]
 
@@ -75,6 +78,20 @@ def key(found: Sequence[Record]) -> str:
 
 def _claims(found: Sequence[Record]) -> Iterator[tuple[Claim, Record]]:
     return ((Claim(**c), record) for record in found for c in record["claims"])
+
+
+def of_models(found: Sequence[Record], benchmark: str) -> str:
+    """Markdown: the claims of a benchmark of other models, or its table, and where they were measured."""
+    parts = []
+    for record in found:
+        if record["name"].startswith(benchmark):
+            claims = [Claim(**c) for c in record["claims"]]
+            header, rows = ["what", "ours", "against", "figure"], [[c.what, c.ours, c.peer, figure(c)] for c in claims]
+            kept = record["details"]["table"]
+            table = markdown(header, rows) if rows else markdown(kept["header"], kept["rows"])
+            machine = record["machine"]
+            parts += [table, f"`{record['command']}`, {record['date']}, {machine['cpu']}, {machine['cores']} cores."]
+    return "\n\n".join(parts) or f"Not measured yet: `python benchmarks/{benchmark}.py`."
 
 
 def engines(found: Sequence[Record]) -> str:
@@ -168,5 +185,7 @@ if __name__ == "__main__":
         "engines": lambda: engines(found),
         "details": lambda: details(found),
         "servers": lambda: servers(found),
+        "models_speed": lambda: of_models(found, "models_speed"),
+        "splade_memory": lambda: of_models(found, "splade_memory"),
     }
     write_or_check(PAGES, parts, "benchmarks/results")
