@@ -238,7 +238,7 @@ def main() -> None:
         "lengths": lengths,
         "missing": variants.missing,
     }
-    name = f"models_speed_{args.shape}{'_long' * (args.join > 1)}"
+    name = f"models_speed{'_base' * (args.shape == 'base')}{'_long' * (args.join > 1)}"
     harness.report(name, claims, wall | {f"{n}, processor": s for n, s in used.items()}, args, details)
 
 

@@ -6,7 +6,10 @@ import pytest
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.models.analyzer import stem_spans, stems_and_parts
+from dupmae_ir.models.checkpoints.model_config import read_config
+from dupmae_ir.models.heads.lexical import Lexicon
 from dupmae_ir.models.languages import LANGUAGES, OTHER, Analyzer, detect, is_letter
+from dupmae_ir.models.names import embedded_folder
 
 TEXTS = {
     "en": "The boiler shows an error if there is no water in the pipe, and it does not start again.",
@@ -104,3 +107,14 @@ def test_an_unknown_language_is_refused_and_letters_are_no_words():
     with pytest.raises(UsageError, match=r"`language` must be auto or one of ar, .*got 'dee'\. Did you mean 'de'\?"):
         Analyzer("dee")
     assert [is_letter(text) for text in ("а", "", "水", "ab")] == [True, True, False, False]
+
+
+def test_a_chinese_text_is_half_as_long_as_its_pairs():
+    """At twice the average number of stems a pair that occurs once has the weight of an average text, 1 / (1 + k1)."""
+    folder = embedded_folder()
+    settings = read_config(folder).lexical
+    lexicon = Lexicon.load_words(folder / "lexicon.safetensors", settings, "zh")
+    text = "".join(chr(0x4E00 + n) for n in range(2 * settings.average_stems + 1))
+    weights = set(lexicon.document("", text, []).values())
+    assert round(settings.document_scale / (1 + settings.k1)) / settings.document_scale in weights
+    assert len(weights) <= 2  # of two pairs in one bucket
