@@ -1,10 +1,12 @@
 """Exact search of real passages that does not read every vector, against the same search without codes.
 
-    python benchmarks/exact_scale.py --data DATA --work FOLDER [--size 100000 1000000] [--before CHECKOUT]
+    python benchmarks/exact_scale.py --data DATA --work FOLDER [--size 100000 1000000] [--before CHECKOUT] [--parts N]
 
 The passages are windows of 30 words of DATA/pretrain, shuffled; they are encoded by the embedded model in parts of
-100,000 into --work, once, and the indexes of all sizes are made of these. Queries are the questions of DATA/pairs/dev.
-They are encoded beforehand, so search alone is timed: one query at a time, on one thread, in processes that take turns.
+100,000 into --work, once, and the indexes of all sizes are made of these. With --parts N no more than N are encoded;
+larger collections are drawn from them, and labelled so: vectors with noise, beside the impacts of other passages.
+Queries are the questions of DATA/pairs/dev. They are encoded beforehand, so search alone is timed: one query at a time,
+on one thread, in processes that take turns.
 
   rotated        this code, with the codes of rotated vectors
   flat           this code, all vectors
@@ -38,6 +40,8 @@ PART = 100_000
 WORDS, STEP, SHORTEST = 30, 28, 8
 FILTERS = {"1 % of the documents": 0.01, "10 %": 0.1, "50 %": 0.5}
 DELETED = 0.05
+NOISE, SHIFT = 0.5, 7919
+"""Length of the noise of a drawn vector against its own, and by how many rows its impacts are moved."""
 OWN = ("segments", "deleted", "manifest_sha256", "origin")
 """What the manifest of a new index has of its own."""
 
@@ -89,16 +93,22 @@ def joined(parts: list[Path], target: Path, rows: slice) -> Path:
     with mock.patch("dupmae_ir.pyserini.installed", return_value=False):
         builder = IndexBuilder(target, dim=first.dim, terms=first.terms, scale=first.scale, postings=True)
     with builder:
-        for number, segment in enumerate(segments):
-            here = range(segment.documents)[max(0, rows.start - PART * number) : max(0, rows.stop - PART * number)]
-            if not len(here):
+        for number in range(-(-rows.stop // PART)):
+            segment, drawn = segments[number % len(segments)], number // len(segments)
+            here = slice(max(0, rows.start - PART * number), min(PART, rows.stop - PART * number))
+            if here.start >= here.stop:
                 continue
-            forward, indptr = segment.forward, segment.forward.indptr
-            some = slice(int(indptr[here.start]), int(indptr[here.stop]))
-            csr = (forward.impacts[some], forward.terms[some], indptr[here.start : here.stop + 1] - some.start)
-            impacts = sp.csr_matrix(csr, shape=(len(here), len(segment.terms)))
-            docids = segment.docids[here.start : here.stop]
-            builder.add_impacts(docids, segment.vectors[here.start : here.stop], impacts)
+            csr = (segment.forward.impacts, segment.forward.terms, segment.forward.indptr)
+            impacts = sp.csr_matrix(csr, shape=(segment.documents, len(segment.terms)))
+            vectors = np.array(segment.vectors[here])
+            if drawn:
+                impacts = impacts[np.roll(np.arange(PART), SHIFT * drawn)]
+                noise = np.random.default_rng(number).standard_normal(vectors.shape, dtype=np.float32)
+                lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+                vectors += NOISE * lengths / np.sqrt(vectors.shape[1]) * noise
+                vectors *= lengths / np.linalg.norm(vectors, axis=1, keepdims=True)
+            docids = [str(PART * number + row) for row in range(here.start, here.stop)]
+            builder.add_impacts(docids, vectors, impacts[here])
         builder.finish({name: value for name, value in meta.items() if name not in OWN})
     segment = Index.open(target).only_segment
     if not segment.has_part(rotated.PART):
@@ -214,8 +224,8 @@ def measured(args: argparse.Namespace, size: int, turns: Turns) -> None:
     from dupmae_ir.index.changes.changes import run_delete
     from dupmae_ir.index.config import DeleteConfig
 
-    parts = encoded(args.data, args.work, -(-size // PART))
-    whole = joined(parts, args.work / f"whole-{size}", slice(0, size))
+    parts = encoded(args.data, args.work, min(args.parts, -(-size // PART)))
+    whole = joined(parts, args.work / f"whole-{size}-{len(parts)}", slice(0, size))
     queries = questions(args.data, args.queries, args.work / "queries.json")
     checkouts = {"rotated": (ROOT, "rotated"), "flat": (ROOT, "flat"), "faiss": (ROOT, "faiss")}
     if args.before:
@@ -224,15 +234,15 @@ def measured(args: argparse.Namespace, size: int, turns: Turns) -> None:
         subprocess.run(words, env={**os.environ, "PYTHONPATH": str(args.before)}, cwd=args.before, check=True)
     ask = {name: Asked(checkout, [whole], kind, queries) for name, (checkout, kind) in checkouts.items()}
     exact = [name for name in ask if name != "faiss"]
+    of = passages(size, args.parts)
     for k in (10, 1000):
-        what, arguments = f"hybrid top {k:,}, {size:,} passages", ("hybrid", k)
+        what, arguments = f"hybrid top {k:,}, {of}", ("hybrid", k)
         turns.take(what, {name: (ask[name], arguments) for name in exact}, args.repeats, same=True)
-    what = f"dense top 10, {size:,} passages"
-    turns.take(what, {name: (ask[name], ("dense", 10)) for name in ask}, args.repeats, same=True)
+    turns.take(f"dense top 10, {of}", {name: (ask[name], ("dense", 10)) for name in ask}, args.repeats, same=True)
     for name in (*exact[1:], "faiss"):
         ask.pop(name).close()
     cuts = [slice(size * n // 3, size * (n + 1) // 3) for n in range(3)]
-    thirds = [joined(parts, args.work / f"third-{size}-{cut.start}", cut) for cut in cuts]
+    thirds = [joined(parts, args.work / f"third-{size}-{len(parts)}-{cut.start}", cut) for cut in cuts]
     gone = np.flatnonzero(np.random.default_rng(1).random(size) < DELETED)
     for folder in thirds:
         run_delete(DeleteConfig(index=str(folder), ids=tuple(map(str, gone)), ignore_unknown=True, quiet=True))
@@ -240,12 +250,17 @@ def measured(args: argparse.Namespace, size: int, turns: Turns) -> None:
     arguments = ("hybrid", 10)
     ways = {"all, one segment": (ask["rotated"], arguments), "three segments, 5 % deleted": (segments, arguments)}
     ways |= {name: (ask["rotated"], (*arguments, share)) for name, share in FILTERS.items()}
-    turns.take(f"filters, hybrid top 10, {size:,} passages", ways, args.repeats, same=False)
+    turns.take(f"filters, hybrid top 10, {of}", ways, args.repeats, same=False)
     for each in (ask["rotated"], segments):
         each.close()
 
 
-def claims(turns: Turns, sizes: list[int], before: bool) -> list[Any]:
+def passages(size: int, parts: int) -> str:
+    """What a collection is called."""
+    return f"{size:,} passages" + (f", drawn from {PART * parts:,}" if size > PART * parts else "")
+
+
+def claims(turns: Turns, sizes: list[str], before: bool) -> list[Any]:
     import harness
 
     gate = "rotated, flat and the code before give the same documents and scores, to the last bit, all certified"
@@ -256,16 +271,16 @@ def claims(turns: Turns, sizes: list[int], before: bool) -> list[Any]:
         value = harness.speedup(turns.wall, *(pair if sense == ">=" else pair[::-1]))
         found.append(harness.Claim(row, what, ours, peer, value, goal, sense, gate=gate, round=3))
 
-    for size in sizes:
+    for of in sizes:
         flat, sq8 = ("before flat", "before sq8") if before else ("flat", None)
-        what = f"hybrid top 10, {size:,} passages"
+        what = f"hybrid top 10, {of}"
         claim(1, what, "rotated", flat, 15)
         if sq8:
             claim(1, what, "rotated", sq8, 4)
-            what = f"hybrid top 1,000, {size:,} passages"
+            what = f"hybrid top 1,000, {of}"
             claim(3, what, "rotated", min((flat, sq8), key=lambda n: np.median(turns.wall[f"{what}: {n}"])), 2)
-        claim(4, f"dense top 10, {size:,} passages", "rotated", "faiss", 4)
-        what = f"filters, hybrid top 10, {size:,} passages"
+        claim(4, f"dense top 10, {of}", "rotated", "faiss", 4)
+        what = f"filters, hybrid top 10, {of}"
         for name in (*FILTERS, "three segments, 5 % deleted"):
             claim(6, what, name, "all, one segment", 1.5, "<=")
     return found
@@ -278,6 +293,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data sets")
     parser.add_argument("--work", type=Path, default=Path("runs/exact_scale"), help="where indexes are made and kept")
     parser.add_argument("--size", type=int, nargs="+", default=[100_000], help="passages")
+    parser.add_argument("--parts", type=int, default=10, help="most parts of 100,000 passages to encode (default: 10)")
     parser.add_argument("--queries", type=int, default=50)
     parser.add_argument("--before", type=Path, help="checkout of the commit before, to compare with")
     args = parser.parse_args()
@@ -291,7 +307,8 @@ def main() -> None:
     ]
     header = ["", "ms a query", "ms of processor", "documents scored exactly"]
     details = {"table": {"header": header, "rows": milliseconds}}
-    harness.report("exact_scale", claims(turns, args.size, bool(args.before)), turns.wall, args, details)
+    sizes = [passages(size, args.parts) for size in args.size]
+    harness.report("exact_scale", claims(turns, sizes, bool(args.before)), turns.wall, args, details)
 
 
 if __name__ == "__main__":

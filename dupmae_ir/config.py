@@ -59,7 +59,7 @@ def option(
         at_most: inclusive upper bound.
         below: exclusive upper bound.
         only_with: settings without which this one has no effect: a field that must be set (``"bm25"``), or a value it
-            must have (``"dense_index=ivf-sq8"``); ``"!bm25"`` for one that must not be set. ``"query and !bm25"`` is a
+            must have (``"fusion=interpolation"``); ``"!bm25"`` for one that must not be set. ``"query and !bm25"`` is a
             conjunction. One of several suffices. Fields that a config lacks are ignored, so a shared block may name
             fields of the configs that inherit it.
     """

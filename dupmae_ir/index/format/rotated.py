@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 PAYS = 100_000
-"""Documents from which on encode makes the codes; a search of fewer takes about a millisecond anyway."""
+"""Documents from which on encode makes the codes; all vectors of fewer are multiplied in some milliseconds."""
 PART = f"cls/{ROTATED}"
 AGAIN = "make them with dupmae-ir index dense"
 _GROUPS = 4
