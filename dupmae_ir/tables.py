@@ -18,6 +18,8 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "[": "{[}",  # at the beginning of a row it would be an argument of the \\ before
     "<": "$<$",
     ">": "$>$",
     "†": r"$^{\dagger}$",

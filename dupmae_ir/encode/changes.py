@@ -190,7 +190,7 @@ class _Change:
         """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""
         work = job.begin()
         encoder = _encoder(index, self.config)
-        paths = self._encode(work, index, encoder, plan)
+        paths = self._encode(job, work, index, encoder, plan)
         new = job.fresh("segment")
         with progress("index", collection.unit, total=plan.encoded, quiet=self.config.quiet) as bar:
             meta = build_index(
@@ -215,13 +215,14 @@ class _Change:
             )
         return new, meta["clipped"]
 
-    def _encode(self, work: Path, index: Index, encoder: Encoder, plan: _Plan) -> list[Path]:
+    def _encode(self, job: ChangeJob, work: Path, index: Index, encoder: Encoder, plan: _Plan) -> list[Path]:
         """The files of the encoded windows, in order."""
         paths = []
         separator = index.meta["encoder"]["title_separator"]
         size = (index.meta.get("settings") or {}).get("window") or WINDOW
         with progress("encode", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
             for window in windows(plan.documents(), size):
+                job.check_deadline()
                 digest = documents_digest(window)
                 path = work / f"window-{digest[:32]}.safetensors"
                 if path.exists() and read_header(path)["documents"] == digest:

@@ -15,9 +15,12 @@ refused and names the holder; after a kill at any moment the next run recovers a
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NotRequired, Self, TypedDict, cast
 
@@ -34,6 +37,8 @@ RECORD = "made.json"
 """Name of the record inside a folder."""
 COMPLETE = "already complete"
 """``status`` in the result of a job that found its output made."""
+DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)
+"""When :func:`time.monotonic` says this, a change of an index ends without having changed it."""
 
 Digests = Mapping[str, str]
 
@@ -113,8 +118,9 @@ class Job:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not self._resumable or {p.name for p in _entries(self.work)} <= {STATE}:
-            self.discard()  # nothing was done that a resumption could use
+        unused = not self._resumable or {p.name for p in _entries(self.work)} <= {STATE}
+        if unused and not self._waiting():  # nothing was done that a resumption could use
+            self.discard()
         self._stack.close()
         ours = isinstance(error, DupmaeError)  # one that says more of the full disk
         if isinstance(error, Exception) and not ours and (full := disk_full(error, self.target.parent)):
@@ -158,6 +164,11 @@ class Job:
         self.work.mkdir(parents=True)
         write_json(state, made)
         return self.work
+
+    def check_deadline(self) -> None:
+        """Raise :class:`TimeoutError` after :data:`DEADLINE`; what was done stays in the work folder."""
+        if time.monotonic() > DEADLINE.get():
+            raise TimeoutError(f"{self.target}: not changed in time")
 
     def fresh(self, name: str) -> Path:
         """A path in the work folder with nothing at it; what a killed run left there is removed."""
@@ -207,11 +218,17 @@ class Job:
 
         The record waits in the work folder until then, so that it never describes an older file.
         """
+        waiting = self._waiting()
         for record in self.work.glob(f"*{STAGED}"):
-            if (self.work / record.name.removesuffix(STAGED)).exists():
-                record.unlink()  # killed before the file was moved: it is published again
-            else:
+            if record in waiting:
                 move_into_place(record, record_path(self.target))
+            else:
+                record.unlink()  # killed before the file was moved: it is published again
+
+    def _waiting(self) -> list[Path]:
+        """The record of a file that was moved, until it is beside it."""
+        records = self.work.glob(f"*{STAGED}")
+        return [record for record in records if not (self.work / record.name.removesuffix(STAGED)).exists()]
 
     def check_replaceable(self) -> None:
         """Raise unless the existing target is an output of this command, which ``overwrite`` may replace."""

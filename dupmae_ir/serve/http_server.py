@@ -220,7 +220,7 @@ class Guard:
         observe: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
         self.app, self.loopback, self.max_bytes, self.seconds = app, loopback, max_bytes, seconds
-        self.token = token
+        self.token, self.cookie = token, cookie_value(token or "")
         self.origins = {origin.rstrip("/").lower() for origin in origins}
         self.observe = observe
 
@@ -259,17 +259,13 @@ class Guard:
         self._check_origin(scope, headers, host)
         path = scope["path"]
         preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
-        if (
-            self.token is None
-            or preflight
-            or any(path == p or (p[-1] == "/" and path.startswith(p)) for p in OPEN_PATHS)
-        ):
+        is_open = any(path == p or (p[-1] == "/" and path.startswith(p)) for p in OPEN_PATHS)
+        if self.token is None or preflight or is_open or self.allows(headers):
             return
-        if not self.allows(headers) and path == "/" and "text/html" in headers.get("accept", ""):
+        if path == "/" and "text/html" in headers.get("accept", ""):
             target = quote("/?" + scope["query_string"].decode("latin-1"), safe="")
             raise Refused(303, "sign in", {"location": f"/login?next={target}"})
-        if not self.allows(headers):
-            raise Refused(401, "a bearer token is needed", {"www-authenticate": 'Bearer realm="dupmae-ir"'})
+        raise Refused(401, "a bearer token is needed", {"www-authenticate": 'Bearer realm="dupmae-ir"'})
 
     def _check_origin(self, scope: Scope, headers: dict[str, str], host: str) -> None:
         origin = headers.get("origin")
@@ -288,7 +284,7 @@ class Guard:
             return True
         # Not http.cookies: before Python 3.11.10 its time is quadratic in a quoted value, and nobody has signed in yet.
         pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
-        return any(name == COOKIE and same(value, cookie_value(self.token)) for name, _, value in pairs)
+        return any(name == COOKIE and same(value, self.cookie) for name, _, value in pairs)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         declared = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"0")

@@ -11,6 +11,7 @@ import json
 import logging
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from dupmae_ir.errors import DupmaeError, InputError, UnknownName, UsageError
 from dupmae_ir.index.changes.changes import run_delete
 from dupmae_ir.index.config import AddConfig, ChangeResult, DeleteConfig, UpdateConfig
 from dupmae_ir.io.collections import checked_docid
+from dupmae_ir.io.jobs import DEADLINE
 from dupmae_ir.serve.api import source
 from dupmae_ir.serve.batch_handler import NotFound, Unavailable
 from dupmae_ir.serve.errors import RESPONSES, LimitExceeded
@@ -112,17 +114,22 @@ def writing_routes(service: Service) -> APIRouter:
     """Add, update and delete; only for a server that was started with ``--writable``."""
     router, writer = APIRouter(prefix="/api/indexes", tags=["changes"], responses=RESPONSES), Writer(service)
     one_at_a_time = asyncio.Lock()  # changes that wait must not keep all threads
+    seconds = service.config.request_timeout
+
+    async def change(run: Callable[..., ChangeResponse], *arguments: object) -> ChangeResponse:
+        DEADLINE.set(time.monotonic() + seconds)  # the thread gets it, too
+        async with asyncio.timeout(seconds), one_at_a_time:
+            return await asyncio.to_thread(run, *arguments)
 
     @router.post("/{index}/documents", operation_id="put_documents")
     async def put(index: Annotated[Name, Path()], request: WriteRequest) -> ChangeResponse:
-        """Add documents, or replace those with the same ids. Unchanged ones are not encoded again."""
-        async with one_at_a_time:
-            return await asyncio.to_thread(writer.put, index, request.documents, request.replace)
+        """Add documents, or replace those with the same ids. Unchanged ones are not encoded again, and after a 504
+        the same request goes on where it was."""
+        return await change(writer.put, index, request.documents, request.replace)
 
     @router.post("/{index}/delete", operation_id="delete_documents")
     async def delete(index: Annotated[Name, Path()], request: DeleteRequest) -> ChangeResponse:
         """Delete documents by their ids."""
-        async with one_at_a_time:
-            return await asyncio.to_thread(writer.delete, index, request.docids, request.ignore_unknown)
+        return await change(writer.delete, index, request.docids, request.ignore_unknown)
 
     return router

@@ -92,10 +92,26 @@ class PgVector(ServerTable):
         return bool(self._one("SELECT to_regclass(%s) IS NOT NULL", f'"{name}"')[0])
 
     def record_fields(self) -> Mapping[str, object] | None:
-        if not self.exists(RECORDS):
-            return None
-        row = self._execute(f"SELECT record FROM {RECORDS} WHERE name = %s", self.name).fetchone()
-        return cast(Mapping[str, object], row[0]) if row else None
+        return self._stored_state()[0]
+
+    def changes(self) -> int:
+        """See :class:`ServerTable`; :data:`UNKNOWN` if the table has no trigger that counts, or it is disabled."""
+        with self.errors():
+            return self._stored_state()[1]
+
+    def state(self) -> tuple[Record | None, int | None]:
+        with self.errors():
+            fields, changes = self._stored_state()
+        return (self.read_record() if fields is None else self.record_of(fields)), changes
+
+    def _stored_state(self) -> tuple[Mapping[str, object] | None, int]:
+        trigger = "tgrelid = to_regclass(%s) AND tgname = 'dupmae_ir_changes' AND tgenabled = 'A'"
+        counted = f"CASE WHEN EXISTS (SELECT FROM pg_trigger WHERE {trigger}) THEN changes ELSE {UNKNOWN} END"
+        try:
+            row = self._execute(f"SELECT record, {counted} FROM {RECORDS} WHERE name = %s", self.table, self.name)
+        except self._psycopg.errors.UndefinedTable:
+            return None, UNKNOWN
+        return cast("tuple[Mapping[str, object], int]", row.fetchone() or (None, UNKNOWN))
 
     def write_record(self, record: Record) -> None:
         with self.errors():
@@ -173,18 +189,6 @@ class PgVector(ServerTable):
         with self.errors(), self._connection.transaction():
             self._execute("SET LOCAL dupmae_ir.loading = 'on'")
             self._execute(f"DELETE FROM {self.table} WHERE docid = ANY(%s)", list(docids))
-
-    def changes(self) -> int:
-        """See :class:`ServerTable`; :data:`UNKNOWN` if the table has no trigger that counts, or it is disabled."""
-        name, always = "tgname = 'dupmae_ir_changes'", "tgenabled = 'A'"
-        trigger = f"SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND {name} AND {always}"
-        with self.errors():
-            found = self._execute(
-                f"SELECT CASE WHEN EXISTS ({trigger}) THEN changes ELSE {UNKNOWN} END FROM {RECORDS} WHERE name = %s",
-                self.table,
-                self.name,
-            ).fetchone()
-        return cast(int, found[0]) if found else UNKNOWN
 
     def finish(self, approximate: bool) -> None:
         """Analyse the table; with ``approximate``, build HNSW indexes of both columns."""

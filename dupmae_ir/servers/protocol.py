@@ -219,7 +219,15 @@ class ServerTable(ABC):
                 raise UsageError(
                     f"{self.where}: the {self.noun} {self.name} was not made by dupmae-ir; choose another `table`"
                 )
-        return None if fields is None else Record.of(fields, f"{self.where}, {self.name}")
+        return None if fields is None else self.record_of(fields)
+
+    def record_of(self, fields: Mapping[str, object]) -> Record:
+        """The load record with these stored fields."""
+        return Record.of(fields, f"{self.where}, {self.name}")
+
+    def state(self) -> tuple[Record | None, int | None]:
+        """The load record, and :meth:`changes`; in one question where the server can."""
+        return self.read_record(), self.changes()
 
     @abstractmethod
     def record_fields(self) -> Mapping[str, object] | None:

@@ -1,7 +1,9 @@
 """A server with one worker, while strangers send it in a loop what is dearest to answer.
 
 Meanwhile another client asks plain queries, each new, and for the health of the server. Both are measured in quiet
-moments between the attacks too: a plain query may take ten times as long as then, and the health a second.
+moments between the attacks too: 95 of 100 plain queries, which is what a user notices, may take ten times as long as
+the median then, and the health a second at most. The longest query is listed, and not judged: on a machine of few
+processors it says how they were shared.
 """
 
 from __future__ import annotations
@@ -18,18 +20,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dupmae_ir.__main__ import main
 from tests.campaign.records import Record, Records, markdown
 
 TITLE = "Strangers: a plain query and the health of a server while others ask for all they can"
-DOCUMENTS, STRANGERS, SLOWER, HEALTHY = 600, 4, 10.0, 1.0
+DOCUMENTS, STRANGERS, SLOWER, OFTEN, HEALTHY = 600, 4, 10.0, 0.95, 1.0
 TOKEN = "0123456789abcdef-of-the-campaign"
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [f"{a}{b}{c}" for a in ("ba", "ke", "lo", "mi", "su") for b in ("nd", "rt", "lk", "m") for c in "aeiou"]
@@ -75,6 +78,7 @@ ATTACKS: dict[str, Callable[[Stranger], object]] = {
     "cookie of 40 kB": lambda s: s.ask("GET", "/api/indexes", token="no", cookie=f'dupmae_ir="{chr(92) * 40_000}"'),
     "wrong origin": lambda s: s.ask("POST", "/api/reload", token="no", origin="http://["),
     "wrong tokens": lambda s: s.ask("GET", "/api/indexes", token="x" * 60_000),
+    "wrong cookies": lambda s: s.ask("GET", "/api/indexes", token="no", cookie="dupmae_ir=x;" * 4000),
     "page of a long text": lambda s: s.ask("GET", f"/?q=lock%20{_queries(1, 1)[0]}&hits=50"),
     "search of a long text": lambda s: s.ask("POST", "/api/search", {"query": "lock", "texts": True, "explain": True}),
     "heaviest search": lambda s: s.ask("POST", "/api/search", _heaviest()),
@@ -101,23 +105,17 @@ def run(seconds: float, seed: int, records: Records) -> None:
     random.seed(seed)
     with tempfile.TemporaryDirectory() as name, _serving(_index(Path(name))) as port:
         _measured(port, 2.0)
-        for attack, request in ATTACKS.items():
+        for attack in ATTACKS:
             quiet, _, _ = _measured(port, 3.0)
-            stop = threading.Event()
-            strangers = [threading.Thread(target=_loop, args=(request, port, stop)) for _ in range(STRANGERS)]
-            for stranger in strangers:
-                stranger.start()
-            time.sleep(0.5)
-            asked, health, failed = _measured(port, max(3.0, seconds / len(ATTACKS) - 4))
-            stop.set()
-            for stranger in strangers:
-                stranger.join(120)
+            with _strangers(attack, port):
+                asked, health, failed = _measured(port, max(3.0, seconds / len(ATTACKS) - 4))
             records.add(
                 attack=attack,
                 queries=len(asked),
                 failed=failed,
                 quiet=statistics.median(quiet),
                 median=statistics.median(asked),
+                often=float(np.quantile(asked, OFTEN)),
                 longest=max(asked),
                 health=max(health),
             )
@@ -127,16 +125,15 @@ def table(records: Sequence[Record]) -> str:
     """Times by attack, in milliseconds."""
     rows = []
     for row in records:
-        times = [f"{1000 * row[name]:.0f}" for name in ("quiet", "median", "longest", "health")]
+        times = [f"{1000 * row[name]:.0f}" for name in ("quiet", "median", "often", "longest", "health")]
         rows.append([row["attack"], row["queries"], row["failed"], *times])
-    return markdown(
-        ["attack", "plain queries", "failed", "quiet, ms", "median, ms", "longest, ms", "health at most, ms"], rows
-    )
+    measured = ["quiet, ms", "median, ms", "95 of 100, ms", "longest, ms", "health at most, ms"]
+    return markdown(["attack", "plain queries", "failed", *measured], rows)
 
 
 def is_wrong(record: Record) -> bool:
     """Whether a plain query failed or took longer than it may, or the health did."""
-    slow = record["median"] > SLOWER * record["quiet"] or record["health"] > HEALTHY
+    slow = record["often"] > SLOWER * record["quiet"] or record["health"] > HEALTHY
     return bool(slow or record["failed"])
 
 
@@ -153,10 +150,30 @@ def _measured(port: int, seconds: float) -> tuple[list[float], list[float], int]
     return asked, health, failed
 
 
-def _loop(request: Callable[[Stranger], object], port: int, stop: threading.Event) -> None:
-    while not stop.is_set():
+@contextlib.contextmanager
+def _strangers(attack: str, port: int) -> Iterator[None]:
+    """Meanwhile, the strangers ask. They are processes of their own and of lower priority, as if on other machines:
+    what is measured is how long the server takes, not who gets a processor that it shares with them."""
+    words = [sys.executable, "-m", "tests.campaign.strangers", attack, str(port)]
+    begun = [subprocess.Popen(["nice", "-n", "10", *words], cwd=ROOT, stdout=subprocess.PIPE) for _ in range(STRANGERS)]
+    try:
+        for stranger in begun:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline(), "a stranger did not start"
+        time.sleep(0.5)
+        yield
+    finally:
+        for stranger in begun:
+            stranger.kill()
+            stranger.communicate()
+
+
+def _ask_again_and_again(attack: str, port: int) -> None:
+    random.seed(os.getpid())
+    print("here", flush=True)
+    while True:
         with contextlib.suppress(OSError, http.client.HTTPException):
-            request(Stranger(port))
+            ATTACKS[attack](Stranger(port))
 
 
 def _index(folder: Path) -> Path:
@@ -189,3 +206,7 @@ def _serving(index: Path) -> Iterator[int]:
     finally:
         server.kill()
         server.communicate()
+
+
+if __name__ == "__main__":
+    _ask_again_and_again(sys.argv[1], int(sys.argv[2]))

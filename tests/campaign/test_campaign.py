@@ -32,6 +32,11 @@ def test_a_sample_of_every_part(part, tmp_path):
     assert Records(part, kept).all
 
 
+def test_commands_end_right_whatever_call_fails():
+    done = subprocess.run([sys.executable, "-m", "tests.campaign.faults"], cwd=ROOT, check=False)
+    assert done.returncode == 0
+
+
 def test_records_of_several_runs_are_added(tmp_path):
     first = Records("kills", tmp_path / "r")
     first.add(kills=2)

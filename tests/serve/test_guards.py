@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.serving import Client, serving
 
+from dupmae_ir.serve import http_server
 from dupmae_ir.serve.http_server import HEADERS, cookie_value, is_loopback_host
 
 pytestmark = pytest.mark.jvm
@@ -34,6 +35,11 @@ def test_nothing_of_an_index_is_shown_without_the_token(locked: Client, path: st
     assert locked.get(path, authorization=f"Bearer {TOKEN}").status == 200
     assert locked.get(path, authorization=f"bearer {TOKEN}").status == 200
     assert locked.get(path, cookie=f"a=b; dupmae_ir={cookie_value(TOKEN)}").status == 200
+
+
+def test_no_digest_is_computed_for_a_stranger(locked: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server.hmac, "new", lambda *_: pytest.fail("a digest for each cookie"))
+    assert locked.get("/api/indexes", cookie="dupmae_ir=x;" * 4000).status == 401
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://evil.example", "null", "://", "localhost"])

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.serving import Client, serving, texts, write_index
 
+from dupmae_ir.encode import changes
 from dupmae_ir.index.changes.changes import run_compact as compact
 from dupmae_ir.index.config import CompactConfig
 from dupmae_ir.index.format.texts import MOST_COLUMNS
+from dupmae_ir.io import jobs
+from dupmae_ir.types import Document, Encoder, Representation
 
 pytestmark = pytest.mark.jvm
 
@@ -54,6 +60,29 @@ def test_documents_are_written_and_searched(tmp_path: Path) -> None:
         after = client.post("/api/search", {"query": "lock queue", "hits": 20}).json
         assert after["results"][0]["hits"] == reply["results"][0]["hits"]
         assert after["generation"] == reply["generation"] + 1
+
+
+def test_a_late_change_ends_unchanged_and_goes_on_when_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    represent, encoded, late = changes.represent, [], [0.0]
+
+    def slow(encoder: Encoder, documents: Sequence[Document], separator: str) -> Representation:
+        encoded.extend(documents)
+        late[0] = 60.0 if len(encoded) == 6 else 0.0
+        return represent(encoder, documents, separator)
+
+    monkeypatch.setattr(changes, "represent", slow)
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late[0]))
+    with serving(write_index(tmp_path / "I", texts(20), window=2), writable=True) as client:
+        new = {f"n{n}": f"zebra {n}" for n in range(16)}
+        assert put(client, new).status == 504
+        assert client.post("/api/indexes/I/delete", {"docids": ["d0"]}).status == 504
+        late[0] = 0.0
+        assert client.get("/api/indexes/I").json["generation"] == 1
+        assert found(client, "zebra") == []
+        reply = put(client, new).json
+        assert (reply["added"], reply["documents"], len(encoded)) == (16, 36, 16)
 
 
 def test_wrong_changes(client: Client, tmp_path: Path) -> None:

@@ -181,20 +181,20 @@ def test_a_server_killed_while_loading_ends_whole(
     words = ["--index", str(living.index), "--table", "mine"]
     load_words = ["servers", "load", *words, "--to", mortal.url, "--batch", "7", "--quiet"]
     search_words = ["search", *words, "--server", mortal.url, "--query", "sort a list of dates"]
-    binary_rows, seed = pgvector._binary_rows, random.randrange(10**6)
+    values, seed = pgvector._values, random.randrange(10**6)
     batches = random.Random(seed).sample(range(2, 12), 2)  # of 24; what was committed is not copied again
     done = 0
     for batch in batches:
         left = [batch]
 
-        def rows(*given: Any, left: list[int] = left) -> Iterator[bytes]:
+        def rows(*given: Any, left: list[int] = left) -> Iterator[list[object]]:
             left[0] -= 1
-            for number, row in enumerate(binary_rows(*given)):
+            for number, row in enumerate(values(*given)):
                 if left[0] == 0 and number == 3:  # within a COPY, within a transaction
                     mortal.kill()
                 yield row
 
-        monkeypatch.setattr(pgvector, "_binary_rows", rows)
+        monkeypatch.setattr(pgvector, "_values", rows)
         assert main(load_words) == 1
         error = capfd.readouterr().err
         assert error.count("\n") == 1, (seed, error)
@@ -304,6 +304,23 @@ def test_no_list_is_certified_over_a_table_that_somebody_changed(
     monkeypatch.undo()
     assert_repaired(living, postgres, name, sql)
     assert load(living, postgres, name)["status"] == "already complete"
+
+
+def test_the_state_of_the_table_is_one_question(
+    living: Living, postgres: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(living, postgres, name)
+    searcher = Searcher.open(living.index, server=postgres, table=name)
+    assert searcher.search("sort a list", 3, "hybrid")
+    asked, execute = [], pgvector.PgVector._execute
+
+    def counted(table: pgvector.PgVector, statement: str, *values: object) -> object:
+        asked.append(statement)
+        return execute(table, statement, *values)
+
+    monkeypatch.setattr(pgvector.PgVector, "_execute", counted)
+    assert searcher.search("sort a list", 3, "hybrid")
+    assert len(asked) == 2  # the list, and whether the table is still the one that was loaded
 
 
 def test_a_change_during_a_load_is_not_taken_for_the_loads(

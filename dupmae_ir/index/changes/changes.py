@@ -100,6 +100,7 @@ class ChangeJob(Job):
         ``new``, if any; ``alone``: instead of all others.
         """
         rows = np.union1d(np.flatnonzero(~index.live), deleted).astype(np.int64)
+        self.check_deadline()
         with manifest.changing(self.target):
             before = read_manifest(self.target)
             segments, meta, number = list(before.segments), before.meta, before.generation + 1

@@ -166,7 +166,7 @@ class ServerIndex:
         return {docid: row for row, docid in enumerate(self.index.docids) if live[row]}
 
     def _current(self) -> Record:
-        record = self.table.read_record()
+        record, changes = self.table.state()
         load = f"load {self.index.path} into it with dupmae-ir servers load"
         if record is None:
             raise IndexMismatch(f"the server has no table {self.name!r}; {load}")
@@ -177,7 +177,7 @@ class ServerIndex:
             raise IndexMismatch(
                 f"table {self.name} holds {record.documents:,} documents of another state of {self.index.path}; {load}"
             )
-        if record.changes != self.table.changes():
+        if record.changes != changes:
             raise ServerFailed(f"table {self.name}: another program changed its rows since it was loaded; {AGAIN}")
         return record
 
