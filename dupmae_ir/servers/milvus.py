@@ -66,6 +66,9 @@ class Milvus(ServerTable):
         _silence()
         with self.errors():
             self._client = _client(parts, self._file, timeout)
+            for collection in (RECORDS, name):  # milvus-lite releases all of them when its process ends
+                if self.exists(collection):
+                    self._client.load_collection(collection, timeout=timeout)
 
     def exists(self, name: str) -> bool:
         return bool(self._client.has_collection(name, timeout=self.timeout))

@@ -1,4 +1,4 @@
-"""Damage to a model: single bits, blocks and truncation of every file of a model folder.
+"""Damage to a model: single bits, blocks and truncation of every file of a model folder, and fields of its JSON files.
 
 An index is searched with a damaged copy of the model that made it. The index names its model by the digest of all files
 that affect a representation, so a variant is *refused* (when the model is loaded, or because it is not the index's) or
@@ -8,6 +8,8 @@ tracebacks and crashes.
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 import shutil
 import tempfile
@@ -29,6 +31,7 @@ TITLE = "Damage to a model: an index is searched with damaged copies of the mode
 VERDICTS = ("refused", "unchanged", "other answers", "traceback")
 FLIPS = 12
 """Single bits flipped in each file."""
+VALUES: tuple[Any, ...] = (None, True, -1, 0, 10**9, 10**30, 0.5, float("nan"), "x", "\ud800", [], {}, [[]], "../x")
 QUERIES = ["quick brown fox", "the cat on a mat", "list of trees"]
 
 
@@ -48,11 +51,11 @@ def run(seconds: float, seed: int, records: Records) -> None:
             if time.monotonic() > end:
                 break
             if (kind, variant) not in done:
-                copy = folder / "damaged"
-                shutil.rmtree(copy, ignore_errors=True)
-                shutil.copytree(model, copy)
-                damage(copy)
-                verdict, words = judge(index, copy, wanted)
+                damaged = folder / "damaged"
+                shutil.rmtree(damaged, ignore_errors=True)
+                shutil.copytree(model, damaged)
+                damage(damaged)
+                verdict, words = judge(index, damaged, wanted)
                 records.add(damage=kind, variant=variant, verdict=verdict, words=words)
 
 
@@ -89,6 +92,40 @@ def judge(index: Path, model: Path, wanted: list[Any]) -> tuple[str, str]:
 
 
 def _variants(model: Path, seed: int) -> Iterator[tuple[str, str, Damage]]:
-    made = list(bytes_changed(model, None, seed, FLIPS))
+    made = [*bytes_changed(model, None, seed, FLIPS), *_fields_changed(model, random.Random(seed))]
     random.Random(seed).shuffle(made)
     yield from made
+
+
+def _fields_changed(model: Path, rng: random.Random) -> Iterator[tuple[str, str, Damage]]:
+    """Each field of the JSON files, at most 40 of a file, without its value and with three others."""
+    for path in sorted(model.glob("*.json")):
+        value = json.loads(path.read_text())
+        places = list(_places(value))
+        for place in rng.sample(places, min(40, len(places))):
+            for new in (*rng.sample(VALUES, 3), ...):
+                what = f"{path.name} {'.'.join(map(str, place))} {'removed' if new is ... else repr(new)}"
+                yield "field edited", what, _edit(path.name, value, place, new)
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the fields of a JSON value are, with those in others, except for long lists and objects."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in [*inside][:60]:
+        yield (*place, name)
+        yield from _places(inner, (*place, name))
+
+
+def _edit(name: str, value: Any, place: tuple[Any, ...], new: Any) -> Damage:
+    def damage(folder: Path) -> None:
+        edited = copy.deepcopy(value)
+        holder = edited
+        for key in place[:-1]:
+            holder = holder[key]
+        if new is ...:
+            del holder[place[-1]]
+        else:
+            holder[place[-1]] = new
+        (folder / name).write_text(json.dumps(edited))
+
+    return damage

@@ -13,7 +13,7 @@ from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.load import drop, show
-from dupmae_ir.servers.protocol import ServerFailed
+from dupmae_ir.servers.protocol import RECORDS, ServerFailed, open_table
 
 pytest.importorskip("pymilvus", reason="pip install 'dupmae-ir[milvus]'")
 pytest.importorskip("milvus_lite", reason="pip install 'dupmae-ir[milvus]'")
@@ -45,6 +45,14 @@ def test_lists_are_those_of_a_search_without_it(living: Living, loaded: str) -> 
     assert_same(living, loaded, "mine", ["hybrid"], [10], within=sorted(living.documents)[::3])
     again = load(living, loaded, "mine")
     assert (again["written_now"], again["status"]) == (0, "already complete")
+
+
+def test_a_collection_that_was_released_is_loaded_again(living: Living, loaded: str) -> None:
+    """As when another process opens a file of milvus-lite."""
+    table = open_table(loaded, "mine", 60.0)
+    for name in (RECORDS, "mine"):
+        table._client.release_collection(name)  # type: ignore[attr-defined]
+    assert_same(living, loaded, "mine", ["hybrid"], [5])
 
 
 def test_conditions_select_the_same_documents(living: Living, loaded: str) -> None:
