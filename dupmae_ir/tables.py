@@ -47,7 +47,7 @@ def html(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _cell(cell: object) -> str:
-    return visible(cell, breaks=True).replace("|", "\\|")
+    return re.sub(r"(\\*)\|", r"\1\1\\|", visible(cell, breaks=True))
 
 
 def latex(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

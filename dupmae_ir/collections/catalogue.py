@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from dupmae_ir.config import from_mapping, read_toml
+from dupmae_ir.console import one_line
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.jobs import work_folder
 from dupmae_ir.io.publishing import sha256_file
@@ -142,6 +143,9 @@ def load(path: str | Path | None = None) -> CollectionCatalogue:
         raise InputError(f"{overlay}: no such catalogue (set by `catalogue` or {VARIABLE})") from None
     except OSError as e:
         raise InputError(f"{overlay}: cannot be read: {e.strerror or e}") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        problem = f"a value of another kind than in the built-in catalogue, or a name that it lacks: {one_line(e)}"
+        raise InputError(f"{overlay}: {problem}") from None
 
 
 def find(name: str, catalogue: str | Path | None = None) -> TestCollection:

@@ -15,6 +15,7 @@ which would not survive the fork: impacts are stored as postings, as without Pys
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import random
@@ -235,7 +236,10 @@ def write_inputs(folder: Path) -> None:
 def found(index: Path) -> list[Any]:
     """The lists of some queries, of vectors and of words."""
     searcher = Searcher.open(index)
-    return [[(hit.docid, hit.score) for hit in searcher.search(text, 30, "hybrid")] for text in _WORDS[:3]]
+    lists = [[(hit.docid, hit.score) for hit in searcher.search(text, 30, "hybrid")] for text in _WORDS[:3]]
+    del searcher
+    gc.collect()  # a change leaves the segments that somebody reads
+    return lists
 
 
 def _counting(words: list[str], counted: Path) -> int:

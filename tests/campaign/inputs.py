@@ -60,7 +60,7 @@ def run(seconds: float, seed: int, records: Records) -> None:
         (folder / "inputs" / "qrels.tsv").write_text("q0 0 n1 1\nq1 0 n2 1\n")
         (folder / "inputs" / "run.trec").write_text("q0 Q0 n1 1 3.5 x\nq0 Q0 n2 2 2.5 x\nq1 Q0 n2 1 1 x\n")
         end = time.monotonic() + seconds
-        for what, words in itertools.chain(_files(folder), _folders(folder), _flags(folder)):
+        for what, words in itertools.chain(_files(folder), _folders(folder), _settings(folder), _flags(folder)):
             if time.monotonic() > end:
                 break
             if what not in done:
@@ -176,6 +176,50 @@ def _must_work(what: str, whole: bytes, words: list[Any], out: Path) -> None:
     if status:
         raise RuntimeError(f"{what}: the command refuses the file as it was: {errors}")
     shutil.rmtree(out)
+
+
+_TOML = ("-1", '"x"', '""', "[]", "{}", "nan", "true", "1979-05-27", '["a", 1]', "{a = [1]}", '"{x}"', '"../x"')
+CATALOGUE = """[beir-arguana]
+like = "beir"
+set = "arguana"
+title = "A collection"
+family = "beir"
+documents = 3
+document_length = 20
+query_length = 8
+note = "A note."
+sources.archive.url = "https://example.org/x.zip"
+sources.archive.sha256 = "f4f71fa87b6be4fb968cca2b8f8554c4ebd003e6c3488af3ac1cc5629c3de189"
+sources.archive.size = 3
+tests.test.queries = 2
+tests.test.measures = ["nDCG@10"]
+"""
+STEPS = """[inputs]
+lines = ""
+
+[[step]]
+name = "one"
+command = "finetune.convert"
+format = "tsv"
+input = "{lines}"
+kind = "web"
+"""
+
+
+def _settings(folder: Path) -> Iterator[Case]:
+    """Recipes of several steps and catalogues with each line changed, removed, repeated or cut."""
+    bad, made = folder / "bad.toml", folder / "made"
+    steps = ["finetune", "--recipe", bad, "--output", made, "--set", f"lines={folder / 'inputs' / 'pairs.tsv'}"]
+    catalogue = ["collections", "show", "beir-arguana", "--catalogue", bad, "--cache", folder / "cache"]
+    for what, text, words in (("recipe of steps", STEPS, [*steps, "--quiet"]), ("catalogue", CATALOGUE, catalogue)):
+        lines = text.splitlines()
+        for n, line in enumerate(lines):
+            name, equals, _ = line.partition(" = ")
+            changed = [f"{name} = {value}" for value in _TOML] if equals else ["[[x", "[a.b]", "[step]"]
+            for new in (*changed, "", f"{line}\n{line}", line[:-2]):
+                shutil.rmtree(made, ignore_errors=True)
+                bad.write_text("\n".join([*lines[:n], new, *lines[n + 1 :], ""]))
+                yield f"{what}: line {n + 1}: {new!r}", words
 
 
 def _folders(folder: Path) -> Iterator[Case]:

@@ -173,6 +173,15 @@ def test_an_invalid_overlay_is_reported_in_one_line(tmp_path, text, message):
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize("line", ['like = "nothing"', "like = []", "tests = 3", 'sources.archive.url = "{nothing}/x"'])
+def test_a_value_of_another_kind_is_one_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "catalogue.toml"
+    path.write_text(f"[beir-arguana]\n{line}\n")
+    with pytest.raises(InputError, match=r"catalogue\.toml: a value of another kind") as e:
+        load(path)
+    assert "\n" not in str(e.value)
+
+
 def test_a_missing_overlay_is_reported_in_one_line(tmp_path):
     with pytest.raises(InputError, match="no such catalogue"):
         load(tmp_path / "none.toml")
