@@ -26,6 +26,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -86,6 +87,7 @@ def joined(parts: list[Path], target: Path, rows: slice) -> Path:
 
     if (target / "meta.json").is_file():
         return target
+    shutil.rmtree(target, ignore_errors=True)  # what an interrupted run left
     import scipy.sparse as sp
 
     segments = [Index.open(part).only_segment for part in parts]
