@@ -12,9 +12,12 @@ pytest.importorskip("accelerate", reason="training needs the extra: pip install 
 
 import torch
 from support.bge_models import write_bge_m3
+from support.rerank_samples import write_base
+from support.stage_samples import RECIPE
 from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import UsageError
+from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import FinetuneConfig, Objective
 from dupmae_ir.finetune.objective import batch_loss
 from dupmae_ir.finetune.run import run
@@ -96,3 +99,30 @@ def test_the_loss_weighs_the_impact_score():
 def test_a_bge_m3_folder_has_no_masked_lm_head(folder):
     with pytest.raises(UsageError, match=r"`ot` lexical: .*bge has no lexicon"):
         train(folder, "bge", "none", ot="lexical")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("base", ["bert", "bge"])
+def test_three_stages_train_token_weights(folder, tmp_path, capfd, base):
+    """In-batch, mined by the first model, distilled from a cross-encoder: DupMAE's recipe with BGE-M3's head."""
+    write_base(tmp_path / "teacher")
+    rows = [{"query": f"{a} {b} on", "positive": f"the {a} sat over {b} {a}"} for a in WORDS for b in WORDS[:4]]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    form = "token_weight" if base == "bert" else "base"
+    text = RECIPE.format(init="previous").replace("cls_dim = 8", f'cls_dim = 0\not = "{form}"')
+    (tmp_path / "recipe.toml").write_text(text)
+    inputs = {"model": folder / base, "teacher_base": tmp_path / "teacher", "pairs": tmp_path / "pairs.jsonl"}
+    words = [word for name, value in inputs.items() for word in ("--set", f"{name}={value}")]
+    command = ["--recipe", str(tmp_path / "recipe.toml"), "--output", str(tmp_path / "out"), *words, "--json"]
+    assert main(command) == 0
+    summary = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert "loss_distill" in summary["stage3"]["summary"]["last"]
+    layers = []
+    for stage in ("stage1", "stage2", "stage3"):
+        made = tmp_path / "out" / stage
+        config = read_config(made)
+        assert (config.ot, config.impact_weight) == ("token_weight", 1.0 if base == "bert" else 0.3)
+        layers.append(torch.load(made / "sparse_linear.pt", weights_only=True)["weight"])
+        assert load_encoder(str(made)).encode_documents(["cat dog"]).ot.nnz <= 2
+    assert not torch.equal(layers[0], layers[1])
+    assert not torch.equal(layers[1], layers[2])
