@@ -271,8 +271,8 @@ def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
 
 def _refuse_reranker(folder: Path) -> None:
     try:
-        names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or []
-    except (ValueError, AttributeError):
+        names = list(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or [])
+    except (ValueError, AttributeError, TypeError):
         return  # from_pretrained reports what is wrong with it
     if any(str(name).endswith("ForSequenceClassification") for name in names):
         raise CheckpointError(

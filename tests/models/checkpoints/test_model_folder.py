@@ -193,6 +193,15 @@ def test_a_folder_without_our_config_is_a_plain_retriever(tmp_path):
     assert load_model(folder)[2].method == "plain"
 
 
+def test_architectures_that_are_no_list_name_no_reranker(tmp_path):
+    from transformers import BertForMaskedLM
+
+    folder = save_plain(tmp_path / "mlm", BertForMaskedLM(tiny_config()))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": 0.5}))
+    assert load_model(folder)[2].method == "plain"
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("hidden_size", 10**9), ("num_hidden_layers", 10**7), ("hidden_size", -1), ("vocab_size", 0)]
 )
