@@ -30,7 +30,9 @@ PUNCTUATION = "\t-,:;!?'\"`~=#*@/&<>([{"
 def expressions() -> Iterator[tuple[str, str | bytes, int, bool]]:
     """(place, pattern, flags, whether it is looked for anywhere in a text) of every call of ``re``."""
     package = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "dupmae_ir").rglob("*.py"))}
-    everything = "\n".join(package.values())
+    used: dict[str, set[str]] = {}
+    for name, attribute in re.findall(r"\b(\w+)(?=\.(\w+))", "\n".join(package.values())):
+        used.setdefault(name, set()).add(attribute)
     for path, text in package.items():
         if not re.search(r"\bre\.\w+\(", text):
             continue
@@ -46,8 +48,8 @@ def expressions() -> Iterator[tuple[str, str | bytes, int, bool]]:
             if isinstance(node, ast.Call) and _is_expression(node):
                 name = names.get(id(node), "")
                 place = f"{path.relative_to(ROOT / 'dupmae_ir')}:{name or node.lineno}"
-                uses = re.findall(rf"\b{name}\.(\w+)", everything) if name else [node.func.attr]  # type: ignore[attr-defined]
-                yield place, *_evaluated(node, dict(vars(module)), place), not {*uses} <= {"match", "fullmatch"}
+                uses = used.get(name, set()) if name else {node.func.attr}  # type: ignore[attr-defined]
+                yield place, *_evaluated(node, dict(vars(module)), place), not uses <= {"match", "fullmatch"}
 
 
 def _is_expression(node: ast.Call) -> bool:

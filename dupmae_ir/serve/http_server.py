@@ -40,6 +40,8 @@ KEEP_ALIVE = 60
 OPEN_PATHS = ("/health", "/ready", "/login", "/assets/")
 """Paths that need no token: they show nothing of an index."""
 COOKIE = "dupmae_ir"
+COOKIES = 8192
+"""Characters of the cookies that are read, as many as common servers accept of a header: nobody has signed in yet."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -283,7 +285,7 @@ class Guard:
         if scheme.lower() == "bearer" and same(given.strip(), self.token):
             return True
         # Not http.cookies: before Python 3.11.10 its time is quadratic in a quoted value, and nobody has signed in yet.
-        pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+        pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "")[:COOKIES].split(";"))
         return any(name == COOKIE and same(value, self.cookie) for name, _, value in pairs)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:

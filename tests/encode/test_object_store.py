@@ -258,6 +258,7 @@ def test_a_kill_in_the_middle_of_an_upload(bucket, server, network, corpus, whol
     assert content(copy_of(index)) == content(whole)
 
 
+@pytest.mark.nightly
 def test_a_network_that_stalls_ends_in_one_line(bucket, server, network, corpus, vectors, run, tmp_path, monkeypatch):
     index = f"{bucket}/I"
     files().pipe(f"{bucket}/corpus.jsonl", corpus.read_bytes())

@@ -35,7 +35,8 @@ def losses(output):
     return [{k: v for k, v in row.items() if k.startswith("loss")} for row in log if "loss" in row]
 
 
-@pytest.mark.parametrize("stage", [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 3))])
+@pytest.mark.nightly
+@pytest.mark.parametrize("stage", [1, 2, 3])
 def test_killed_and_resumed_is_the_undisturbed_run(stage, folder, tmp_path):
     changes = {"encoder": "mote", "grad_cache": 5}
     if stage == 1:

@@ -187,7 +187,8 @@ def check_links(living: Living) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a killed process leaves files open
-@pytest.mark.parametrize("name", [n if n == "add" else pytest.param(n, marks=pytest.mark.nightly) for n in CHANGES])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", CHANGES)
 def test_a_kill_leaves_the_old_or_the_new_generation(name: str, begun: Path, tmp_path: Path) -> None:
     stride = {"delete": 3, "compact": 29}.get(name, 29)
     assert check_kills(name, begun, tmp_path, iter(range(0, 1000, stride))) > 2

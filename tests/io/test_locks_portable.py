@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = "import sys, filelock, torch\nsys.modules['fcntl'] = sys.modules['resource'] = None\n"
 HOLDER = (
@@ -74,6 +76,7 @@ def test_one_holder_who_is_released_by_a_kill(tmp_path):
         holder.communicate()
 
 
+@pytest.mark.nightly
 def test_an_index_is_made_changed_and_searched(tmp_path):
     for name, text in (("one", "the cat sat"), ("two", "the dog runs")):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"_id": name, "text": text}) + "\n")

@@ -101,6 +101,7 @@ def test_eight_threads_open_at_once(index: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly
 def test_after_a_fork_java_is_an_error(index: Path) -> None:
     """Without it, a search may still answer, and the first garbage collection waits for threads that are gone."""
     done = python(FORKED, index)

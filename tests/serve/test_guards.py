@@ -42,6 +42,12 @@ def test_no_digest_is_computed_for_a_stranger(locked: Client, monkeypatch: pytes
     assert locked.get("/api/indexes", cookie="dupmae_ir=x;" * 4000).status == 401
 
 
+def test_no_more_cookies_are_read_than_common_servers_accept(locked: Client) -> None:
+    for others, status in ((600, 200), (700, 401)):
+        cookie = "dupmae_ir=x;" * others + f"dupmae_ir={cookie_value(TOKEN)}"
+        assert locked.get("/api/indexes", cookie=cookie).status == status
+
+
 @pytest.mark.parametrize("origin", ["http://[", "http://evil.example", "null", "://", "localhost"])
 def test_an_origin_that_is_not_the_page_is_refused(locked: Client, origin: str) -> None:
     assert locked.post("/api/reload", origin=origin).status == 403

@@ -172,12 +172,12 @@ def test_a_stop_answers_what_is_running(folders: dict[str, Path], number: int) -
     """Requests that arrived before the signal are answered; the exit status is 0 and a line says what was done."""
     with (
         running(folders["docs"], "--stop-seconds", 100, "--request-timeout", 100) as server,
-        ThreadPoolExecutor(4) as pool,
+        ThreadPoolExecutor(2) as pool,
     ):
-        replies = [pool.submit(server.request, "POST", "/api/search", LONG, 100) for _ in range(4)]
+        replies = [pool.submit(server.request, "POST", "/api/search", LONG, 100) for _ in range(2)]
         wait_until_searching(server)
         assert server.stop(number) == 0
-        assert [reply.result()[0] for reply in replies] == [200] * 4
+        assert [reply.result()[0] for reply in replies] == [200] * 2
         assert server.process.stderr is not None
         assert "stopped after" in server.process.stderr.read()
 

@@ -115,7 +115,7 @@ def test_what_cannot_be_opened_fails_at_the_start(folders: dict[str, Path], tmp_
         ServeConfig(index=(str(folders["docs"]), f"docs={folders['other']}"))
 
 
-@pytest.mark.parametrize("requests", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("requests", [40, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_no_request_is_lost_while_indexes_are_exchanged(
     folders: dict[str, Path], tmp_path: Path, requests: int
 ) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 # transformers is imported by the first of the threads, and the short switch interval makes races likely.
@@ -36,6 +38,7 @@ assert transformers.utils.logging.get_verbosity() == transformers.utils.logging.
 """
 
 
+@pytest.mark.nightly
 def test_eight_threads_load_the_same_model(tiny_folder: Path) -> None:
     command = [sys.executable, "-c", CODE, str(tiny_folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

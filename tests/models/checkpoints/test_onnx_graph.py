@@ -53,7 +53,10 @@ def encoded(folder: Path, texts: list[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("settings", [{}, {"activation": "log1p", "normalize": True, "pooling": "mean"}])
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param({}, marks=pytest.mark.nightly), {"activation": "log1p", "normalize": True, "pooling": "mean"}],
+)
 def test_the_example_encodes_queries_as_the_model_does(tmp_path, settings):
     folder = model(tmp_path / "model", **settings)
     result = export(ExportConfig(model=str(folder), output=str(tmp_path / "out"), to="onnx", int8=True, quiet=True))
