@@ -15,6 +15,9 @@ WORKERS ?= $(if $(filter 1,$(CORES)),1,2)
 THREADS = OMP_NUM_THREADS=$$(( $(CORES) > $(WORKERS) ? $(CORES) / $(WORKERS) : 1 ))
 PYTEST = $(if $(filter 0 1,$(WORKERS)),$(RUN) -m pytest,$(THREADS) $(RUN) -m pytest -n $(WORKERS) --dist worksteal)
 
+# Where it is set, each process that a test starts would compile torch and all else again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all integrations cluster lint types check audit hashes docs site wheel java clean
 
