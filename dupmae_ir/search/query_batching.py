@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,12 +44,12 @@ class Busy(DupmaeError):
 @dataclass(eq=False)
 class Pending(Generic[Work, Result]):
     """Work in the queue and the future of its result. Only work of one ``kind`` is computed together; ``weight``:
-    number of queries; ``client``: who asks."""
+    number of queries; ``client``: whose turn it is."""
 
     work: Work
     kind: object = None
     weight: int = 1
-    client: str = ""
+    client: Hashable = None
     future: Future[Result] = field(default_factory=Future)
 
 
@@ -83,7 +82,8 @@ class QueryBatches(Generic[Work, Result]):
         self._expected = 0  # pieces of work in the last batch, and those that waited when its first result came
         self._seconds = 0.0  # of the last batch
         self.pace = 0.02  #: seconds per unit of weight, a moving average
-        self._turns: Counter[str] = Counter()  # clients that wait by the number of their turns
+        self._turn = 0  # of the last batch
+        self._next: dict[Hashable, int] = {}  # client -> its next turn, if that is later
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -118,9 +118,9 @@ class QueryBatches(Generic[Work, Result]):
                 self._changed.notify_all()
         return pending.future.result()
 
-    def submit(self, work: Work, weight: int = 1, kind: object = None, client: str = "") -> Future[Result]:
-        """The result of ``work``, computed by the thread of :meth:`start`; clients take turns. Raises :class:`Busy`
-        after :meth:`stop`."""
+    def submit(self, work: Work, weight: int = 1, kind: object = None, client: Hashable = None) -> Future[Result]:
+        """The result of ``work``, computed by the thread of :meth:`start`; clients take turns, and who comes later has
+        no turns to catch up on. Raises :class:`Busy` after :meth:`stop`."""
         return self._enqueue(Pending(work, kind, weight, client)).future
 
     def start(self, compute: Compute[Work, Result]) -> None:
@@ -156,6 +156,9 @@ class QueryBatches(Generic[Work, Result]):
         self._queue = [other for other in self._queue if other not in batch]
         return batch
 
+    def _turn_of(self, pending: Pending[Work, Result]) -> int:
+        return max(self._turn, self._next.get(pending.client, 0))
+
     def _run(self, compute: Compute[Work, Result]) -> None:
         while self._run_batch(compute):
             pass  # nothing of a batch is kept while the next one is awaited
@@ -172,10 +175,11 @@ class QueryBatches(Generic[Work, Result]):
                     break
             if not self._queue:
                 return False
-            batch = self._take(min(self._queue, key=lambda pending: self._turns[pending.client]))
-            self._turns.update(pending.client for pending in batch)
-            if not self._queue:
-                self._turns.clear()
+            first = min(self._queue, key=self._turn_of)
+            batch = self._take(first)
+            later = {pending.client: self._turn_of(pending) + 1 for pending in batch}
+            self._turn = self._turn_of(first)
+            self._next = {client: turn for client, turn in self._next.items() if turn > self._turn} | later
             self._expected = 0
         started = time.monotonic()
         self._compute(compute, batch)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, overload
 
@@ -63,6 +64,8 @@ class Searcher:
         self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
         self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(processors())
+        # Several calls may describe the hits of one query.
+        self._query_words = lru_cache(8)(lambda query: QueryWords(self.encoder, query))
 
     @classmethod
     def open(
@@ -382,12 +385,11 @@ class Searcher:
         Raises :class:`UnknownName` for an unknown id.
         """
         (encoded,) = self._encodings([query]).take([query])
-        words = QueryWords(self.encoder, query)
+        words = self._query_words(query)
         if documents is None:
             documents = {docid: found for docid in docids if (found := self.document(docid))}
-        names = self.encoder.term_names(query) if isinstance(self.encoder, LexicalEncoder) else {}
         return [
-            describe(words, explanation, documents.get(explanation.docid), names, longest)
+            describe(words, explanation, documents.get(explanation.docid), longest)
             for explanation in explain(self._opened, self.settings, query, encoded, docids)
         ]
 

@@ -153,7 +153,8 @@ def encode_routes(service: Service) -> APIRouter:
         def run(generation: OpenIndex, texts: Sequence[str]) -> list[Encoding]:
             return batch_handler.encoded(generation, texts, documents, request.vectors)
 
-        work = IndexTask(request.index, run, request.texts, 1 if documents else batch_handler.SMALL)
+        step = 1 if documents else batch_handler.SMALL
+        work = IndexTask(request.index, run, request.texts, step, light=step)
         generation, encodings = await service.ask(work)
         return await json_response(EncodeResponse(**source(generation), encodings=[]), encodings)
 
@@ -165,7 +166,7 @@ def encode_routes(service: Service) -> APIRouter:
         def run(generation: OpenIndex, docids: Sequence[str]) -> list[Explained]:
             return batch_handler.explained(generation, request.query, docids)
 
-        work = IndexTask(request.index, run, request.docids, batch_handler.STEP, request.query)
+        work = IndexTask(request.index, run, request.docids, query=request.query, light=batch_handler.LIGHT)
         generation, documents = await service.ask(work)
         return await json_response(ExplainResponse(**source(generation), query=request.query, documents=[]), documents)
 

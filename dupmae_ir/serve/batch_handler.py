@@ -3,7 +3,8 @@
 Searches with the same settings are ranked together, by one call of :meth:`Searcher.answers`.
 
 A batch has one piece of each request (:class:`Search`, :class:`IndexTask`): some of its queries, and as many hits or
-items as fit in :data:`SLICE`. A larger request asks for its next piece when this one is done, so others go in between.
+items as fit in :data:`SLICE`. A large request asks for its next piece when this one is done, so others go in between,
+and a piece of it is a batch alone: a small request waits for one of them at most.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -50,12 +51,12 @@ LOG = logging.getLogger("dupmae_ir.serve")
 SLICE = 0.02
 """Seconds of a piece of work, besides encoding and ranking; the next hit or item begins in this time, or in the next
 piece."""
-STEP = 16
-"""Hits that are explained together."""
 SMALL = 8
 """Queries of a piece of work."""
 MOST_COMPARISONS = 50
 """Comparisons of a condition, each of which looks at all distinct values of a column."""
+LIGHT = 16
+"""Documents whose explanations take about as long as a query."""
 LONG = 256
 """Characters of a query that takes about as long as two short ones."""
 
@@ -128,10 +129,15 @@ class Search:
         return len(self.queries)
 
     @property
+    def plain(self) -> bool:
+        """Whether a hit is an id and a score alone."""
+        return self.shown == HitFields()
+
+    @property
     def large(self) -> bool:
         """Whether there are many queries or hits."""
         hits = self.ranking.hits * len(self.queries)
-        return len(self.queries) > SMALL or hits > (1000 if self.shown == HitFields() else 100)
+        return len(self.queries) > SMALL or hits > (1000 if self.plain else 100)
 
     @property
     def done(self) -> bool:
@@ -150,7 +156,7 @@ class Search:
         """Describe the next hits; some in any case."""
         for ranked in self.lists:
             while not ranked.done:
-                self.bytes += describe_hits(generation, ranked, self.shown)
+                self.bytes += describe_hit(generation, ranked, self.shown)
                 if time.monotonic() > until:
                     return
 
@@ -172,13 +178,16 @@ class SearchResult:
 @dataclass
 class IndexTask(Generic[Item, T]):
     """Any other work with one generation of an index: ``run`` is called with ``step`` of the ``items`` at a time.
-    ``query``: the one that it encodes."""
+    ``query``: the one that it encodes. ``light``: how many items weigh as much as a query."""
+
+    plain: ClassVar[bool] = False
 
     index: str | None
     run: Callable[[OpenIndex, Sequence[Item]], list[T]]
     items: Sequence[Item]
     step: int = 1
     query: str | None = None
+    light: int = 1
     results: list[T] = field(default_factory=list)
     bytes: int = 0
     turns: int = 0
@@ -186,12 +195,12 @@ class IndexTask(Generic[Item, T]):
     @property
     def weight(self) -> int:
         """The number of items."""
-        return max(1, len(self.items) // self.step)
+        return max(1, len(self.items) // self.light)
 
     @property
     def large(self) -> bool:
         """Whether there are many items."""
-        return len(self.items) > self.step
+        return len(self.items) > self.light
 
     @property
     def done(self) -> bool:
@@ -251,9 +260,10 @@ class Answerer:
                 with _failing([pending.future for pending in group]):
                     self._rank(ranking, [pending.work for pending in group])
             until = time.monotonic() + SLICE
-            # What has had the fewest turns goes first, so a small request never waits for the hits of a large one.
+            # What has had the fewest turns goes first, and of these, what has nothing to describe.
             left = [pending for pending in batch if not pending.future.done()]
-            for number, pending in enumerate(sorted(left, key=lambda pending: pending.work.work.turns)):
+            left.sort(key=lambda pending: (pending.work.work.turns, not pending.work.work.plain))
+            for number, pending in enumerate(left):
                 with _failing([pending.future]):
                     if number == 0 or time.monotonic() < until:
                         pending.work.work.turns += 1
@@ -306,33 +316,25 @@ def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str
     return generation.searcher.selection(within, condition)
 
 
-def describe_hits(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -> int:
-    """Add the next hits of a list to its result, and return about how many bytes they have."""
-    start, size, text = len(ranked.result.hits), 0, ranked.answer.query.text
-    with_words = shown.passage is not None or shown.terms is not None
-    step = 1 if shown.passage is not None else STEP
-    known = shown.texts or generation.searcher.index.files
-    hits = ranked.answer.hits[start : start + step]
-    docids = [hit.docid for hit in hits]
-    described: Sequence[DescribedHit | None] = [None] * len(docids)
-    if with_words:
-        described = generation.searcher.describe(text, docids, longest=shown.passage or SNIPPET)
-        ranked.described += described
-    for rank, (hit, why) in enumerate(zip(hits, described, strict=True), start=start + 1):
-        explanation = shares(why, shown.terms) if why else None
-        document = stored(generation, hit.docid) if known else None
-        made = SearchHit(
-            rank=rank,
-            docid=hit.docid,
-            score=hit.score,
-            explanation=explanation,
-            document=document if shown.texts else None,
-            **in_file(document),
-        )
-        ranked.result.hits.append(made)
-        size += 200 + 100 * len(explanation.terms if explanation else ())
-        size += len(document.text) if document and shown.texts else 0
-    return size
+def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -> int:
+    """Add the next hit of a list to its result, and return about how many bytes it has."""
+    hit, explanation = ranked.answer.hits[len(ranked.result.hits)], None
+    if shown.passage is not None or shown.terms is not None:
+        text, longest = ranked.answer.query.text, shown.passage or SNIPPET
+        ranked.described += generation.searcher.describe(text, [hit.docid], longest=longest)
+        explanation = shares(ranked.described[-1], shown.terms)
+    document = stored(generation, hit.docid) if shown.texts or generation.searcher.index.files else None
+    made = SearchHit(
+        rank=len(ranked.result.hits) + 1,
+        docid=hit.docid,
+        score=hit.score,
+        explanation=explanation,
+        document=document if shown.texts else None,
+        **in_file(document),
+    )
+    ranked.result.hits.append(made)
+    size = len(document.text) if document and shown.texts else 0
+    return size + 200 + 100 * len(explanation.terms if explanation else ())
 
 
 def in_file(document: StoredText | None) -> dict[str, Any]:

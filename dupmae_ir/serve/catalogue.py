@@ -369,12 +369,10 @@ class OpenIndexes:
 
 
 def warm_up(searcher: Searcher, modes: tuple[str, ...]) -> None:
-    """Search once in every mode and explain a hit, so that every file is open and no first request waits."""
+    """Search once in every mode and describe a hit, so that every file is open and no first request waits."""
     for mode in modes:
         for answer in searcher.answers([Query("", "the first query")], 1, mode):
-            searcher.explain_all("the first query", [hit.docid for hit in answer.hits])
-    if searcher.index.texts is not None and searcher.index.documents:
-        searcher.index.texts.get(0)
+            searcher.describe("the first query", [hit.docid for hit in answer.hits])
 
 
 def watch(

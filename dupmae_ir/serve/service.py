@@ -123,7 +123,8 @@ class Service:
             raise Unavailable(f"index {generation.name!r} has only: {', '.join(generation.modes)}")
         while not work.done:
             piece = WorkPiece(work, generation, work.texts(self.config.batch_size))
-            await asyncio.wrap_future(self.batcher.submit(piece, piece.weight, client=CLIENT.get()))
+            kind, client = id(work) if work.large else None, (CLIENT.get(), work.large)
+            await asyncio.wrap_future(self.batcher.submit(piece, piece.weight, kind, client))
             if work.bytes > (limit := self.config.max_answer):
                 message = f"the answer exceeds {limit} bytes; ask for fewer queries or hits, or leave the texts out"
                 raise LimitExceeded(["body"], message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dupmae_ir.search.query.words import QueryWords
-from dupmae_ir.search.view.naming import Place, digits, hidden_markup, without
+from dupmae_ir.search.view.naming import LONGEST_MARKUP, Place, digits, hidden_markup, without
 from dupmae_ir.search.view.results import Explanation, describe
 from dupmae_ir.types import Document
 
@@ -51,6 +51,12 @@ def test_markup_is_hidden_by_the_kind_of_the_file(text, metadata, seen):
     marked = [described.snippet.text[a:b] for a, b in described.snippet.marks]
     assert marked == [word for word in ("cat", "pressure") if word in seen]
     assert described.has_query_word == bool(marked)
+
+
+def test_markup_is_looked_for_at_the_beginning_of_a_text():
+    heading = "# Heading\n"
+    assert hidden_markup("x" * (LONGEST_MARKUP - 20) + "\n" + heading, {"type": "md"})
+    assert not hidden_markup("x" * LONGEST_MARKUP + "\n" + heading, {"type": "md"})
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,25 @@ def test_clients_take_turns() -> None:
         assert held.batches == [["first"], [0], ["one"], [1], [2], [3]]
 
 
+def test_who_comes_later_has_no_turns_to_catch_up_on() -> None:
+    batches, order = QueryBatches[Any, Any](max_batch=1), list[str]()
+    go = threading.Event()
+
+    def compute(batch: list[Pending[Any, Any]]) -> None:
+        assert go.wait(WAIT)
+        order.append(batch[0].work)
+        if len(order) == 4:
+            futures.extend(batches.submit("new", client="new") for _ in range(3))
+        batch[0].future.set_result(None)
+
+    batches.start(compute)
+    futures = [batches.submit("old", client="old") for _ in range(6)]
+    go.set()
+    reached(lambda: len(order) == 9)
+    batches.stop(WAIT)
+    assert order[4:] in (["old", "new", "old", "new", "new"], ["new", "old", "new", "old", "new"])
+
+
 def test_cancelled_work_is_skipped() -> None:
     held = Held()
     with started(held) as batches:

@@ -52,6 +52,16 @@ def test_pieces_become_words_and_expansions():
     assert [w.word for w in words.shares(terms, "")] == ["itertools", "groupby", "sor", "zzz"]
 
 
+def test_title_and_text_are_read_as_their_lines_are():
+    """One after the other, so that each is read once."""
+    words = QueryWords(Pieces(), "Itertools groupby")
+    terms = [term("ite", 1.0), term("##rto", 0.5), term("##upb", 0.25), term("sor", 0.125)]
+    title, text = "Sorted groupby", "itertools, sorted and sort"
+    assert words.shares(terms, title, text) == words.shares(terms, f"{title}\n{text}")
+    assert words.shares(terms, "", text) == words.shares(terms, text)
+    assert words.shares(terms, "", "") == words.shares(terms, "")
+
+
 def test_words_of_a_text_have_the_shares_of_all_their_terms():
     words = QueryWords(Pieces(), "itertools")
     text = "Sorted, then itertools; unrelated"

@@ -20,7 +20,9 @@ import pytest
 from support.serving import LONG, Client, running, serving, texts, wait_until_searching, write_index
 
 from dupmae_ir.models.analyzer import word_spans
+from dupmae_ir.search import searcher
 from dupmae_ir.search.query import words
+from dupmae_ir.search.query.words import QueryWords
 from dupmae_ir.search.query_batching import Pending
 from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, WorkPiece
@@ -97,6 +99,28 @@ def test_two_large_requests_at_a_time(client: Client, monkeypatch: pytest.Monkey
     assert client.run(three())[2] == 0
 
 
+def test_a_piece_of_a_large_request_is_computed_alone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the longest wait of a small one is for one such piece."""
+    batches: list[list[bool]] = []
+    compute = client.service.answerer.__call__
+
+    def noted(_: object, batch: list[Pending[WorkPiece, None]]) -> None:
+        batches.append([pending.work.work.large for pending in batch])
+        compute(batch)
+
+    monkeypatch.setattr(type(client.service.answerer), "__call__", noted)
+
+    async def four() -> None:
+        large = [client.service.ask(Slow(6).task) for _ in range(2)]
+        small = [client.call("POST", "/api/search", {**SMALL, "query": text}) for text in ("lock pipe", "lock fork")]
+        await asyncio.gather(*large, *small)
+
+    client.run(four())
+    assert sum(map(sum, batches)) > 2
+    assert [batch for batch in batches if any(batch)] == [[True]] * sum(map(any, batches))
+    assert [False, False] in batches[:4]
+
+
 def test_a_timeout_ends_the_work(folders: dict[str, Path]) -> None:
     with serving(folders["docs"], request_timeout=0.1) as client:
         slow = Slow(100)
@@ -148,7 +172,7 @@ def test_an_answer_comes_from_one_generation(tmp_path: Path) -> None:
     """The index is exchanged while a large request is answered; what it began with stays open until its end."""
     folder = write_index(tmp_path / "I", texts(20))
     with serving(folder) as client:
-        searcher = client.service.catalogue.get().searcher
+        opened = client.service.catalogue.get().searcher
         ranking, closed = Ranking(None, None, 20), threading.Event()
 
         async def ask() -> Any:
@@ -165,7 +189,7 @@ def test_an_answer_comes_from_one_generation(tmp_path: Path) -> None:
 
         found, old = client.run(ask())
         assert found.generation is old
-        assert [hit.docid for hit in found.results[-1].hits] == [h.docid for h in searcher.search("lock 59", 20)]
+        assert [hit.docid for hit in found.results[-1].hits] == [h.docid for h in opened.search("lock 59", 20)]
         assert client.post("/api/search", SMALL).json["generation"] == 2
         assert closed.is_set()
 
@@ -189,7 +213,41 @@ def test_words_are_looked_for_once_in_a_text(long: Client, monkeypatch: pytest.M
     read: list[str] = []
     monkeypatch.setattr(words, "word_spans", lambda text: (read.append(text), word_spans(text))[1])
     generation.searcher.describe("lock", ["long"])
-    assert [len(text) for text in read if len(text) > 100] == [words.LONGEST_READ] * 2  # with its title, and alone
+    assert [len(text) for text in read if len(text) > 100] == [words.LONGEST_READ]
+
+
+def test_a_query_is_read_once_for_all_hits(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def query_words(encoder: object, query: str) -> QueryWords:
+        read.append(query)
+        return QueryWords(encoder, query)
+
+    monkeypatch.setattr(searcher, "QueryWords", query_words)
+    body = {"query": ["lock fork", "pipe loop"], "hits": 20, "explain": True}
+    assert client.post("/api/search", body).status == 200
+    assert client.post("/api/explain", {"query": "lock fork", "docids": ["d1", "d2", "d3"]}).status == 200
+    assert read == ["lock fork", "pipe loop"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/search", {"query": "lock", "hits": 20, "explain": True, "texts": True}),
+        ("/api/search", {"query": "lock", "hits": 20}),
+        ("/api/explain", {"query": "lock", "docids": [f"d{n}" for n in range(20)]}),
+    ],
+)
+def test_a_piece_ends_after_any_hit(
+    client: Client, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    """Where no time is left, every document is a piece by itself."""
+    pieces: list[object] = []
+    submit = client.service.batcher.submit
+    monkeypatch.setattr(batch_handler, "SLICE", -1.0)
+    monkeypatch.setattr(client.service.batcher, "submit", lambda *a, **k: (pieces.append(a), submit(*a, **k))[1])
+    assert client.post(path, body).status == 200
+    assert len(pieces) == 20
 
 
 def test_a_stop_ends_the_process_whatever_it_computes(folders: dict[str, Path]) -> None:
@@ -244,6 +302,17 @@ def test_a_filter_has_few_comparisons(client: Client) -> None:
     assert "more than 50 comparisons; `in` takes a list of values" in reply.text
     listed = f"year in ({', '.join(str(2000 + n) for n in range(60))})"
     assert client.post("/api/search", {**SMALL, "filter": listed}).status == 200
+
+
+def test_a_plain_query_goes_first(client: Client) -> None:
+    """It takes no time besides ranking, so it does not wait for what others have to describe."""
+    generation, slow, plain = (
+        client.service.catalogue.get(),
+        Slow(3),
+        Search(Ranking(None, None, 5), ["lock"], HitFields()),
+    )
+    client.service.answerer([Pending(WorkPiece(work, generation, work.texts(8))) for work in (slow.task, plain)])
+    assert plain.done
 
 
 def test_the_fewest_turns_go_first(client: Client) -> None:

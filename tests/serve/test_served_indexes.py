@@ -15,6 +15,7 @@ import pytest
 from support.serving import queries, serving, texts, write_index
 
 from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.search.query import words
 from dupmae_ir.serve.catalogue import OpenIndexes
 from dupmae_ir.serve.config import ServeConfig
 
@@ -104,6 +105,15 @@ def test_changes_are_noticed_by_themselves(folders: dict[str, Path], tmp_path: P
         while client.get("/api/indexes").json["indexes"][0]["generation"] == 1:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_the_first_request_opens_nothing(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hit is described before, so what splits texts into terms is ready."""
+    described: list[str] = []
+    spans = words.word_spans
+    monkeypatch.setattr(words, "word_spans", lambda text: (described.append(text), spans(text))[1])
+    with serving(folders["docs"]):
+        assert any("Title of" in text for text in described)
 
 
 def test_what_cannot_be_opened_fails_at_the_start(folders: dict[str, Path], tmp_path: Path) -> None:

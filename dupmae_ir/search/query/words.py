@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from dupmae_ir.models.analyzer import LONGEST_TOKEN, stem, word_spans
 from dupmae_ir.models.languages import is_letter, separates_words
+from dupmae_ir.types import LexicalEncoder
 
 SNIPPET = 240
 """Characters of the best passage."""
@@ -43,11 +44,12 @@ class TermShare:
 
 
 class TermSpan(NamedTuple):
-    """A place of a text, and the index term that it gives."""
+    """A place of a text, the index term that it gives, and (start, end) of the whole word around it."""
 
     term: str
     start: int
     end: int
+    word: tuple[int, int]
 
 
 @runtime_checkable
@@ -99,26 +101,29 @@ class QueryWords:
     def __init__(self, encoder: object, query: str) -> None:
         self.encoder = encoder
         self.query = query
+        #: index term -> the query's words for it, shown instead of terms that are hashes
+        self.names = encoder.term_names(query) if isinstance(encoder, LexicalEncoder) else {}
         # Words, marks and passage of a text need its terms, which take longest.
         self.spans = lru_cache(4)(self._find_spans)
         spans = self.spans(query)
-        self._words = _words_by_term(spans, query)
+        self._words = _words_by_term([(query, spans)])
         #: word of the query -> its terms that are no parts of it, such as its stem
         self._whole: dict[str, set[str]] = {}
         for span in spans:
-            if _whole_word(query, span) == (span.start, span.end):
+            if span.word == (span.start, span.end):
                 self._whole.setdefault(query[span.start : span.end].lower(), set()).add(span.term)
 
     def _find_spans(self, text: str) -> list[TermSpan]:
         """The index terms of a text with their positions; stems of words for an encoder that does not tell. Of a long
         text, those of the :data:`LONGEST_READ` characters with the most words of the query."""
         begin = self._best_start(text)
-        text = text[begin : begin + LONGEST_READ]
+        part = text[begin : begin + LONGEST_READ]
         if isinstance(self.encoder, SpanEncoder):
-            spans = self.encoder.term_spans(text)
+            spans = self.encoder.term_spans(part)
         else:
-            spans = [(s, start, end) for word, start, end in word_spans(text) if (s := stem(word))]
-        return [TermSpan(term, begin + start, begin + end) for term, start, end in spans]
+            spans = [(s, start, end) for word, start, end in word_spans(part) if (s := stem(word))]
+        places = [(term, begin + start, begin + end) for term, start, end in spans]
+        return [TermSpan(term, start, end, _whole_word(text, start, end)) for term, start, end in places]
 
     def _best_start(self, text: str) -> int:
         """Where the read part of a long text begins: it is two blocks, of which other words of the query are in."""
@@ -130,11 +135,12 @@ class QueryWords:
         counts = [len(one | other) for one, other in itertools.pairwise(found)]
         return block * counts.index(max(counts))
 
-    def shares(self, terms: Sequence[TermShare], text: str) -> list[WordShare]:
-        """The words behind the matched ``terms`` (raw index terms) of a hit, strongest first; shares add up to the
-        terms'."""
-        in_text = _words_by_term(self.spans(text), text) if text else {}
-        known = {word for words in in_text.values() for word in words} if 0 < len(text) <= LONGEST_READ else None
+    def shares(self, terms: Sequence[TermShare], *texts: str) -> list[WordShare]:
+        """The words behind the matched ``terms`` (raw index terms) of a hit with these ``texts``, strongest first;
+        shares add up to the terms'."""
+        in_text = _words_by_term((text, self.spans(text)) for text in texts)
+        is_read = any(texts) and all(len(text) <= LONGEST_READ for text in texts)
+        known = {word for words in in_text.values() for word in words} if is_read else None
         shares: defaultdict[tuple[str, bool], float] = defaultdict(float)
         matching: dict[tuple[str, bool], dict[str, None]] = {}
         for term in terms:
@@ -166,8 +172,7 @@ class QueryWords:
     def marks(self, weights: Mapping[str, float], text: str) -> list[tuple[int, int, str]]:
         """(start, end, index term) of the whole words of a text that match notably, in order."""
         least = _NOTABLE * max(weights.values(), default=0.0)
-        spans = [span for span in self.spans(text) if weights.get(span.term, -1.0) >= least > 0]
-        words = [(*_whole_word(text, span), span.term) for span in spans]
+        words = [(*span.word, span.term) for span in self.spans(text) if weights.get(span.term, -1.0) >= least > 0]
         return [(a, b, term) for a, b, term in words if not _is_part_letter(term, (text[a:b].lower(),))]
 
     def shaded(self, terms: Sequence[TermShare], text: str) -> tuple[Mark, ...]:
@@ -193,12 +198,11 @@ class QueryWords:
         return _on_one_line(text, start, end, [(a, b) for a, b, _ in marks if start <= a and b <= end], hidden)
 
 
-def _words_by_term(spans: Iterable[TermSpan], text: str) -> dict[str, list[str]]:
-    """Index term -> the different words of the text that it is from, in order."""
+def _words_by_term(texts: Iterable[tuple[str, Sequence[TermSpan]]]) -> dict[str, list[str]]:
+    """Index term -> the different words of the texts that it is from, in order."""
     words: dict[str, dict[str, None]] = {}
-    for span in spans:
-        start, end = _whole_word(text, span)
-        if word := text[start:end].lower():
+    for text, span in ((text, span) for text, spans in texts for span in spans):
+        if word := text[slice(*span.word)].lower():
             words.setdefault(span.term, {})[word] = None
     return {term: list(own) for term, own in words.items()}
 
@@ -209,10 +213,9 @@ def _is_part_letter(term: str, words: Sequence[str]) -> bool:
     return is_letter(piece) and (piece != term or not words or any(len(word) > 1 for word in words))
 
 
-def _whole_word(text: str, span: TermSpan) -> tuple[int, int]:
-    """The span, widened to the letters, marks and digits around it, as far as the longest token; not in scripts whose
+def _whole_word(text: str, start: int, end: int) -> tuple[int, int]:
+    """The place, widened to the letters, marks and digits around it, as far as the longest token; not in scripts whose
     words no blanks separate."""
-    start, end = span.start, span.end
     first, last = max(0, start - LONGEST_TOKEN), min(len(text), end + LONGEST_TOKEN)
     if start >= end or not _in_word(text[start]):
         return start, end

@@ -27,6 +27,8 @@ _MARKUP["ipynb"] = _MARKUP["md"]
 _LONGEST_HEADING = 400
 MOST_HIDDEN = 300
 """Hidden parts of a text, each of which is looked at for every marked word."""
+LONGEST_MARKUP = 1 << 15
+"""First characters of a text in which they are looked for, more than a passage has."""
 
 
 class Place(NamedTuple):
@@ -57,7 +59,7 @@ def digits(number: float) -> str:
 
 def hidden_markup(text: str, metadata: Mapping[str, MetadataValue], title: str = "") -> list[tuple[int, int]]:
     """(start, end) of what a reader of ``text`` need not see: marks of Markdown, underlines, and a first line that
-    repeats the heading or the title; the first :data:`MOST_HIDDEN`, more than a passage has."""
+    repeats the heading or the title; the first :data:`MOST_HIDDEN` in :data:`LONGEST_MARKUP` characters."""
     spans: list[tuple[int, int]] = []
     place, start = Place.of(metadata), 0
     known = {title.strip(), str(metadata.get("title", "")).strip(), (place and place.heading) or ""}
@@ -67,7 +69,8 @@ def hidden_markup(text: str, metadata: Mapping[str, MetadataValue], title: str =
         spans.append((start, end))
         start = end
     pattern = _MARKUP.get(str(metadata.get("type")))
-    return spans + [match.span() for match in islice(pattern.finditer(text) if pattern else (), MOST_HIDDEN)]
+    matches = pattern.finditer(text, 0, LONGEST_MARKUP) if pattern else ()
+    return spans + [match.span() for match in islice(matches, MOST_HIDDEN)]
 
 
 def without(text: str, start: int, end: int, hidden: Sequence[tuple[int, int]]) -> str:

@@ -137,23 +137,16 @@ class DescribedHit:
 
 
 def describe(
-    words: QueryWords,
-    explanation: Explanation,
-    document: Document | StoredDocument | None,
-    names: Mapping[str, str] | None = None,
-    longest: int = SNIPPET,
+    words: QueryWords, explanation: Explanation, document: Document | StoredDocument | None, longest: int = SNIPPET
 ) -> DescribedHit:
-    """The description of a hit from its explanation by raw index terms; ``names`` are shown instead of terms.
-    ``longest``: characters of the passage."""
-    text = "" if document is None else f"{document.title}\n{document.text}"
-    shares = words.shares(explanation.terms, text)
+    """The description of a hit from its explanation by raw index terms. ``longest``: characters of the passage."""
+    texts = (document.title, document.text) if document else ("", "")
+    shares = words.shares(explanation.terms, *texts)
     weights = words.weights(explanation.terms)
     hidden = hidden_markup(document.text, document.metadata or {}, document.title) if document else []
     snippet = words.snippet(weights, document.text, longest, hidden) if document and document.text else None
-    marks = [
-        words.shaded(explanation.terms, part) for part in ((document.title, document.text) if document else ("", ""))
-    ]
-    renamed = [dataclasses.replace(t, term=(names or {}).get(t.term, t.term)) for t in explanation.terms]
+    marks = [words.shaded(explanation.terms, text) for text in texts]
+    renamed = [dataclasses.replace(t, term=words.names.get(t.term, t.term)) for t in explanation.terms]
     renamed.sort(key=lambda term: (-term.share, term.term))
     explained = dataclasses.replace(explanation, terms=renamed)
     return DescribedHit(explained, tuple(shares), document, snippet, marks[0], marks[1], tuple(hidden))
