@@ -422,8 +422,8 @@ def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
         return
     # The choices themselves are checked when the config is built, with a suggestion for a near miss.
     choices = settings.pop("choices", None)
-    default_metavar = {int: "N", float: "X"}.get(kind, f.name.upper())
-    settings["metavar"] = f"{{{','.join(choices)}}}" if choices else meta.get("metavar") or default_metavar
+    choice = f"{{{','.join(choices)}}}" if choices else {int: "N", float: "X"}.get(kind, f.name.upper())
+    settings["metavar"] = meta.get("metavar") or choice
     if many:
         settings["nargs"] = "+"
         settings["action"] = _Gather

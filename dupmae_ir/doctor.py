@@ -52,7 +52,7 @@ class DoctorConfig(OutputOptions):
     that encoding or searching requires.
 
     Examples:
-        python -m dupmae_ir.doctor
+        dupmae-ir doctor
     """
 
 

@@ -24,10 +24,10 @@ class ExportConfig(OutputOptions):
     write a model folder with weights in 8 bits, about half the size of float16, which every command here reads.
 
     Examples:
-        python -m dupmae_ir.export --model checkpoints/mine --output exported/dense
-        python -m dupmae_ir.export --model checkpoints/mine --part ot --output exported/sparse
-        python -m dupmae_ir.export --model checkpoints/mine --to onnx --int8 --output exported/onnx
-        python -m dupmae_ir.export --model checkpoints/mine --to compact --output checkpoints/small
+        dupmae-ir export --model checkpoints/mine --output exported/dense
+        dupmae-ir export --model checkpoints/mine --part ot --output exported/sparse
+        dupmae-ir export --model checkpoints/mine --to onnx --int8 --output exported/onnx
+        dupmae-ir export --model checkpoints/mine --to compact --output checkpoints/small
     """
 
     output: str = option(help="folder to create", metavar="FOLDER")

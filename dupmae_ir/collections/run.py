@@ -41,7 +41,7 @@ class ListCollectionsConfig(CacheOptions):
     """List all collections with their documents, tests and state in the cache.
 
     Examples:
-        python -m dupmae_ir.collections list --json
+        dupmae-ir collections list --json
     """
 
 
@@ -50,7 +50,7 @@ class ShowCollectionConfig(CacheOptions):
     """Show everything known about a collection: addresses, checksums, measures, and where its files belong.
 
     Examples:
-        python -m dupmae_ir.collections show beir-arguana
+        dupmae-ir collections show beir-arguana
     """
 
     name: str = input_option(help="a collection", metavar="NAME", positional=True)
@@ -64,8 +64,8 @@ class GetCollectionsConfig(CacheOptions):
     cannot be downloaded, are skipped unless their files have been placed in the cache.
 
     Examples:
-        python -m dupmae_ir.collections get beir-scifact msmarco-passage-titled
-        python -m dupmae_ir.collections get beir-14 --cache /data/collections
+        dupmae-ir collections get beir-scifact msmarco-passage-titled
+        dupmae-ir collections get beir-14 --cache /data/collections
     """
 
     names: tuple[str, ...] = input_option(

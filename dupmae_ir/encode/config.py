@@ -58,11 +58,11 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     each line. It is streamed. If interrupted or killed, run the same command to resume.
 
     Examples:
-        python -m dupmae_ir.encode --corpus my-docs/ --index my-index
-        python -m dupmae_ir.encode --corpus corpus.jsonl --index indexes/mine
-        python -m dupmae_ir.encode --corpus collection.tsv.gz --index I --devices 0,1,2,3
-        python -m dupmae_ir.encode --corpus collection.tsv.gz --index I.0 --shard 0/4 --device cuda
-        zcat docs/*.gz | python -m dupmae_ir.encode --corpus - --index I --fields title text
+        dupmae-ir encode --corpus my-docs/ --index my-index
+        dupmae-ir encode --corpus corpus.jsonl --index indexes/mine
+        dupmae-ir encode --corpus collection.tsv.gz --index I --devices 0,1,2,3
+        dupmae-ir encode --corpus collection.tsv.gz --index I.0 --shard 0/4 --device cuda
+        zcat docs/*.gz | dupmae-ir encode --corpus - --index I --fields title text
     """
 
     index: str = output_option(
@@ -71,8 +71,9 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     model: str | None = encoding_option(None, "model folder; without it, the embedded default model", metavar="FOLDER")
     parts: str = encoding_option(
         "cls,ot",
-        "what to encode: cls (dense vectors), ot (impacts) or both, cls,ot, in one pass",
+        "what to encode: cls (dense vectors), ot (impacts) or both in one pass, cls,ot",
         choices=("cls,ot", "cls", "ot"),
+        metavar="PARTS",
     )
     head: str | None = encoding_option(
         None,
@@ -133,7 +134,7 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     )
     window: int = compute_option(1024, "documents encoded between two saves, and sorted by length together", above=0)
     shard: str | None = input_option(
-        None, "encode only share i of n (0/4, 1/4, ...); join with python -m dupmae_ir.encode.merge", metavar="I/N"
+        None, "encode only share i of n (0/4, 1/4, ...); join with dupmae-ir encode.merge", metavar="I/N"
     )
     devices: str | None = compute_option(
         None,

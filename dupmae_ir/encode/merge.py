@@ -20,8 +20,8 @@ class MergeConfig(OutputOptions):
     """Join the indexes of all shards of one collection into the index of the whole.
 
     Examples:
-        python -m dupmae_ir.encode.merge I.0 I.1 I.2 I.3 --index I
-        python -m dupmae_ir.encode.merge shards/I.* --index I
+        dupmae-ir encode.merge I.0 I.1 I.2 I.3 --index I
+        dupmae-ir encode.merge shards/I.* --index I
     """
 
     shards: tuple[str, ...] = option(

@@ -35,9 +35,9 @@ class PassagesConfig(OutputOptions):
     title. Encode the passages and search them with --max-passage, which ranks each document by its best passage.
 
     Examples:
-        python -m dupmae_ir.encode.passages --corpus msmarco-docs.tsv.gz --output passages.jsonl.gz
-        python -m dupmae_ir.encode --corpus passages.jsonl.gz --index indexes/docs
-        python -m dupmae_ir.search --index indexes/docs --topics queries.tsv --max-passage --hits 100 --output docs.trec
+        dupmae-ir encode.passages --corpus msmarco-docs.tsv.gz --output passages.jsonl.gz
+        dupmae-ir encode --corpus passages.jsonl.gz --index indexes/docs
+        dupmae-ir search --index indexes/docs --topics queries.tsv --max-passage --hits 100 --output docs.trec
     """
 
     corpus: str = input_option(help="collection, as encode reads it", metavar="PATH")

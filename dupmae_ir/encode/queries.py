@@ -21,7 +21,7 @@ class QueriesConfig(OutputOptions):
     r"""Encode topics with the encoder of an index, into the files that stock Pyserini commands read.
 
     Examples:
-        python -m dupmae_ir.encode.queries --topics queries.tsv --index indexes/mine --output encoded
+        dupmae-ir encode.queries --topics queries.tsv --index indexes/mine --output encoded
         dupmae-ir pyserini pyserini.search.lucene --impact --index indexes/mine/ot --topics encoded/topics.tsv \
             --encoder encoded/queries.jsonl --min-idf -1 --output impact.trec
         python -m dupmae_ir.pyserini pyserini.search.faiss --index indexes/mine/cls --topics encoded/topics.tsv \

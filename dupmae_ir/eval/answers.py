@@ -39,7 +39,7 @@ class AnswersConfig(OutputOptions):
     0.4 GB for Wikipedia's 21 million passages).
 
     Examples:
-        python -m dupmae_ir.eval.answers --run nq.trec --answers dpr-nq/answers.jsonl --corpus dpr-nq/corpus.jsonl.gz
+        dupmae-ir eval.answers --run nq.trec --answers dpr-nq/answers.jsonl --corpus dpr-nq/corpus.jsonl.gz
     """
 
     run: str = input_option(help="run file", metavar="FILE")

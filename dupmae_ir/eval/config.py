@@ -59,10 +59,10 @@ class EvalConfig(ComparisonOptions, OutputOptions):
     bootstrap intervals, wins, ties and losses, and the queries that moved most.
 
     Examples:
-        python -m dupmae_ir.eval --qrels scifact/qrels/test.tsv bm25.trec hybrid.trec -m nDCG@10 MRR@10 R@100 MAP
-        python -m dupmae_ir.eval --qrels qrels.dl19-passage.txt run.trec -m nDCG@10 'AP(rel=2)' 'R(rel=2)@1000' --json
-        python -m dupmae_ir.eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec
-        python -m dupmae_ir.eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec \
+        dupmae-ir eval --qrels scifact/qrels/test.tsv bm25.trec hybrid.trec -m nDCG@10 MRR@10 R@100 MAP
+        dupmae-ir eval --qrels qrels.dl19-passage.txt run.trec -m nDCG@10 'AP(rel=2)' 'R(rel=2)@1000' --json
+        dupmae-ir eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec
+        dupmae-ir eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec \
             --topics scifact/queries.jsonl --report scifact.html
     """
 

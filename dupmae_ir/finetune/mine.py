@@ -61,7 +61,7 @@ class MineConfig(SearchOptions, TitleOptions):
     query, and next to it a record that identifies the collection. If interrupted, run the same command to resume.
 
     Examples:
-        python -m dupmae_ir.finetune.mine --pairs train.jsonl --by bm25 --output mined/bm25.jsonl
+        dupmae-ir finetune.mine --pairs train.jsonl --by bm25 --output mined/bm25.jsonl
         dupmae-ir finetune.mine --pairs train.jsonl --collection corpus.jsonl --by model --model models/stage1 \
             --output mined/stage1.jsonl
         dupmae-ir finetune.mine --pairs train.jsonl --by both --model minilm --parts dense --output mined/both.jsonl

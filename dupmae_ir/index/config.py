@@ -99,8 +99,8 @@ class Bm25Config(CorpusOptions, OutputOptions):
     --bm25 reads the result, with --language for another one than English.
 
     Examples:
-        python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25
-        python -m dupmae_ir.index bm25 --corpus korpus.jsonl --index indexes/de-bm25 --language de
+        dupmae-ir index bm25 --corpus corpus.jsonl --index indexes/mine-bm25
+        dupmae-ir index bm25 --corpus korpus.jsonl --index indexes/de-bm25 --language de
     """
 
     title_field: bool = option(
@@ -135,7 +135,7 @@ class PostingsConfig(OutputOptions):
     been rebuilt since are refused; run this again then.
 
     Examples:
-        python -m dupmae_ir.index postings --index indexes/mine
+        dupmae-ir index postings --index indexes/mine
     """
 
     index: str = option(help="index folder that encode made, with impacts", metavar="FOLDER", positional=True)
@@ -146,7 +146,7 @@ class ShowIndexConfig(OutputOptions):
     """Print what an index folder contains and check its parts against each other.
 
     Examples:
-        python -m dupmae_ir.index show indexes/mine
+        dupmae-ir index show indexes/mine
     """
 
     index: str = option(help="index folder to look at", metavar="FOLDER", positional=True)
@@ -160,7 +160,7 @@ class VerifyConfig(OutputOptions):
     the index a few times.
 
     Examples:
-        python -m dupmae_ir.index verify indexes/mine
+        dupmae-ir index verify indexes/mine
     """
 
     index: str = option(help="index folder to verify", metavar="FOLDER", positional=True)
@@ -172,7 +172,7 @@ class DenseConfig(OutputOptions):
     same hits, scores and order, several times faster. encode makes them for large collections.
 
     Examples:
-        python -m dupmae_ir.index dense --index indexes/mine
+        dupmae-ir index dense --index indexes/mine
     """
 
     index: str = option(help="index folder with vectors, which are not changed", metavar="FOLDER", positional=True)
@@ -204,7 +204,7 @@ class AddConfig(ChangeOptions):
     is what it was, and the same command continues.
 
     Examples:
-        python -m dupmae_ir.index add --index indexes/mine --corpus more.jsonl
+        dupmae-ir index add --index indexes/mine --corpus more.jsonl
     """
 
 
@@ -216,7 +216,7 @@ class UpdateConfig(ChangeOptions):
     Interrupted or killed, the index is what it was, and the same command continues.
 
     Examples:
-        python -m dupmae_ir.index update --index indexes/mine --corpus changed.jsonl
+        dupmae-ir index update --index indexes/mine --corpus changed.jsonl
     """
 
 
@@ -228,7 +228,7 @@ class SyncConfig(ChangeOptions):
     documents made at once would give. Interrupted or killed, the index is what it was, and the same command continues.
 
     Examples:
-        python -m dupmae_ir.index sync --index indexes/mine --corpus corpus.jsonl
+        dupmae-ir index sync --index indexes/mine --corpus corpus.jsonl
     """
 
     replace_all: bool = option(
@@ -243,10 +243,10 @@ class DeleteConfig(OutputOptions):
     """Delete documents from an index. Nothing is rewritten: their rows are marked, and index compact frees the space.
 
     Examples:
-        python -m dupmae_ir.index delete --index indexes/mine --ids doc17 doc23
-        python -m dupmae_ir.index delete --index indexes/mine --ids-file gone.txt
-        python -m dupmae_ir.index delete --index indexes/mine --paths notes/coffee.md old-notes '*.log'
-        python -m dupmae_ir.index delete --index indexes/mine --filter 'modified < "2020"' --dry-run
+        dupmae-ir index delete --index indexes/mine --ids doc17 doc23
+        dupmae-ir index delete --index indexes/mine --ids-file gone.txt
+        dupmae-ir index delete --index indexes/mine --paths notes/coffee.md old-notes '*.log'
+        dupmae-ir index delete --index indexes/mine --filter 'modified < "2020"' --dry-run
     """
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
@@ -273,7 +273,7 @@ class CompactConfig(OutputOptions):
     Stock Pyserini commands read the result; before, they read the first segment only.
 
     Examples:
-        python -m dupmae_ir.index compact indexes/mine
+        dupmae-ir index compact indexes/mine
     """
 
     index: str = option(help="index folder to rewrite in one piece", group="output", metavar="FOLDER", positional=True)
@@ -286,7 +286,7 @@ class PushConfig(OutputOptions):
     store's own tools: the environment or their files.
 
     Examples:
-        python -m dupmae_ir.index push indexes/mine --to s3://bucket/mine
+        dupmae-ir index push indexes/mine --to s3://bucket/mine
     """
 
     index: str = option(help="index folder to copy", group="input", metavar="FOLDER", positional=True)
@@ -300,7 +300,7 @@ class PullConfig(OutputOptions):
     continues. Commands that only read an index take the URL itself and keep such a copy in the cache.
 
     Examples:
-        python -m dupmae_ir.index pull s3://bucket/mine --index indexes/mine
+        dupmae-ir index pull s3://bucket/mine --index indexes/mine
     """
 
     url: str = option(help="URL of the index: s3://bucket/index", group="input", metavar="URL", positional=True)

@@ -140,13 +140,13 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     Equal scores are in docid order, here and in trec_eval's reading of the run.
 
     Examples:
-        python -m dupmae_ir.search --index I --topics queries.jsonl --output run.trec
-        python -m dupmae_ir.search --index I --topics queries.jsonl --impact --hits 100 --output impact.trec
-        python -m dupmae_ir.search --index I --topics queries.jsonl --bm25-index I2 --bm25-weight 0.6 --output run.trec
-        python -m dupmae_ir.search --index I --query "how do I wait for a thread to end" --corpus corpus.jsonl
-        python -m dupmae_ir.search --index I --interactive
-        python -m dupmae_ir.search --index I --query "release notes" --filter 'year >= 2020 and lang = "en"'
-        python -m dupmae_ir.search --index I --query "how do I wait for a thread to end" --explain threading.Thread.join
+        dupmae-ir search --index I --topics queries.jsonl --output run.trec
+        dupmae-ir search --index I --topics queries.jsonl --impact --hits 100 --output impact.trec
+        dupmae-ir search --index I --topics queries.jsonl --bm25-index I2 --bm25-weight 0.6 --output run.trec
+        dupmae-ir search --index I --query "how do I wait for a thread to end" --corpus corpus.jsonl
+        dupmae-ir search --index I --interactive
+        dupmae-ir search --index I --query "release notes" --filter 'year >= 2020 and lang = "en"'
+        dupmae-ir search --index I --query "how do I wait for a thread to end" --explain threading.Thread.join
     """
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (

@@ -32,7 +32,7 @@ class LoadConfig(ServerOptions, OutputOptions):
     ...) and refused in a URL.
 
     Examples:
-        python -m dupmae_ir.servers load --index indexes/mine --to postgresql://localhost/search
+        dupmae-ir servers load --index indexes/mine --to postgresql://localhost/search
         dupmae-ir search --index indexes/mine --server postgresql://localhost/search --query "how do I rotate logs?"
     """
 
@@ -52,7 +52,7 @@ class ShowTableConfig(ServerOptions, OutputOptions):
     """Print what a table of a server holds: of which index, how many rows, and how many bytes.
 
     Examples:
-        python -m dupmae_ir.servers show --from postgresql://localhost/search --table mine
+        dupmae-ir servers show --from postgresql://localhost/search --table mine
     """
 
     where: str = server_option(help="URL of the server", metavar="URL", flag="--from")
@@ -64,5 +64,5 @@ class DropConfig(ShowTableConfig):
     """Remove a table that servers load made. Other tables are not touched.
 
     Examples:
-        python -m dupmae_ir.servers drop --from postgresql://localhost/search --table mine
+        dupmae-ir servers drop --from postgresql://localhost/search --table mine
     """

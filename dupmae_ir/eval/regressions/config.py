@@ -62,7 +62,7 @@ class RunCasesOptions(CaseOptions):
     differ from a paper's only.
 
     Examples:
-        python -m dupmae_ir.eval.regressions run --tier small --collections DATA
+        dupmae-ir eval.regressions run --tier small --collections DATA
     """
 
     dry_run: bool = run_option(False, "print the commands of each case; run nothing")
@@ -76,7 +76,7 @@ class ListOptions(CaseOptions):
     """List the cases with the papers' numbers and the accepted values.
 
     Examples:
-        python -m dupmae_ir.eval.regressions list --tier small
+        dupmae-ir eval.regressions list --tier small
     """
 
 
@@ -85,7 +85,7 @@ class ReportOptions(CaseOptions):
     """Report the results in --output beside the papers' numbers and the accepted values. Runs nothing.
 
     Examples:
-        python -m dupmae_ir.eval.regressions report --format html --file regressions.html
+        dupmae-ir eval.regressions report --format html --file regressions.html
     """
 
     format: str = output_option("text", "output format; html is a page", choices=FORMATS)
