@@ -67,6 +67,17 @@ def test_every_format_in_a_folder(tmp_path):
     assert titles["src/copyright"] == "src/copyright"
 
 
+def test_terms_of_a_definition_list_are_headings_and_a_table_of_contents_is_left_out():
+    page = (
+        "<h1>Options</h1><div class='toc wide'><nav>Up</nav><dl><dt>1. Checks</dt></dl></div>"
+        "<dl><dt><code>--leak-check</code><dd>Searches for leaks.<dt>-q<dd>Quiet.</dl><h2>Files</h2>None."
+    )
+    _, found = extract("a.html", page.encode())
+    assert [heading.text for heading in found.headings] == ["Options", "--leak-check", "-q", "Files"]
+    assert [heading.level for heading in found.headings] == [1, 7, 7, 2]
+    assert found.text == "Options\n\n--leak-check\n\nSearches for leaks.\n\n-q\n\nQuiet.\n\nFiles\n\nNone."
+
+
 def test_html():
     _, found = extract("a.html", HTML.encode())
     assert (
@@ -384,6 +395,28 @@ def test_headings_begin_passages_and_short_sections_are_joined():
         "Part 3 > Tiny 4",
     ] or [heading for _, _, heading in found][:5] == ["Part 0", "Part 1", "Part 2", "Part 3", "Part 3 > Tiny 0"]
     assert all(text[start:].startswith(("Part", "Tiny")) for start, _, _ in found)
+
+
+def test_no_passage_has_the_end_of_a_long_section_and_the_next_one():
+    for sentences in range(5, 40):
+        parts = [f"Part {i}\n\n{paragraphs(f'part {i}', sentences)}\n\n" for i in range(3)]
+        text, starts = "".join(parts), list(itertools.accumulate(map(len, parts), initial=0))[:3]
+        found = spans(text, 200, 40, headings=[Heading(start, 1, "H") for start in starts])
+        assert not [span for span in found if any(span.start < start < span.end for start in starts)]
+
+
+def test_the_heading_of_a_passage_is_the_one_that_most_of_it_is_under():
+    text = "Guide\n\nShort.\n\nLabels\n\n" + "A label names a file system. " * 4
+    (found,) = spans(text, 80, 20, headings=[Heading(0, 1, "Guide"), Heading(text.index("Labels"), 2, "Labels")])
+    assert found.heading == "Guide > Labels"
+
+
+def test_a_caption_is_with_what_follows_it():
+    text = "".join(f"name{i}\n\nThis is what name{i} means and does.\n\n" for i in range(12))
+    for length in range(20, 60):
+        found = [text[start:end] for start, end, _ in spans(text, length, 8)]
+        assert all(passage.endswith("does.") for passage in found)
+        assert sum(text[start:end].count("means") for start, end, _ in spans(text, length, 0)) == 12
 
 
 @pytest.mark.parametrize(

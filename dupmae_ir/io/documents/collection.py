@@ -42,6 +42,8 @@ _SENTENCE_END = re.compile(
     r"|(?<=[\u3002\uff01\uff1f])|\n[ \t]*\n|\n(?=[ \t]*(?:[-*\u2022+]|\d{1,3}[.)])[ \t])"
 )
 _LINE_END = re.compile(r"\n")
+_BLANK_LINE = re.compile(r"[ \t]*\n[ \t]*\n")
+_STOPS = ".!?\u3002\uff01\uff1f"
 _LONGEST_HEADING = 300
 
 
@@ -255,32 +257,49 @@ class _Unit(NamedTuple):
 def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iterator[TextSpan]:
     """The passages of a text, in order; none is blank. ``length`` and ``overlap`` are in tokens.
 
-    A heading begins a new passage unless the passage before it has less than a quarter of ``length``. A passage that
-    ``length`` ends is followed by one that begins with its last sentences, as many as fit ``overlap``.
+    A heading begins a new passage, unless all that the section before it has is less than a quarter of ``length``. A
+    passage that ``length`` ends is followed by one that begins with its last sentences, as many as fit ``overlap``. A
+    line without a full stop before a blank line, such as a caption, does not end a passage. The heading of a passage
+    is the one that most of it is under.
     """
     headings = sorted(extracted.headings)
     borders = [heading.start for heading in headings]
     names = _paths(headings)
 
     def joined(units: Sequence[_Unit]) -> TextSpan:
-        place = bisect_right(borders, units[0].start)
+        sizes: Counter[int] = Counter()
+        for unit in units:
+            sizes[bisect_right(borders, unit.start)] += unit.tokens
+        place = max(sizes, key=sizes.__getitem__)
         return TextSpan(units[0].start, units[-1].end, names[place - 1] if place else "")
 
     current: list[_Unit] = []
-    size = 0
+    size = repeated = 0  # tokens, and how many units the passage before has, too
+    continued = False
     for begin, end in zip([0, *borders], [*borders, len(extracted.text)], strict=True):
-        if current and size >= length // 4:
-            yield joined(current)
-            current, size = [], 0
+        if continued or size >= length // 4:
+            if len(current) > repeated:
+                yield joined(current)
+            current, size, repeated, continued = [], 0, 0, False
         for unit in _units(extracted, begin, end, length):
             if current and size + unit.tokens > length:
+                room, last = length - unit.tokens, current[-1]
+                moves = len(current) - 1 > repeated and last.tokens <= room and _is_caption(extracted, last.end)
+                moved = [current.pop()] if moves else []
                 yield joined(current)
-                current = _tail(current, min(overlap, length - unit.tokens))
+                tail = _tail(current, min(overlap, room - last.tokens * moves))
+                current, repeated, continued = [*tail, *moved], len(tail), True
                 size = sum(kept.tokens for kept in current)
             current.append(unit)
             size += unit.tokens
-    if current:
+    if len(current) > repeated:
         yield joined(current)
+
+
+def _is_caption(extracted: Extracted, end: int) -> bool:
+    """Whether a unit that ends at ``end`` is prose without a full stop before a blank line."""
+    text = extracted.text
+    return not extracted.lines and text[end - 1] not in _STOPS and bool(_BLANK_LINE.match(text, end))
 
 
 def _tail(units: Sequence[_Unit], room: int) -> list[_Unit]:

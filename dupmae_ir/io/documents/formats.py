@@ -16,7 +16,7 @@ import re
 import zipfile
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -38,8 +38,9 @@ _SKIPPED = frozenset(
     _NAME.findall("<script><style><template><noscript><svg><math><nav><form><button><select><option><iframe><object>")
 )
 _PARAGRAPHS = frozenset(_NAME.findall("<p><table><ul><ol><dl><pre><blockquote><section><article><main><figure><hr>"))
-_LINES = frozenset(_NAME.findall("<div><li><tr><br><dt><dd><caption><header><footer><aside><address><body>"))
-_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_LINES = frozenset(_NAME.findall("<div><li><tr><br><dd><caption><header><footer><aside><address><body>"))
+_HEADINGS = {f"h{level}": level for level in range(1, 7)} | {"dt": 7}
+"""Element -> level; what a ``dd`` describes is the heading of it."""
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 DEEPEST = 50_000
 """Open elements above which a page is refused."""
@@ -228,11 +229,11 @@ class Target:
     def __init__(self, made: Builder) -> None:
         self.made = made
         self.title = ""
-        self._skipped = self._pre = self._depth = 0
+        self._skipped = self._pre = self._depth = self._contents = 0
         self._in_title = False
         self._heading: list[str] | None = None
 
-    def start(self, tag: str, attributes: object) -> None:  # noqa: ARG002 (the parser's interface)
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """An element begins."""
         self._depth += 1
         if self._depth > DEEPEST:
@@ -241,6 +242,8 @@ class Target:
             self._skipped += 1
         elif self._skipped:
             return
+        elif "toc" in attributes.get("class", "").split():  # it repeats the headings
+            self._skipped, self._contents = 1, self._depth
         elif tag == "title":
             self._in_title = not self.title
         elif tag in _HEADINGS and self._heading is None:
@@ -252,8 +255,9 @@ class Target:
     def end(self, tag: str) -> None:
         """An element ends."""
         self._depth -= 1
-        if tag in _SKIPPED:
+        if tag in _SKIPPED or self._depth + 1 == self._contents > 0:
             self._skipped -= 1
+            self._contents *= bool(self._skipped)
         elif self._skipped:
             return
         elif tag == "title":
