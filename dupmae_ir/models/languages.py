@@ -134,6 +134,15 @@ class Analyzer:
         folded = _fold(self.language, word)
         return "" if folded in function_words(self.language) else self._stem(folded)
 
+    def query_terms(self, text: str) -> list[str]:
+        """The index terms of a query. Those of texts in several languages include function words, those of a query
+        only if it has nothing else."""
+        terms = self.terms(text)
+        if self.language != OTHER:
+            return terms
+        own = _lists().get(_language_of(text) or OTHER, ())
+        return [term for term in terms if term not in own] or terms
+
     def _terms(self, text: str) -> list[str]:
         return [term for term, _, _ in self._spans(text)]
 

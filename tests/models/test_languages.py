@@ -118,3 +118,11 @@ def test_a_chinese_text_is_half_as_long_as_its_pairs():
     weights = set(lexicon.document("", text, []).values())
     assert round(settings.document_scale / (1 + settings.k1)) / settings.document_scale in weights
     assert len(weights) <= 2  # of two pairs in one bucket
+
+
+def test_function_words_of_a_query_are_left_out_where_texts_are_in_several_languages():
+    other, german = Analyzer(OTHER), Analyzer("de")
+    assert other.query_terms("Wie kündige ich die Wohnung?") == ["kündige", "wohnung"]
+    assert other.query_terms("How do bees die in the cold?") == ["bees", "die", "cold"]
+    assert other.query_terms("to be or not to be") == ["to", "be", "or", "not", "to", "be"]
+    assert german.query_terms("Wie kündige ich die Wohnung?") == german.terms("Wie kündige ich die Wohnung?")

@@ -148,7 +148,7 @@ class Lexicon:
     def query(self, text: str, pieces: Iterable[int]) -> TermWeights:
         """The weights of a query: its text and its word pieces as the encoder reads them."""
         s = self.settings
-        weights = self._normalised(Counter(map(self.dimension, self.analyzer.terms(text))), 1.0)
+        weights = self._normalised(Counter(map(self.dimension, self.analyzer.query_terms(text))), 1.0)
         return weights | self._normalised(Counter(pieces), s.pieces_weight)
 
     def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> TermWeights:
