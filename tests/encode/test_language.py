@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,6 +13,7 @@ from dupmae_ir import Searcher
 from dupmae_ir.encode import EncodeConfig
 from dupmae_ir.encode.changes import run_add
 from dupmae_ir.encode.reading import PASSAGES, measure
+from dupmae_ir.encode.run import SOONER
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.config import AddConfig, Bm25Config
@@ -56,6 +58,19 @@ def test_an_index_has_the_words_of_its_language(tmp_path, corpus, model, capsys)
     assert {hit.docid for hit in Searcher.open(config.index).search("Häuser", mode="impact")} == {"d1", "d4"}
     with pytest.raises(IndexMismatch, match="language de but the query encoder has en"):
         Searcher.open(config.index, load_encoder(model))
+
+
+def test_a_long_run_names_the_index_of_words_alone(tmp_path, model, capsys, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("A label names a file system.")
+    config = EncodeConfig(corpus=str(tmp_path / "docs"), index=str(tmp_path / "i"), model=model, overwrite=True)
+    encode(config)
+    assert SOONER not in capsys.readouterr().err
+    monkeypatch.setattr("dupmae_ir.encode.run.LONG", 1e-9)
+    encode(dataclasses.replace(config, parts="ot", index=str(tmp_path / "words")))
+    assert SOONER not in capsys.readouterr().err
+    encode(config)
+    assert SOONER in capsys.readouterr().err
 
 
 def test_a_given_language_is_kept_and_another_one_refused(tmp_path, corpus, model):
