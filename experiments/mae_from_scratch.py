@@ -82,7 +82,8 @@ class Plan:
             steps += [self._stage1(name, seed) for name in here if name != "none"]
             steps += [self._readout(name, seed) for name in here]
             for size, amounts in self.settings["sizes"].items():
-                for name, again in itertools.product(here, amounts["seeds"]):
+                tuned = [name for name in here if size in methods[name].get("sizes", self.settings["sizes"])]
+                for name, again in itertools.product(tuned, amounts["seeds"]):
                     steps += [self._stage2(name, seed, size, again), self._readout(name, seed, size, again)]
         return steps + self._small(seeds[0])
 
@@ -122,7 +123,7 @@ class Plan:
 
     def _stage1(self, method: str, seed: int) -> Step:
         name, start = self.model_name(method, seed), self.model_name("none", seed)
-        own = {k: v for k, v in self.settings["methods"][method].items() if k not in ("title", "seeds")}
+        own = {k: v for k, v in self.settings["methods"][method].items() if k not in ("title", "seeds", "sizes")}
         config = self._pretraining(name, seed, general=False) | self.settings["stage1"] | own
         return self._trained(name, config | {"model": str(self.home / start)}, (start,))
 
@@ -211,7 +212,7 @@ class Plan:
     def _readout(self, method: str, seed: int, size: str = "", again: int = 0) -> Step:
         model = self.model_name(method, seed, size, again)
         values = {"method": method, "seed": seed, "size": int(size or 0), "again": again}
-        extra = ["--sets", "dev", *self.settings["collections"], "--settings", json.dumps(values)]
+        extra = ["--sets", "dev", *self.settings["collections"], "--parts", "cls", "--settings", json.dumps(values)]
         return self._reading(f"readout.{model}", self.home / model, model, extra if size else [*extra, "--probe"])
 
     def _reading(self, name: str, model: Path, after: str, extra: list[str]) -> Step:

@@ -25,6 +25,7 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.inference.encoder import TextEncoder
+from dupmae_ir.models.inference.term_encoder import PARTS
 from dupmae_ir.training.trained import LOG, read_log
 from dupmae_ir.types import Document, Hit, Representation
 
@@ -39,7 +40,12 @@ RIDGE = 10.0
 
 
 def read_out(
-    model: Path, sets: Mapping[str, Path], measures: Sequence[str], pretrained: bool, probe: tuple[int, int] = (0, 0)
+    model: Path,
+    sets: Mapping[str, Path],
+    measures: Sequence[str],
+    pretrained: bool,
+    probe: tuple[int, int] = (0, 0),
+    parts: tuple[str, ...] = PARTS,
 ) -> dict[str, Any]:
     """The record of a model: scores of each set, and for a pre-trained one the probe and the held-out losses.
 
@@ -49,8 +55,10 @@ def read_out(
         measures: names such as ``nDCG@10``.
         pretrained: compare [CLS] by its cosine, probe it, and add the log of the held-out losses.
         probe: numbers of texts that the probe is fitted to and tested on.
+        parts: ``cls``, ``ot`` or both; OT of a model whose head was not calibrated has most words in every text, and
+            takes longer than all else.
     """
-    encoder = TextEncoder.load(model, dtype="mixed", normalize=True if pretrained else None)
+    encoder = TextEncoder.load(model, dtype="mixed", normalize=True if pretrained else None, parts=parts)
     record: dict[str, Any] = {"sets": {name: search_set(encoder, folder, measures) for name, folder in sets.items()}}
     if pretrained:
         log = read_log(model / "pretraining" / LOG)
@@ -151,6 +159,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--prepared", type=Path, required=True, help="folder with dev/, of mae_data.py")
     parser.add_argument("--sets", nargs="+", required=True)
     parser.add_argument("--measures", nargs="+", required=True)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON object that the record keeps")
     parser.add_argument("--probe", action="store_true", help="the model is pre-trained, not fine-tuned")
     parser.add_argument("--probe-texts", type=int, default=20000)
@@ -164,7 +173,8 @@ def run(args: argparse.Namespace) -> None:
     """Read out the model and write the record."""
     sets = {name: (args.prepared if name == "dev" else args.data) / name for name in args.sets}
     with torch_threads(args.threads):
-        record = read_out(args.model, sets, args.measures, args.probe, (args.probe_texts, args.probe_tests))
+        probe = (args.probe_texts, args.probe_tests)
+        record = read_out(args.model, sets, args.measures, args.probe, probe, tuple(args.parts))
     write_record(args.record, {"model": args.model.name, "settings": args.settings, **record})
 
 
