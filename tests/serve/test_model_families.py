@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +62,12 @@ def found(searcher: Searcher, mode: str) -> list[list[tuple[str, float]]]:
     return [[(hit.docid, hit.score) for hit in searcher.search(query, 6, mode)] for query in QUERIES]
 
 
+def servers(folder: Path) -> list[str]:
+    """The servers that run in this process and are installed. PostgreSQL has tests/servers/test_bge_m3.py."""
+    packages = {"qdrant": "qdrant_client", "milvus": "milvus_lite"}
+    return [f"{name}://{folder / name}.db" for name, package in packages.items() if find_spec(package)]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_served_changed_and_loaded(name: str, tmp_path: Path) -> None:
     family, index = FAMILIES[name], tmp_path / "I"
@@ -83,12 +90,11 @@ def test_a_family_is_served_changed_and_loaded(name: str, tmp_path: Path) -> Non
                 np.testing.assert_allclose([s for _, s in one], [s for _, s in other], atol=1e-5)
         why = client.post("/api/explain", {"query": QUERIES[0], "docids": ["new"]}).json
         assert searcher.explain(QUERIES[0], "new").score == pytest.approx(why["documents"][0]["score"], abs=1e-5)
-    pytest.importorskip("qdrant_client", reason="pip install 'dupmae-ir[qdrant]'")
-    url = f"qdrant://{tmp_path / 'q'}"
-    assert load(LoadConfig(index=str(index), to=url, table="mine", quiet=True))["written_now"] == 31
-    through = Searcher.open(index, server=url, table="mine")
-    for mode in family.modes:
-        assert found(through, mode) == found(searcher, mode), mode
+    for url in servers(tmp_path):
+        assert load(LoadConfig(index=str(index), to=url, table="mine", quiet=True))["written_now"] == 31
+        through = Searcher.open(index, server=url, table="mine")
+        for mode in family.modes:
+            assert found(through, mode) == found(searcher, mode), (url, mode)
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].flags.get("head") is None])
