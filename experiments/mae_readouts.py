@@ -59,19 +59,25 @@ def read_out(
             takes longer than all else.
     """
     encoder = TextEncoder.load(model, dtype="mixed", normalize=True if pretrained else None, parts=parts)
-    record: dict[str, Any] = {"sets": {name: search_set(encoder, folder, measures) for name, folder in sets.items()}}
+    record, vectors = dict[str, Any](sets={}), []
+    for name, folder in sets.items():
+        record["sets"][name], stored = search_set(encoder, folder, measures)
+        vectors.append(stored.cls)
     if pretrained:
         log = read_log(model / "pretraining" / LOG)
         record["tokens"] = sum(row.get("tokens", 0) for row in log)
         record["held_out"] = [row for row in log if "eval_loss" in row]
         texts = [d.joined() for folder in sets.values() for d in read_collection(folder / "corpus.jsonl")]
-        record["probe"] = probe_words(encoder, texts, *probe)
+        record["probe"] = probe_words(encoder, texts, np.concatenate(vectors), *probe)
     training = json.loads((model / "training.json").read_text(encoding="utf-8"))
     return record | {"steps": training["steps"], "seconds": training["seconds"]}
 
 
-def search_set(encoder: TextEncoder, folder: Path, measures: Sequence[str]) -> dict[str, Any]:
-    """``queries`` (ids), ``scores`` (part -> measure -> mean) and ``per_query`` (part -> measure -> values)."""
+def search_set(encoder: TextEncoder, folder: Path, measures: Sequence[str]) -> tuple[dict[str, Any], Representation]:
+    """``queries`` (ids), ``scores`` (part -> measure -> mean) and ``per_query`` (part -> measure -> values).
+
+    Also the representation of the documents, in the order of the collection.
+    """
     documents = list(read_collection(folder / "corpus.jsonl"))
     qrels = read_qrels(folder / "qrels" / "test.tsv")
     topics = [topic for topic in read_topics(str(folder / "queries.jsonl")) if topic.qid in qrels]
@@ -84,7 +90,7 @@ def search_set(encoder: TextEncoder, folder: Path, measures: Sequence[str]) -> d
         result["scores"][part] = dict(evaluated.mean)
         values = evaluated.per_query
         result["per_query"][part] = {m: [round(values[q][m], DIGITS) for q in queries] for m in evaluated.mean}
-    return result
+    return result, stored
 
 
 def part_scores(asked: Representation, stored: Representation) -> Iterator[tuple[str, np.ndarray]]:
@@ -107,10 +113,12 @@ def _hits(scores: np.ndarray, documents: Sequence[Document]) -> list[Hit]:
     return [Hit(documents[i].docid, float(scores[i])) for i in order]
 
 
-def probe_words(encoder: TextEncoder, texts: Sequence[str], fit: int, test: int, seed: int = 0) -> dict[str, float]:
+def probe_words(
+    encoder: TextEncoder, texts: Sequence[str], cls: np.ndarray, fit: int, test: int, seed: int = 0
+) -> dict[str, float]:
     """How many of a text's word pieces a linear map finds in its [CLS] vector.
 
-    Ridge regression from standardised [CLS] vectors to the bag of words, fitted to ``fit`` texts. Of each of ``test``
+    Ridge regression from ``cls`` (texts, d), standardised, to the bag of words, fitted to ``fit`` texts. Of each of ``test``
     other texts with n distinct pieces the n best-scored ones are taken.
 
     Returns:
@@ -118,8 +126,7 @@ def probe_words(encoder: TextEncoder, texts: Sequence[str], fit: int, test: int,
         ``prior``: the same for the mean bag of words, which needs no vector.
     """
     chosen = np.random.default_rng(seed).permutation(len(texts))[: fit + test]
-    kept = [texts[i] for i in chosen]
-    vectors = np.asarray(encoder.encode_documents(kept).cls, np.float64)
+    kept, vectors = [texts[i] for i in chosen], cls[chosen].astype(np.float64)
     bags = _bags(encoder, kept)
     bags[:, np.argsort(-bags.sum(0), kind="stable")[:FREQUENT]] = False
     fit = max(1, len(kept) - test)

@@ -209,8 +209,8 @@ class Words:
 def test_the_probe_finds_the_words_that_the_vector_has():
     rng = np.random.default_rng(0)
     texts = [" ".join(map(str, rng.choice(400, 20, replace=False))) for _ in range(700)]
-    found = probe_words(Words(), texts, 600, 100)
-    noise = probe_words(Words(noise=True), texts, 600, 100)
+    found = probe_words(Words(), texts, Words().encode_documents(texts).cls, 600, 100)
+    noise = probe_words(Words(), texts, Words(noise=True).encode_documents(texts).cls, 600, 100)
     assert found["words"] > 0.9 > 0.2 > noise["words"]
     assert found["prior"] == noise["prior"] < 0.2
 
@@ -221,7 +221,8 @@ def test_search_scores_each_part_and_their_sum(tmp_path):
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in rows))
     (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "1 2"}) + "\n")
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
-    result = search_set(Words(), tmp_path, ["nDCG@10", "R@100"])
+    result, stored = search_set(Words(), tmp_path, ["nDCG@10", "R@100"])
+    assert stored.cls.shape == (3, 400)
     assert result["queries"] == ["q"]
     assert result["per_query"]["sum"] == {"nDCG@10": [1.0], "R@100": [1.0]}
     assert set(result["scores"]) == {"cls", "ot", "sum"}
