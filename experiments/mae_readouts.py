@@ -118,8 +118,8 @@ def probe_words(
 ) -> dict[str, float]:
     """How many of a text's word pieces a linear map finds in its [CLS] vector.
 
-    Ridge regression from ``cls`` (texts, d), standardised, to the bag of words, fitted to ``fit`` texts. Of each of ``test``
-    other texts with n distinct pieces the n best-scored ones are taken.
+    Ridge regression from ``cls`` (texts, d), standardised, to the bag of words, fitted to ``fit`` texts. Of each of
+    ``test`` other texts with n distinct pieces the n best-scored ones are taken.
 
     Returns:
         ``words``: mean share of the text's pieces among them, without the :data:`FREQUENT` most frequent pieces;
