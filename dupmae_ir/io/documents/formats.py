@@ -29,7 +29,9 @@ _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*\n", re.DOT
 _TITLE_LINE = re.compile(r"^title:(.*)$", re.MULTILINE)
 _DEFINITION = re.compile(
     r"^(?:export |default |public |private |static |pub(?:\([a-z]+\))? |async |abstract |final )*"
-    r"(?:class|def|fn|func|function|interface|struct|enum|trait|impl|module|sub|type)[ \t]+([A-Za-z_](?:[\w.:]*\w)?)",
+    r"(?:class|def|fn|func|function|interface|struct|enum|trait|impl|module|sub|type)[ \t]+([A-Za-z_](?:[\w.:]*\w)?)"
+    r"|^(?: {1,4}|\t)(?:(?:export|public|private|static|pub|async|abstract|final) )*"
+    r"(?:class|def|fn|func|function)[ \t]+([A-Za-z_]\w*)(?=\W)",
     re.MULTILINE,
 )
 _LONGEST_HEADING = 200
@@ -83,9 +85,9 @@ def markdown(data: bytes) -> Extracted:
 
 
 def code(data: bytes) -> Extracted:
-    """Source code: definitions at the left margin are headings; split at line ends."""
+    """Source code: definitions at the left margin, and methods one step from it, are headings; split at line ends."""
     found = decoded(data)
-    headings = [Heading(m.start(), 1, m.group(1)) for m in _DEFINITION.finditer(found)]
+    headings = [Heading(m.start(), 1 if m[1] else 2, m[1] or m[2]) for m in _DEFINITION.finditer(found)]
     return Extracted(found, "", headings, lines=True)
 
 
