@@ -20,7 +20,7 @@ from dupmae_ir.config import from_mapping
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.types import Document, Hit, Qrels
+from dupmae_ir.types import AnyRun, Document, Qrels
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -143,8 +143,8 @@ def compact_index(index: str | Path, *, progress: bool = False) -> IndexChange:
 
 
 def compare(
-    runs: Mapping[str, Mapping[str, Iterable[Hit]]],
     qrels: Qrels,
+    runs: Mapping[str, AnyRun],
     measures: Iterable[str] = ("nDCG@10", "R@100"),
     *,
     baseline: str | None = None,
@@ -155,8 +155,8 @@ def compare(
     """Compare runs with a baseline: differences, bootstrap intervals, paired tests with Holm's correction.
 
     Args:
-        runs: name -> run, as :func:`read_run` or :meth:`Searcher.search` gives them.
         qrels: judgements, as :func:`read_qrels` gives them.
+        runs: name -> run, as :func:`read_run` or :meth:`Searcher.search` gives them, or query id -> docid -> score.
         measures: names of ir_measures, for example ``nDCG@10``.
         baseline: the run that the others are compared with; the first one if not given.
         test: paired t-test, permutation test, or both.

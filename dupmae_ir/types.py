@@ -64,6 +64,9 @@ def best_first(hits: Iterable[Hit]) -> list[Hit]:
 Run = Mapping[str, list[Hit]]
 """Query id -> hits, best first: score descending, equal scores by docid ascending."""
 
+AnyRun = Mapping[str, Iterable[Hit]] | Mapping[str, Mapping[str, float]]
+"""Query id -> hits in any order, or docid -> score, as in other libraries."""
+
 Qrels = Mapping[str, Mapping[str, int]]
 """Query id -> docid -> grade. Grade 0 means judged and not relevant."""
 

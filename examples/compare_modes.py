@@ -28,7 +28,7 @@ def main() -> None:
     runs = {mode: searcher.search(queries, hits=6, mode=mode) for mode in ("impact", "dense", "hybrid")}
     for mode, run in runs.items():
         print(mode, evaluate(qrels, run, ["nDCG@10", "MRR@10"]).mean)
-    for mode, by_measure in compare(runs, qrels, ["nDCG@10"], baseline="impact").runs.items():
+    for mode, by_measure in compare(qrels, runs, ["nDCG@10"], baseline="impact").runs.items():
         d = by_measure["nDCG@10"]
         print(
             f"{mode}: {d.mean:+.3f}, from {d.interval.low:+.3f} to {d.interval.high:+.3f}, p = {d.corrected['t']:.3f}"

@@ -15,7 +15,7 @@ from dupmae_ir import tables
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.runs import LARGEST_SCORE, trec_order
 from dupmae_ir.measures import Measure, parse_measures
-from dupmae_ir.types import Hit, Qrels
+from dupmae_ir.types import AnyRun, Hit, Qrels
 
 Grades = dict[str, dict[str, int]]
 Scores = dict[str, dict[str, float]]
@@ -58,7 +58,7 @@ class Evaluation:
 
 def evaluate(
     qrels: Qrels,
-    run: Mapping[str, Iterable[Hit]],
+    run: AnyRun,
     measures: Iterable[str | Measure],
     *,
     complete: bool = True,
@@ -69,7 +69,7 @@ def evaluate(
 
     Args:
         qrels: query id -> docid -> grade.
-        run: query id -> hits; their order is ignored.
+        run: query id -> hits, or docid -> score; their order is ignored.
         measures: names or :class:`~dupmae_ir.measures.Measure` objects.
         complete: count a judged query without hits as 0; otherwise only queries in both are evaluated.
         remove_unjudged: drop hits without a judgement first, as Pyserini's ``-remove-unjudged``.
@@ -100,9 +100,9 @@ def evaluate(
     )
 
 
-def _scores(qid: str, hits: Iterable[Hit]) -> dict[str, float]:
+def _scores(qid: str, hits: Iterable[Hit] | Mapping[str, float]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for docid, score in hits:
+    for docid, score in hits.items() if isinstance(hits, Mapping) else hits:
         if docid in found:
             raise UsageError(f"query {qid!r}: document {docid!r} is listed twice")
         if not -LARGEST_SCORE <= score <= LARGEST_SCORE:

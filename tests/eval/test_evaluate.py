@@ -102,6 +102,11 @@ def test_remove_unjudged_keeps_what_has_any_judgement():
         evaluate(QRELS, only_unjudged, ["MAP"], remove_unjudged=True, complete=False)
 
 
+def test_a_run_may_be_dictionaries_of_scores():
+    scores = {qid: {hit.docid: hit.score for hit in hits} for qid, hits in RUN.items()}
+    assert evaluate(QRELS, scores, ["MAP"]).per_query == evaluate(QRELS, RUN, ["MAP"]).per_query
+
+
 @pytest.mark.parametrize(
     ("qrels", "run", "message"),
     [

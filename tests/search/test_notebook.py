@@ -49,7 +49,7 @@ def test_representations_are_short(searcher):
     for name, order in (("a", ("d0", "d1")), ("b", ("d1", "d0"))):
         runs[name] = {qid: [Hit(d, float(-rank)) for rank, d in enumerate(order)] for qid in qrels}
     assert repr(evaluate(qrels, runs["b"], ["MRR@10"])) == "Evaluation(MRR@10 0.5000; 9 queries)"
-    found = compare(runs, qrels, ["MRR@10"])
+    found = compare(qrels, runs, ["MRR@10"])
     assert repr(found).startswith("Comparison(with a: b MRR@10 -0.5000")
     assert "<td>-0.5000" in found._repr_html_()
     assert set(dir(dupmae_ir)) == {*dupmae_ir.__all__, "__version__"}
