@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute
 from dupmae_ir import __version__
 from dupmae_ir.errors import DupmaeError, UnknownName
 from dupmae_ir.search.query_batching import Busy
-from dupmae_ir.search.view.naming import NO_WORD
+from dupmae_ir.search.view.naming import NO_WORD, NOTABLE
 from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_hits, check_texts, index_list
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, NotFound, Ranking, Search, Unavailable, WrongFilter
@@ -197,7 +197,7 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
         title, snippet = hit.document.title if hit.document else "", about.snippet
         at = hit.model_dump(include={"path", "page", "heading"})
         text = "\u2026 " * snippet.before + snippet.text + " \u2026" * snippet.after if snippet else ""
-        matched = [word.word for word in about.words[:WORDS]]
+        matched = [word.word for word in about.words[:WORDS] if word.share >= NOTABLE * hit.score]
         shown.append(
             ToolHit(rank=hit.rank, docid=hit.docid, score=hit.score, title=title, passage=text, matched=matched, **at)
         )

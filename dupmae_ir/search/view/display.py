@@ -10,10 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dupmae_ir.console import emphasised, megabytes, one_line, table, unmarked
-from dupmae_ir.search.view.naming import MODE_NAMES, NO_WORD, NOTHING_MISSED, digits
+from dupmae_ir.search.view.naming import MODE_NAMES, NO_WORD, NOTABLE, NOTHING_MISSED, digits
 
-_NOTABLE = 0.01
-"""A word is listed under a hit if it has this share of the score."""
 if TYPE_CHECKING:
     from dupmae_ir.search.query.words import Snippet, WordShare
     from dupmae_ir.search.view.results import QueryAnswer, RunSummary, Searched, SearchedDocuments, ShownHit
@@ -119,7 +117,7 @@ def _hit(answer: QueryAnswer, hit: ShownHit, width: int, words: bool = True) -> 
         lines += [indent + line for line in textwrap.wrap(title, room, max_lines=1, placeholder=" ...")]
     if snippet:
         lines += [indent + line for line in _passage(snippet, room)]
-    least = _NOTABLE * hit.details.explanation.score
+    least = NOTABLE * hit.details.explanation.score
     shown = [word for word in hit.details.words[: hit.max_terms] if word.share >= least]
     if words and hit.explained and shown:
         text = _words(shown, len(hit.details.words) - len(shown))

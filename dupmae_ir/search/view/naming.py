@@ -13,6 +13,8 @@ MODE_NAMES = {"dense": "meaning", "impact": "words", "hybrid": "meaning and word
 """Mode of search -> what its scores compare."""
 NOTHING_MISSED = "nothing missed"
 """A certified list: no document outside it has a higher score."""
+NOTABLE = 0.01
+"""A word is listed with a hit if it has this share of the score."""
 NO_WORD = "note: no word of the query is in these texts; they are the nearest in meaning"
 _UNDERLINE = r"^[ \t]*([=\-~^*_#])\1{2,}[ \t]*(?:\n|\Z)"
 _MARKUP = {
