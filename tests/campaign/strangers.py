@@ -3,7 +3,7 @@
 Meanwhile another client asks plain queries, each new, and for the health of the server. Both are measured in quiet
 moments between the attacks too: 95 of 100 plain queries, which is what a user notices, may take ten times as long as
 the median then, and the health a second at most. The longest query is listed, and not judged: on a machine of few
-processors it says how they were shared.
+processors it says how they were shared. So does the first attack, whose strangers compute and ask for nothing.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def _heaviest(words: int = 5) -> dict[str, Any]:
 
 
 ATTACKS: dict[str, Callable[[Stranger], object]] = {
+    "none: strangers compute and do not ask": lambda _: sum(range(1_000_000)),
     "cookie of 40 kB": lambda s: s.ask("GET", "/api/indexes", token="no", cookie=f'dupmae_ir="{chr(92) * 40_000}"'),
     "wrong origin": lambda s: s.ask("POST", "/api/reload", token="no", origin="http://["),
     "wrong tokens": lambda s: s.ask("GET", "/api/indexes", token="x" * 60_000),
@@ -84,6 +85,7 @@ ATTACKS: dict[str, Callable[[Stranger], object]] = {
     "heaviest search": lambda s: s.ask("POST", "/api/search", _heaviest()),
     "heaviest search, long queries": lambda s: s.ask("POST", "/api/search", _heaviest(600)),
     "heaviest search, then leaves": lambda s: s.leave("POST", "/api/search", _heaviest(), 0.2),
+    "eight queries": lambda s: s.ask("POST", "/api/search", {"query": _queries(8, 5), "hits": 10, "explain": True}),
     "many hits": lambda s: s.ask("POST", "/api/search", {"query": _queries(1, 5), "hits": 1000, "explain": True}),
     "encode documents": lambda s: s.ask("POST", "/api/encode", {"texts": _queries(128, 600), "kind": "document"}),
     "explain 1,000 documents": lambda s: s.ask(

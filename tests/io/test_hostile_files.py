@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from support.document_samples import pdf
 
 from dupmae_ir.io.documents import extracted, formats
 from dupmae_ir.io.documents.extracted import Unreadable
@@ -92,6 +93,15 @@ def test_a_book_that_names_a_chapter_again_and_again_is_refused(monkeypatch: pyt
         z.writestr("c", f"<p>{'word ' * 2000}</p>")
     with pytest.raises(Unreadable, match="the limit"):
         formats.epub(book.getvalue())
+
+
+def test_pages_that_are_one_page_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pypdf")
+    monkeypatch.setattr(extracted, "LARGEST", 5_000)
+    file = pdf(("word " * 200,))
+    assert formats.pdf(file).pages == [0]
+    with pytest.raises(Unreadable, match="the limit"):
+        formats.pdf(file.replace(b"[3 0 R] /Count 1", b"[" + b"3 0 R " * 1000 + b"] /Count 1000"))
 
 
 @pytest.mark.parametrize("name", ["long.json", "long.csv"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -24,9 +25,10 @@ from dupmae_ir.search import searcher
 from dupmae_ir.search.query import words
 from dupmae_ir.search.query.words import QueryWords
 from dupmae_ir.search.query_batching import Pending
-from dupmae_ir.serve import batch_handler
+from dupmae_ir.serve import batch_handler, run
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, WorkPiece
 from dupmae_ir.serve.catalogue import OpenIndex
+from dupmae_ir.serve.config import ServeConfig
 
 SMALL = {"query": "lock wait", "hits": 3}
 
@@ -248,6 +250,26 @@ def test_a_piece_ends_after_any_hit(
     monkeypatch.setattr(client.service.batcher, "submit", lambda *a, **k: (pieces.append(a), submit(*a, **k))[1])
     assert client.post(path, body).status == 200
     assert len(pieces) == 20
+
+
+def test_threads_take_short_turns_and_collections_are_short(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interval, seen = sys.getswitchinterval(), list[tuple[float, float]]()
+
+    def serve(*_: object) -> None:
+        frozen = gc.get_freeze_count()
+        seen.append((sys.getswitchinterval(), frozen / (frozen + len(gc.get_objects()))))
+
+    monkeypatch.setattr(run, "_serve_http", serve)
+    try:
+        run.run(ServeConfig(index=(str(folders["docs"]),), port=0, quiet=True, threads=1))
+    finally:
+        sys.setswitchinterval(interval)
+        gc.unfreeze()
+    ((turn, frozen),) = seen
+    assert turn <= 0.001
+    assert frozen > 0.8
 
 
 def test_a_stop_ends_the_process_whatever_it_computes(folders: dict[str, Path]) -> None:
