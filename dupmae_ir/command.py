@@ -7,6 +7,8 @@ mistyped flag answer at once.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import inspect
 import json
@@ -63,6 +65,7 @@ class Command:
         parser.epilog = self.epilog or None
         config: Any = parse(parser, self.config, argv)
         need_packages(f"dupmae-ir {self.verb}", self.packages, self.extra)
+        atexit.register(gc.freeze)  # an ending process need not collect torch's objects, which takes seconds
         if self.distributed and config.processes > 1 and "WORLD_SIZE" not in os.environ:
             launch = load("dupmae_ir.training.launch:launch")
             return launch(self.verb, sys.argv[1:] if argv is None else argv, config.processes)

@@ -89,5 +89,14 @@ def _seconds(*arguments: str) -> float:
     return time.perf_counter() - start
 
 
+def test_an_ending_command_collects_nothing():
+    code = (
+        "import atexit, gc; atexit.register(lambda: print('frozen:', gc.get_freeze_count() > 0))\n"
+        "from dupmae_ir.__main__ import main; main(['models', 'list'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.endswith("frozen: True\n")
+
+
 def test_every_command_is_described():
     assert all(line and not line.endswith(".") for line in VERBS.values())
