@@ -52,7 +52,6 @@ def write_report(
         use: Markdown: how it is used; FOLDER stands for its folder.
         log_folder: folder in ``made`` for the log and the plots.
     """
-    (made / CARD).write_text(card_text(job, result, title, what, use, log_folder), encoding="utf-8")
     work, folder = job.work, made / log_folder
     folder.mkdir(parents=True, exist_ok=True)
     if (work / LOG).is_file():
@@ -61,9 +60,12 @@ def write_report(
         shutil.copytree(work / TENSORBOARD, folder / TENSORBOARD, dirs_exist_ok=True)
     before = result.get("before")
     plot_log(read_log(work / LOG), folder / "losses.png", job.target.name, before if isinstance(before, dict) else {})
+    curves = f"![Losses by update]({log_folder}/losses.png)\n\n" if (folder / "losses.png").is_file() else ""
+    curves += f"`{log_folder}/log.jsonl` has the values."
+    (made / CARD).write_text(card_text(job, result, title, what, use, curves), encoding="utf-8")
 
 
-def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use: str, log_folder: str) -> str:
+def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use: str, curves: str) -> str:
     """The model card in Markdown, with the metadata that the Hugging Face hub reads; equal jobs have equal cards."""
     tags = ["information-retrieval", "sentence-similarity", "dupmae-ir", job.command]
     base = str(job.settings.get("model") or "")
@@ -84,8 +86,7 @@ def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use
         f"## Use\n\n{use}",
         "## Data\n\nWhat it was made from, with the first digits of each SHA-256. Its licences apply.",
         tables.markdown(["input", "name", "digest"], data, 3),
-        f"## Curves\n\n![Losses by update]({log_folder}/losses.png)",
-        f"`{log_folder}/log.jsonl` has the values.",
+        f"## Curves\n\n{curves}",
         "## Scores and counts",
         tables.markdown(["", "value"], scores, 2),
         "## Settings",
@@ -118,14 +119,14 @@ def plot_log(
     """Write an image with one small plot per loss over the updates, training in grey, held-out data in blue, and one of
     MRR@10 on dev pairs, with lines for the models ``before`` the training.
 
-    Writes nothing where ``rows`` (of :func:`~dupmae_ir.training.trained.read_log`) have no losses.
+    Writes nothing where ``rows`` (of :func:`~dupmae_ir.training.trained.read_log`) have neither.
     """
     rows = list(rows)
     names = list(dict.fromkeys(k for row in rows for k in row if k == "loss" or k.startswith("loss_")))
-    if not names:
-        return
     if any("eval_mrr" in row for row in rows):
         names.insert(0, "mrr")
+    if not names:
+        return
     columns = min(3, len(names))
     lines = math.ceil(len(names) / columns)
     figure = Figure(figsize=(4 * columns, 2.6 * lines), layout="constrained")

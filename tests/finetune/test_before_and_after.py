@@ -35,3 +35,9 @@ def test_the_picture_has_the_dev_scores_and_the_models_before(tmp_path):
         plot_log(rows, tmp_path / "a.png", "m", before)
         sizes.append((tmp_path / "a.png").read_bytes())
     assert sizes[0] != sizes[1]
+
+
+def test_a_training_shorter_than_its_log_has_a_picture_of_its_dev_scores_or_none(tmp_path):
+    plot_log([{"step": 0, "eval_mrr": 0.5}, {"step": 4, "eval_mrr": 0.6}], tmp_path / "dev.png", "m")
+    plot_log([{"step": 4, "epoch": 1.0}], tmp_path / "none.png", "m")
+    assert [path.name for path in tmp_path.iterdir()] == ["dev.png"]
