@@ -136,9 +136,7 @@ def left_out(sources: FileReport | None, most: int = 20) -> str:
     lines = [f"  from {sources['files']:,} files"]
     if skipped := sources["skipped"]:
         kinds = ", ".join(f"{ending} {count:,}" for ending, count in list(skipped.items())[:5])
-        lines[0] += (
-            f"; {sum(skipped.values()):,} others are no documents ({kinds}{', ...' if len(skipped) > 5 else ''})"
-        )
+        lines[0] += f"; not documents: {sum(skipped.values()):,} ({kinds}{', ...' if len(skipped) > 5 else ''})"
     if count := sources["unreadable_files"]:
         lines.append(f"  {count:,} could not be read{'' if count <= most else f'; the first {most}'}:")
         lines += [f"    {name}: {reason}" for name, reason in list(sources["unreadable"].items())[:most]]

@@ -63,7 +63,7 @@ def test_deletion_by_condition(index, capsys):
 
 def test_what_is_not_there_is_named_with_a_near_miss(index, capsys):
     assert main(["delete", "--index", index, "--ids", "notes/b.md"]) == 2
-    assert "It is a file of 1 passages: name it in --paths" in capsys.readouterr().err
+    assert "It is a file: name it in --paths" in capsys.readouterr().err
     with pytest.raises(UnknownName, match=r"no file 'notes/bb.md'; nothing was deleted. Did you mean 'notes/b.md'\?"):
         delete_documents(index, paths=["a.txt", "notes/bb.md"])
     assert len(Index.open(index).files) == len(FILES)

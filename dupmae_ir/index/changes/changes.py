@@ -206,7 +206,7 @@ def rows_to_delete(index: Index, docids: Sequence[str], name: str, ignore_unknow
             more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
             advice = "Pass `ignore_unknown` to delete the others"
             if first in index.files:
-                advice = f"It is a file of {len(index.files[first]):,} passages: name it in `paths`"
+                advice = "It is a file: name it in `paths`"
             raise UnknownName(f"{name} has no document {first!r}{more}; nothing was deleted. {advice}")
     return np.array([row for row in rows if index.live[row]], np.int64)
 
