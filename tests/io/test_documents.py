@@ -123,7 +123,7 @@ def test_headings_of_markdown_text_and_code():
     _, notes = extract("notes.txt", FILES["notes.txt"])
     assert [(h.level, h.text) for h in notes.headings] == [(1, "Release notes"), (2, "Fixes")]
     _, code = extract("module.py", FILES["src/module.py"])
-    assert [(h.level, h.text) for h in code.headings] == [(1, "Reader"), (2, "read"), (1, "main")]
+    assert [(h.level, h.text) for h in code.headings] == [(1, "Reader"), (1, "Reader.read"), (1, "main")]
 
 
 def test_pages_of_a_pdf_and_joined_words(tmp_path):

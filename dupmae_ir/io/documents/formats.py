@@ -87,7 +87,10 @@ def markdown(data: bytes) -> Extracted:
 def code(data: bytes) -> Extracted:
     """Source code: definitions at the left margin, and methods one step from it, are headings; split at line ends."""
     found = decoded(data)
-    headings = [Heading(m.start(), 1 if m[1] else 2, m[1] or m[2]) for m in _DEFINITION.finditer(found)]
+    headings, outer = [], ""
+    for m in _DEFINITION.finditer(found):
+        outer = m[1] or outer
+        headings.append(Heading(m.start(), 1, m[1] or f"{outer}.{m[2]}".lstrip(".")))
     return Extracted(found, "", headings, lines=True)
 
 
