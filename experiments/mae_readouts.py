@@ -59,10 +59,11 @@ def read_out(
             takes longer than all else.
     """
     encoder = TextEncoder.load(model, dtype="mixed", normalize=True if pretrained else None, parts=parts)
-    record, vectors = dict[str, Any](sets={}), []
+    record, vectors = dict[str, Any](sets={}), list[np.ndarray]()
     for name, folder in sets.items():
         record["sets"][name], stored = search_set(encoder, folder, measures)
-        vectors.append(stored.cls)
+        if stored.cls is not None:
+            vectors.append(stored.cls)
     if pretrained:
         log = read_log(model / "pretraining" / LOG)
         record["tokens"] = sum(row.get("tokens", 0) for row in log)
