@@ -47,7 +47,9 @@ def write(folder, pooling="mean", dense=None, normalize=True, length=16, old=Tru
 
         settings = {"in_features": width, "out_features": 9 - number, "bias": True, "activation_function": activation}
         (folder / f"{number}_Dense" / "config.json").write_text(json.dumps(settings))
-        state = {"linear.weight": torch.randn(9 - number, width), "linear.bias": torch.randn(9 - number)}
+        # Of the size of trained weights: the tolerance is absolute.
+        weight = torch.randn(9 - number, width) / width**0.5
+        state = {"linear.weight": weight, "linear.bias": torch.randn(9 - number)}
         save_file(state, folder / f"{number}_Dense" / "model.safetensors", metadata={"format": "pt"})
         width = 9 - number
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length, "do_lower_case": False}))
