@@ -20,8 +20,9 @@ WRITERS = "dupmae_ir.models.checkpoints."
 class ExportConfig(OutputOptions):
     """Write one part of a model in the format of sentence-transformers (5.0 or later): cls opens as a
     SentenceTransformer, ot as a SparseEncoder. The export uses only its own modules and gives the same vectors as
-    dupmae-ir. With --to onnx or --to openvino, write one graph with both parts for these runtimes. With --to compact,
-    write a model folder with weights in 8 bits, about half the size of float16, which every command here reads.
+    dupmae-ir. With --to onnx or --to openvino, write one graph with both parts for these runtimes; word weights in
+    closed form, such as the embedded model's, are not in it. With --to compact, write a model folder with weights in 8
+    bits, about half the size of float16, which every command here reads.
 
     Examples:
         dupmae-ir export --model checkpoints/mine --output exported/dense
