@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -121,20 +122,22 @@ class OpenedIndex:
             self._rerankers[settings.rerank] = open_reranker(settings.rerank, encoder, encoder.settings.device)
         return self._rerankers[settings.rerank]
 
-    def row(self, docid: str) -> int | None:
-        """The row of a document; None if the index does not contain it."""
-        docids = self.folder.docids
-        place = bisect.bisect_left(self._by_docid, docid, key=lambda row: docids[row])
-        found = place < len(self._by_docid) and docids[self._by_docid[place]] == docid
-        return int(self._by_docid[place]) if found else None
+    def rows(self, docids: Sequence[str]) -> np.ndarray:
+        """(m,) int64: the rows of documents; -1 for one that the index does not contain."""
+        names, order, rows = self.folder.docids, self._by_docid, np.full(len(docids), -1)
+        for number, docid in enumerate(docids):
+            place = bisect.bisect_left(order, docid, key=lambda row: names[row])
+            if place < len(order) and names[order[place]] == docid:
+                rows[number] = order[place]
+        return rows
 
-    def known_row(self, docid: str) -> int:
-        """The row of a document. Raises :class:`UnknownName` if the index does not contain it."""
-        row = self.row(docid)
-        if row is None:
-            path = self.folder.path
+    def known_rows(self, docids: Sequence[str]) -> np.ndarray:
+        """:meth:`rows`. Raises :class:`UnknownName` for a document that the index does not contain."""
+        rows = self.rows(docids)
+        if -1 in rows:
+            path, docid = self.folder.path, docids[rows.tolist().index(-1)]
             raise UnknownName(f"{path} has no document {docid!r}; {path}/docid lists all ids")
-        return row
+        return rows
 
     @cached_property
     def live(self) -> RowSet | None:

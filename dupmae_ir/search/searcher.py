@@ -361,7 +361,8 @@ class Searcher:
 
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""
-        return self._opened.row(docid)
+        row = int(self._opened.rows([docid])[0])
+        return None if row < 0 else row
 
     def document(self, docid: str) -> StoredDocument | None:
         """Title, text and metadata of a document; None where the index does not store them.
@@ -369,7 +370,7 @@ class Searcher:
         Raises :class:`UnknownName` for an unknown id, :class:`IndexMismatch` for a damaged store.
         """
         texts = self.index.texts
-        return None if texts is None else texts.get(self._opened.known_row(docid))
+        return None if texts is None else texts.get(int(self._opened.known_rows([docid])[0]))
 
     def describe(
         self,

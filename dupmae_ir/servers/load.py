@@ -23,7 +23,6 @@ import numpy as np
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.format.segment import Segment
-from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index
 from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
 from dupmae_ir.servers.protocol import (
@@ -31,7 +30,7 @@ from dupmae_ir.servers.protocol import (
     LOADING,
     UNKNOWN,
     Record,
-    Rows,
+    Row,
     ServerFailed,
     ServerTable,
     Spec,
@@ -94,13 +93,12 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     with progress("load", "documents", index.documents, config.quiet) as bar:
         for rows in batches(index, config.batch):
             longest = max(longest, largest_norm(rows))
-            known = [stored.pop(docid, None) for docid in rows.docids]
-            new = [place for place, found in enumerate(known) if rewrite or found != rows.fingerprints[place]]
+            new = [row for row in rows if stored.pop(row.docid, None) != row.fingerprint or rewrite]
             if new:
-                table.upsert(selected(rows, new))
+                table.upsert(new)
             written += len(new)
-            unchanged += len(known) - len(new)
-            bar.update(len(known))
+            unchanged += len(rows) - len(new)
+            bar.update(len(rows))
     gone = list(stored)
     for start in range(0, len(gone), config.batch):
         table.delete(gone[start : start + config.batch])
@@ -180,64 +178,40 @@ def spec_of(index: Index) -> Spec:
     )
 
 
-def batches(index: Index, size: int, first: int = 0) -> Iterator[Rows]:
-    """The live rows of all segments, at most ``size`` at a time, without the ``first`` ones."""
+def batches(index: Index, size: int) -> Iterator[list[Row]]:
+    """The live rows of all segments, at most ``size`` at a time."""
     for segment, _, live in index.slices():
-        rows = np.flatnonzero(live)
-        rows, first = rows[first:], max(0, first - len(rows))
-        for start in range(0, len(rows), size):
-            yield _read(segment, rows[start : start + size])
+        numbers = np.flatnonzero(live).tolist()
+        for start in range(0, len(numbers), size):
+            yield [_read(segment, number) for number in numbers[start : start + size]]
 
 
-def selected(rows: Rows, positions: Sequence[int]) -> Rows:
-    """Some of the rows."""
-    return Rows(
-        [rows.docids[i] for i in positions],
-        [rows.fingerprints[i] for i in positions],
-        None if rows.cls is None else rows.cls[list(positions)],
-        None if rows.impacts is None else [rows.impacts[i] for i in positions],
-        None if rows.documents is None else [rows.documents[i] for i in positions],
-    )
-
-
-def largest_norm(rows: Rows) -> float:
+def largest_norm(rows: Sequence[Row]) -> float:
     """The largest norm of the vectors; 0 without any."""
-    if rows.cls is None:
-        return 0.0
-    wide = rows.cls.astype(np.float64)
-    return float(np.sqrt(np.vecdot(wide, wide).max(initial=0.0)))
+    return max((float(np.linalg.norm(row.cls.astype(np.float64))) for row in rows if row.cls is not None), default=0.0)
 
 
-def _read(segment: Segment, numbers: np.ndarray) -> Rows:
-    docids = [segment.docids[row] for row in numbers.tolist()]
-    for docid in docids:
-        if "\0" in docid:
-            raise IndexMismatch(f"the document id {docid!r} contains a NUL character, which servers refuse; rename it")
-    cls = np.ascontiguousarray(segment.vectors[numbers], np.float32) if segment.dim is not None else None
-    impacts = [segment.forward.row(row) for row in numbers.tolist()] if segment.has_ot else None
-    texts = segment.texts
-    documents = None if texts is None else texts.get_all(numbers.tolist())
-    prints = [
-        _fingerprint(
-            docid,
-            None if cls is None else cls[place],
-            None if impacts is None else impacts[place],
-            None if documents is None else documents[place],
-        )
-        for place, docid in enumerate(docids)
-    ]
-    return Rows(docids, prints, cls, impacts, documents)
+def _read(segment: Segment, number: int) -> Row:
+    docid = segment.docids[number]
+    if "\0" in docid:
+        raise IndexMismatch(f"the document id {docid!r} contains a NUL character, which servers refuse; rename it")
+    row = Row(
+        docid,
+        np.ascontiguousarray(segment.vectors[number], np.float32) if segment.dim is not None else None,
+        segment.forward.row(number) if segment.has_ot else None,
+        segment.texts.get(number) if segment.texts is not None else None,
+    )
+    return row._replace(fingerprint=_fingerprint(row))
 
 
-def _fingerprint(
-    docid: str, cls: np.ndarray | None, impacts: tuple[np.ndarray, np.ndarray] | None, document: StoredDocument | None
-) -> bytes:
+def _fingerprint(row: Row) -> bytes:
     """16 bytes that differ for rows with other contents: id, vector, impacts, title, text or metadata."""
-    texts = [docid, *([document.title, document.text, dict(document.metadata)] if document else [])]
+    document = row.document
+    texts = [row.docid, *([document.title, document.text, dict(document.metadata)] if document else [])]
     digest = hashlib.blake2b(json.dumps(texts, sort_keys=True).encode(), digest_size=16)
-    if cls is not None:
-        digest.update(cls.astype("<f4").tobytes())
-    if impacts is not None:
-        digest.update(impacts[0].astype("<u4").tobytes())
-        digest.update(impacts[1].astype("u1").tobytes())
+    if row.cls is not None:
+        digest.update(row.cls.astype("<f4").tobytes())
+    if row.impacts is not None:
+        digest.update(row.impacts[0].astype("<u4").tobytes())
+        digest.update(row.impacts[1].astype("u1").tobytes())
     return digest.digest()

@@ -26,11 +26,12 @@ import numpy as np
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Condition, Node
+from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.servers.protocol import (
     RECORDS,
     ConditionWriter,
     Record,
-    Rows,
+    Row,
     ServerFailed,
     ServerHits,
     ServerQuery,
@@ -101,9 +102,10 @@ class Milvus(ServerTable):
                 return
             yield from ((str(row["docid"]), bytes.fromhex(row["fingerprint"])) for row in found)
 
-    def upsert(self, rows: Rows) -> None:
+    def upsert(self, rows: Sequence[Row]) -> None:
+        terms = self.vocabulary
         with self.errors():
-            self._client.upsert(self.name, list(_rows(rows, self.vocabulary)), timeout=self.timeout)
+            self._client.upsert(self.name, [_fields(row, terms) for row in rows], timeout=self.timeout)
 
     def delete(self, docids: Sequence[str]) -> None:
         with self.errors():
@@ -130,7 +132,7 @@ class Milvus(ServerTable):
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
     ) -> list[ServerHits]:
         del approximate
-        vectors = [_vector(part, query) for query in queries]
+        vectors = [query.cls if part == "dense" else _sparse(query.ids, query.impacts) for query in queries]
         with self.errors():
             answers = self._client.search(
                 self.name,
@@ -217,21 +219,18 @@ def _client(parts: SplitResult, file: Path | None, timeout: float) -> MilvusClie
     return MilvusClient(url, token=token, timeout=timeout)
 
 
-def _rows(rows: Rows, terms: int) -> Iterator[dict[str, object]]:
-    for place, docid in enumerate(rows.docids):
-        if len(docid.encode()) > _LONGEST_ID:
-            raise UsageError(f"the document id {docid[:40]!r}... has more than {_LONGEST_ID} bytes, the most in Milvus")
-        row: dict[str, object] = {"docid": docid, "fingerprint": rows.fingerprints[place].hex()}
-        document = rows.documents[place] if rows.documents is not None else None
-        row |= {"title": _cut(document.title) if document else "", "text": _cut(document.text) if document else ""}
-        row["metadata"] = dict(document.metadata) if document else {}
-        if rows.cls is not None:
-            row["cls"] = rows.cls[place]
-        if rows.impacts is not None:
-            ids, impacts = rows.impacts[place]
-            # A sparse vector must not be empty: without terms it gets one that no query has.
-            row["ot"] = dict(zip(ids.tolist(), impacts.astype(float).tolist(), strict=True)) or {terms: 1.0}
-        yield row
+def _fields(row: Row, terms: int) -> dict[str, object]:
+    if len(row.docid.encode()) > _LONGEST_ID:
+        raise UsageError(f"the document id {row.docid[:40]!r}... has more than {_LONGEST_ID} bytes, the most in Milvus")
+    fields: dict[str, object] = {"docid": row.docid, "fingerprint": row.fingerprint.hex()}
+    document = row.document or StoredDocument(row.docid, "", "", {})
+    fields |= {"title": _cut(document.title), "text": _cut(document.text), "metadata": dict(document.metadata)}
+    if row.cls is not None:
+        fields["cls"] = row.cls
+    if row.impacts is not None:
+        # A sparse vector must not be empty: without terms it gets one that no query has.
+        fields["ot"] = _sparse(*row.impacts) or {terms: 1.0}
+    return fields
 
 
 def _cut(text: str) -> str:
@@ -239,19 +238,16 @@ def _cut(text: str) -> str:
     return text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
 
 
-def _vector(part: str, query: ServerQuery) -> object:
-    if part == "dense":
-        return query.cls
-    return dict(zip(query.ids.tolist(), query.impacts.astype(float).tolist(), strict=True))
+def _sparse(ids: np.ndarray, impacts: np.ndarray) -> dict[int, float]:
+    return dict(zip(ids.tolist(), impacts.astype(float).tolist(), strict=True))
 
 
 def _expression(where: Where | None) -> str:
     if where is None:
         return ""
-    if where.docids is not None:
-        return f"docid in {json.dumps(list(where.docids), ensure_ascii=False)}"
-    assert where.condition is not None
-    return condition_expression(where.condition)
+    if isinstance(where, tuple):
+        return f"docid in {json.dumps(where, ensure_ascii=False)}"
+    return condition_expression(where)
 
 
 def condition_expression(node: Node) -> str:

@@ -34,7 +34,7 @@ from dupmae_ir.servers.protocol import (
     UNKNOWN,
     ConditionWriter,
     Record,
-    Rows,
+    Row,
     ServerFailed,
     ServerHits,
     ServerQuery,
@@ -166,9 +166,9 @@ class PgVector(ServerTable):
                     return
                 yield from ((str(docid), bytes(fingerprint)) for docid, fingerprint in found)
 
-    def upsert(self, rows: Rows) -> None:
+    def upsert(self, rows: Sequence[Row]) -> None:
         """Copy the rows into a temporary table and merge that, in one transaction."""
-        given = {"cls": rows.cls is not None, "ot": rows.impacts is not None}
+        given = {"cls": rows[0].cls is not None, "ot": rows[0].impacts is not None}
         names = [name for name in _COLUMNS if given.get(name, True)]
         listed = ", ".join(names)
         terms = self.vocabulary  # read before the copy, during which the connection answers nothing else
@@ -313,10 +313,7 @@ def _where(where: Where | None) -> Sql:
     """A WHERE clause and its values."""
     if where is None:
         return "true", []
-    if where.docids is not None:
-        return "docid = ANY(%s)", [list(where.docids)]
-    assert where.condition is not None
-    return condition_sql(where.condition)
+    return ("docid = ANY(%s)", [list(where)]) if isinstance(where, tuple) else condition_sql(where)
 
 
 def _dense(vector: np.ndarray) -> str:
@@ -330,20 +327,19 @@ def _sparse(ids: np.ndarray, impacts: np.ndarray, terms: int) -> str:
     return "{" + ",".join(f"{term + 1}:{impact}" for term, impact in pairs) + f"}}/{terms}"
 
 
-def _values(rows: Rows, terms: int) -> Iterator[list[object]]:
+def _values(rows: Sequence[Row], terms: int) -> Iterator[list[object]]:
     """The values of each row, in the order of :data:`_COLUMNS`."""
-    for place, docid in enumerate(rows.docids):
-        values: list[object] = [docid, rows.fingerprints[place]]
-        if rows.cls is not None:
-            values.append(_dense(rows.cls[place]))
-        if rows.impacts is not None:
-            values.append(_sparse(*rows.impacts[place], terms))
-        document = rows.documents[place] if rows.documents is not None else None
-        if document is None:
+    for row in rows:
+        values: list[object] = [row.docid, row.fingerprint]
+        if row.cls is not None:
+            values.append(_dense(row.cls))
+        if row.impacts is not None:
+            values.append(_sparse(*row.impacts, terms))
+        if row.document is None:
             values += [None, None, None]
         else:
-            metadata = json.dumps(dict(document.metadata)).replace("\\u0000", "\\ufffd")
-            values += [_text(document.title), _text(document.text), metadata]
+            metadata = json.dumps(dict(row.document.metadata)).replace("\\u0000", "\\ufffd")
+            values += [_text(row.document.title), _text(row.document.text), metadata]
         yield values
 
 

@@ -97,14 +97,14 @@ class Record:
             ) from None
 
 
-class Rows(NamedTuple):
-    """Documents to store, as parallel sequences. ``cls``: (m, d) float32; ``impacts``: ids and impacts of each row."""
+class Row(NamedTuple):
+    """A document in a table. ``cls``: (d,) float32; ``impacts``: vocabulary ids and impacts."""
 
-    docids: Sequence[str]
-    fingerprints: Sequence[bytes]
+    docid: str
     cls: np.ndarray | None
-    impacts: Sequence[tuple[np.ndarray, np.ndarray]] | None
-    documents: Sequence[StoredDocument] | None
+    impacts: tuple[np.ndarray, np.ndarray] | None
+    document: StoredDocument | None
+    fingerprint: bytes = b""  #: differs for rows with other contents
 
 
 class ServerQuery(NamedTuple):
@@ -127,12 +127,8 @@ class ServerHits(NamedTuple):
     scores: np.ndarray
 
 
-@dataclass(frozen=True)
-class Where:
-    """Documents to which a search is restricted: those that satisfy ``condition``, or those with ``docids``."""
-
-    condition: Node | None = None
-    docids: tuple[str, ...] | None = None
+Where = Node | tuple[str, ...]
+"""Documents to which a search is restricted: those that satisfy a condition, or those with some ids."""
 
 
 class ConditionWriter(ABC, Generic[Expression]):
@@ -260,7 +256,7 @@ class ServerTable(ABC):
         """The id and the fingerprint of each stored row."""
 
     @abstractmethod
-    def upsert(self, rows: Rows) -> None:
+    def upsert(self, rows: Sequence[Row]) -> None:
         """Store rows, replacing those with the same ids; durable when it returns."""
 
     @abstractmethod

@@ -30,7 +30,7 @@ from dupmae_ir.servers.protocol import (
     RECORDS,
     ConditionWriter,
     Record,
-    Rows,
+    Row,
     ServerFailed,
     ServerHits,
     ServerQuery,
@@ -109,9 +109,9 @@ class Qdrant(ServerTable):
             if offset is None:
                 return
 
-    def upsert(self, rows: Rows) -> None:
+    def upsert(self, rows: Sequence[Row]) -> None:
         with self.errors():
-            self._client.upsert(self.name, list(_points(rows)), wait=True)
+            self._client.upsert(self.name, [_point_of(row) for row in rows], wait=True)
 
     def delete(self, docids: Sequence[str]) -> None:
         with self.errors():
@@ -151,7 +151,7 @@ class Qdrant(ServerTable):
         chosen = _filter(where)
         requests = [
             models.QueryRequest(
-                query=_vector(part, query),
+                query=query.cls.tolist() if part == "dense" else _sparse(query.ids, query.impacts),
                 using="cls" if part == "dense" else "ot",
                 limit=depth,
                 filter=chosen,
@@ -219,30 +219,25 @@ def _point(docid: str) -> str:
     return str(uuid.uuid5(_SPACE, docid))
 
 
-def _points(rows: Rows) -> Iterator[models.PointStruct]:
+def _point_of(row: Row) -> models.PointStruct:
     from qdrant_client import models
 
-    for place, docid in enumerate(rows.docids):
-        vector: dict[str, object] = {}
-        if rows.cls is not None:
-            vector["cls"] = rows.cls[place].tolist()
-        if rows.impacts is not None:
-            ids, impacts = rows.impacts[place]
-            vector["ot"] = models.SparseVector(indices=ids.tolist(), values=impacts.astype(float).tolist())
-        payload: dict[str, object] = {"docid": docid, "fingerprint": rows.fingerprints[place].hex()}
-        if rows.documents is not None:
-            document = rows.documents[place]
-            payload |= {"title": usable(document.title), "text": usable(document.text)}
-            payload |= {"metadata": dict(document.metadata), "names": list(document.metadata)}
-        yield models.PointStruct(id=_point(docid), vector=cast(dict[str, models.Vector], vector), payload=payload)
+    vector: dict[str, object] = {}
+    if row.cls is not None:
+        vector["cls"] = row.cls.tolist()
+    if row.impacts is not None:
+        vector["ot"] = _sparse(*row.impacts)
+    payload: dict[str, object] = {"docid": row.docid, "fingerprint": row.fingerprint.hex()}
+    if (document := row.document) is not None:
+        payload |= {"title": usable(document.title), "text": usable(document.text)}
+        payload |= {"metadata": dict(document.metadata), "names": list(document.metadata)}
+    return models.PointStruct(id=_point(row.docid), vector=cast(dict[str, models.Vector], vector), payload=payload)
 
 
-def _vector(part: str, query: ServerQuery) -> list[float] | models.SparseVector:
+def _sparse(ids: np.ndarray, impacts: np.ndarray) -> models.SparseVector:
     from qdrant_client import models
 
-    if part == "dense":
-        return cast(list[float], query.cls.tolist())
-    return models.SparseVector(indices=query.ids.tolist(), values=query.impacts.astype(float).tolist())
+    return models.SparseVector(indices=ids.tolist(), values=impacts.astype(float).tolist())
 
 
 def _filter(where: Where | None) -> models.Filter | None:
@@ -250,10 +245,9 @@ def _filter(where: Where | None) -> models.Filter | None:
 
     if where is None:
         return None
-    if where.docids is not None:
-        return models.Filter(must=[models.HasIdCondition(has_id=[_point(docid) for docid in where.docids])])
-    assert where.condition is not None
-    return models.Filter.model_validate({"must": [condition_filter(where.condition)]})
+    if isinstance(where, tuple):
+        return models.Filter(must=[models.HasIdCondition(has_id=[_point(docid) for docid in where])])
+    return models.Filter.model_validate({"must": [condition_filter(where)]})
 
 
 def condition_filter(node: Node) -> Json:

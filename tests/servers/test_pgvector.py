@@ -330,7 +330,7 @@ def test_a_change_during_a_load_is_not_taken_for_the_loads(
 
     def interrupted(table: Any, rows: Any) -> None:
         upsert(table, rows)
-        sql(f"UPDATE {name} SET cls = cls - cls WHERE docid = %s", rows.docids[0])
+        sql(f"UPDATE {name} SET cls = cls - cls WHERE docid = %s", rows[0].docid)
 
     monkeypatch.setattr(pgvector.PgVector, "upsert", interrupted)
     with pytest.raises(ServerFailed, match="another program changes the table"):

@@ -20,8 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 
@@ -30,9 +29,10 @@ from dupmae_ir.index.conditions import Node
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.index.index import Index
 from dupmae_ir.search.candidates.dense import DensePart
-from dupmae_ir.search.candidates.impact import ImpactPart, ImpactQuery
+from dupmae_ir.search.candidates.impact import ImpactPart
 from dupmae_ir.search.candidates.segments import SegmentedPart
 from dupmae_ir.search.exact.certified_topk import Candidates, Part, Weighted, first_depth
+from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.servers.load import check_spec, spec_of
 from dupmae_ir.servers.protocol import (
     COMPLETE,
@@ -49,9 +49,10 @@ from dupmae_ir.servers.protocol import (
 
 Dense = SegmentedPart[DensePart]
 Impact = SegmentedPart[ImpactPart]
-P = TypeVar("P", DensePart, ImpactPart)
 Exact = Callable[[int, np.ndarray], np.ndarray]
 """Exact scores of (m,) rows for a query, by its number: (m,) float64."""
+RowsOf = Callable[[Sequence[str]], np.ndarray]
+"""The rows of documents, (m,) int64; -1 for an unknown id."""
 AGAIN = "load it again with dupmae-ir servers load --rewrite"
 _UNIT = 2.0**-24
 _WHOLE = 2.0**24
@@ -109,22 +110,25 @@ class ServerIndex:
 
     def parts(
         self,
+        encoded: Sequence[EncodedQuery],
         dense: Dense | None,
         impact: Impact | None,
+        unit: float,
         weights: tuple[float, float],
+        rows: RowsOf,
         allowed: RowSet | None,
         condition: Node | None,
     ) -> list[Part]:
         """The parts of a search whose candidates come from the server.
 
-        ``dense``, ``impact``: the parts of the index, which score exactly. ``weights``: of the two in a sum.
+        ``dense``, ``impact``: the parts of the index, which score exactly, ``impact`` in so many of a ``unit``.
+        ``weights``: of the two in a sum.
         """
         where = self._where(allowed, condition)
         documents = self.index.documents if allowed is None else len(allowed)
         both = dense is not None and impact is not None
         dense_weight, impact_weight = weights if both else (1.0, 1.0)
-        unit = next((part.unit for part in _of_segments(impact)), 1.0)
-        queries = _queries(_of_segments(dense), _of_segments(impact), dense_weight, impact_weight / unit)
+        queries = [ServerQuery(query.cls, *query.ot, dense_weight, impact_weight / unit) for query in encoded]
 
         def score(query: int, rows: np.ndarray) -> np.ndarray:
             # In the order of a search without a server, so that scores are equal to the last bit.
@@ -133,7 +137,7 @@ class ServerIndex:
 
         if not both or self.sums:
             name, weight = ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
-            return [ServerPart(self, name, queries, documents, allowed, where, weight, score)]
+            return [ServerPart(self, name, queries, rows, documents, allowed, where, weight, score)]
         assert dense is not None
         assert impact is not None
         parts = (
@@ -141,7 +145,7 @@ class ServerIndex:
             ("impact", impact_weight / unit, Weighted(impact, impact_weight)),
         )
         return [
-            ServerPart(self, name, queries, documents, allowed, where, weight, part.scores)
+            ServerPart(self, name, queries, rows, documents, allowed, where, weight, part.scores)
             for name, weight, part in parts
         ]
 
@@ -151,19 +155,6 @@ class ServerIndex:
         lists = self.table.top(part, queries, depth, where, self.approximate)
         self._current()
         return lists
-
-    def rows(self, docids: Sequence[str]) -> np.ndarray:
-        """The rows of documents. Raises :class:`ServerFailed` for one that the index lacks."""
-        rows = [self._row_of.get(docid, -1) for docid in docids]
-        if -1 in rows:
-            docid = docids[rows.index(-1)]
-            raise ServerFailed(f"table {self.name} has a document {docid!r} that {self.index.path} lacks; {AGAIN}")
-        return np.array(rows, np.int64)
-
-    @cached_property
-    def _row_of(self) -> dict[str, int]:
-        live = self.index.live
-        return {docid: row for row, docid in enumerate(self.index.docids) if live[row]}
 
     def _current(self) -> Record:
         record, changes = self.table.state()
@@ -193,11 +184,10 @@ class ServerIndex:
         """The condition where the server knows it and selects as many rows; otherwise the ids of the documents."""
         if condition is not None:
             with suppress(Untranslatable):
-                where = Where(condition)
-                if self.table.count(where) == len(allowed):
-                    return where
+                if self.table.count(condition) == len(allowed):
+                    return condition
         docids = self.index.docids
-        where = Where(docids=tuple(docids[row] for row in allowed.rows.tolist()))
+        where = tuple(docids[row] for row in allowed.rows.tolist())
         if (rows := self.table.count(where)) != len(allowed):
             raise ServerFailed(
                 f"table {self.name}: {rows:,} rows for {len(allowed):,} documents of {self.index.path}; {AGAIN}"
@@ -209,12 +199,14 @@ class ServerIndex:
 class ServerPart:
     """The server's lists by one part of the score, or by the sum of both.
 
-    ``score``: exact scores from the index. ``weight``: what the server's scores are multiplied by in these.
+    ``rows_of``: the rows of documents. ``score``: exact scores from the index. ``weight``: what the server's scores are
+    multiplied by in these.
     """
 
     server: ServerIndex
     part: str
     queries: Sequence[ServerQuery]
+    rows_of: RowsOf
     documents: int
     allowed: RowSet | None
     where: Where | None
@@ -237,7 +229,10 @@ class ServerPart:
         return self.score(query, rows)
 
     def _candidates(self, query: int, answer: ServerHits, count: int) -> Candidates:
-        rows = self.server.rows(answer.docids)
+        rows = self.rows_of(answer.docids)
+        if -1 in rows:
+            unknown, index = answer.docids[rows.tolist().index(-1)], self.server.index.path
+            raise ServerFailed(f"table {self.server.name} has a document {unknown!r} that {index} lacks; {AGAIN}")
         if self.allowed is not None and not self.allowed.mask[rows].all():
             raise ServerFailed(f"table {self.server.name}: a document that the filter excludes; {AGAIN}")
         if self.server.approximate:
@@ -285,25 +280,3 @@ class ServerPart:
 def _impact_error(scores: np.ndarray, terms: int, more: float) -> np.ndarray:
     error = 2 * (terms + more) * _UNIT * scores
     return np.where(scores + error < _WHOLE, 0.0, error)
-
-
-def _of_segments(part: SegmentedPart[P] | None) -> list[P]:
-    """The parts of the segments that are searched."""
-    return [] if part is None else [one for one in part.parts if one is not None]
-
-
-def _queries(
-    dense: Sequence[DensePart], impact: Sequence[ImpactPart], dense_weight: float, impact_weight: float
-) -> list[ServerQuery]:
-    """The queries of a batch; none if no segment is searched."""
-    count = len(dense[0].vectors) if dense else len(impact[0].impact_queries) if impact else 0
-    none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    return [
-        ServerQuery(
-            dense[0].vectors[number] if dense else np.zeros(0, np.float32),
-            *(impact[0].impact_queries[number] if impact else none),
-            dense_weight,
-            impact_weight,
-        )
-        for number in range(count)
-    ]

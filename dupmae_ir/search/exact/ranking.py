@@ -86,6 +86,12 @@ class Request:
         return "fused" if self.fusion else self.mode
 
     @property
+    def raw(self) -> bool:
+        """Whether impact scores are integers."""
+        # Pyserini's HybridSearcher adds what LuceneImpactSearcher returns, and that is integers.
+        return self.fusion.method == "pyserini" if self.fusion else self.raw_impacts
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the index that are searched: ``cls``, ``ot``."""
         parts = MODES["hybrid" if self.fusion else self.mode]
@@ -104,16 +110,19 @@ class Ranker:
         """The answers to a batch of queries, in order."""
         if not queries:
             return []
-        excluded = [self.index.row(query.qid) if self.request.remove_query else None for query in queries]
+        excluded: Rows = [None] * len(queries)
+        if self.request.remove_query:
+            rows = self.index.rows([query.qid for query in queries]).tolist()
+            excluded = [None if row < 0 else row for row in rows]
         dense, impact = self._parts(encoded)
         if self.request.fusion:
-            return self._fused(queries, dense, impact, excluded)
+            return self._fused(queries, encoded, dense, impact, excluded)
         opened = self.index.bm25(self.settings)
         texts, allowed = [query.text for query in queries], self.request.allowed
         bm25 = opened.queries(texts, self.settings.workers, allowed) if opened else None
         outcomes = self._one_pass(dense, impact, excluded) if bm25 is None else None
         if outcomes is None:
-            outcomes = self._certified(dense, impact, self.request.hits, excluded, bm25)
+            outcomes = self._certified(encoded, dense, impact, self.request.hits, excluded, bm25)
         parts = (("dense", dense), ("impact", impact), ("bm25", bm25))
         names = [name for name, part in parts if part is not None]
         server = self.index.server(self.settings)
@@ -138,16 +147,20 @@ class Ranker:
             vectors = np.stack([q.cls for q in encoded])
             dense = self.index.dense(settings).queries(vectors, settings.workers, request.allowed)
         if "ot" in request.parts:
-            # Pyserini's HybridSearcher adds what LuceneImpactSearcher returns, and that is integers.
-            raw = request.fusion.method == "pyserini" if request.fusion else request.raw_impacts
             weights = [q.ot for q in encoded]
-            impact = self.index.impact(settings).queries(weights, settings.workers, raw, request.allowed)
+            impact = self.index.impact(settings).queries(weights, settings.workers, request.raw, request.allowed)
         return dense, impact
 
     def _certified(
-        self, dense: Dense | None, impact: Impact | None, hits: int, excluded: Rows, bm25: Bm25Part | None = None
+        self,
+        encoded: Sequence[EncodedQuery],
+        dense: Dense | None,
+        impact: Impact | None,
+        hits: int,
+        excluded: Rows,
+        bm25: Bm25Part | None = None,
     ) -> Sequence[Outcome]:
-        settings = self.settings
+        settings, request = self.settings, self.request
         weights = self.index.weights(settings)
         weighted = ((dense, weights[0]), (impact, weights[1]), (bm25, settings.bm25_weight))
         summands = [(part, weight) for part, weight in weighted if part is not None]
@@ -155,7 +168,8 @@ class Ranker:
         parts: list[Part] = [Weighted(part, weight) if len(summands) > 1 else part for part, weight in summands]
         server = self.index.server(settings)
         if server is not None:
-            parts = server.parts(dense, impact, weights, self.request.allowed, self.request.condition)
+            unit, rows = 1.0 if request.raw or impact is None else self.index.scale**2, self.index.rows
+            parts = server.parts(encoded, dense, impact, unit, weights, rows, request.allowed, request.condition)
         return exact_top(
             parts,
             len(excluded),
@@ -165,7 +179,7 @@ class Ranker:
             # A document without a matching term is no hit of an impact search.
             floor=0.0 if dense is None else -np.inf,
             max_depth=server.limited(settings.max_depth) if server else settings.max_depth,
-            allowed=self.request.allowed,
+            allowed=request.allowed,
             first=server.first_depth(len(parts), hits) if server else 0,
         )
 
@@ -197,7 +211,12 @@ class Ranker:
         return settled if len(settled) == len(outcomes) else None
 
     def _fused(
-        self, queries: Sequence[Query], dense: Dense | None, impact: Impact | None, excluded: Rows
+        self,
+        queries: Sequence[Query],
+        encoded: Sequence[EncodedQuery],
+        dense: Dense | None,
+        impact: Impact | None,
+        excluded: Rows,
     ) -> list[Answer]:
         fusion, hits, depth = self.request.fusion, self.request.hits, self.request.fusion_depth
         assert fusion is not None
@@ -205,11 +224,10 @@ class Ranker:
         assert impact is not None
 
         def exact(part: Part, number: int) -> Exact:
-            row = self.index.row
-            return lambda docids: part.scores(number, np.array([row(docid) for docid in docids], np.int64)).tolist()
+            return lambda docids: part.scores(number, self.index.rows(docids)).tolist()
 
-        by_dense = self._certified(dense, None, depth, excluded)
-        by_impact = self._certified(None, impact, depth, excluded)
+        by_dense = self._certified(encoded, dense, None, depth, excluded)
+        by_impact = self._certified(encoded, None, impact, depth, excluded)
         return [
             Answer(query, fuse(fusion, self._hits(d), self._hits(i), hits, (exact(dense, n), exact(impact, n))), None)
             for n, (query, d, i) in enumerate(zip(queries, by_dense, by_impact, strict=True))

@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from dupmae_ir import tables
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.search.candidates.dense import DenseSummary
@@ -63,7 +61,7 @@ def explain(
     ``names``: index term -> the query's words for it, shown instead of terms that are hashes.
     """
     names, weights = names or {}, (*index.weights(settings), settings.bm25_weight)
-    rows = np.array([index.known_row(docid) for docid in docids], np.int64)
+    rows = index.known_rows(docids)
     dense: Sequence[float | None] = [None] * len(rows)
     impact: Sequence[float | None] = dense
     if "cls" in index.parts:
