@@ -141,13 +141,13 @@ def worker(folders: list[str], kind: str, queries: str) -> None:
         mode, k, share = json.loads(line)
         mask = live & (drawn < share)
         request = Request(mode, k, allowed=None if mask.all() else RowSet(mask))
-        ranker, lists, start = Ranker(searcher._opened, searcher.settings, request), [], time.perf_counter()
+        lists, start = [], time.perf_counter()
         used = time.process_time()
         for text, query in zip(texts, found, strict=True):
             if flat is not None:
                 lists.append(flat.search(query.cls[None], k))
             else:
-                lists += ranker.rank([Query("", text)], [query])
+                lists += Ranker(searcher._opened, searcher.settings, request, [query]).rank([Query("", text)])
         seconds, used = time.perf_counter() - start, time.process_time() - used
         digest, left = "", 0.0
         if flat is None:

@@ -11,7 +11,9 @@ are timed, with one client and with eight at once. An answer includes the encodi
 pgvector is a PostgreSQL server on a socket, Qdrant the local mode of its client, Milvus milvus-lite. Servers
 on other machines add a network and take away the competition for the cores of this one.
 
-Rows of other servers and collections in the record are kept, so it can be made in pieces.
+"record" in the name of a field: a search with the record of the index instead of the index folder.
+
+Rows of other servers and collections in the file of results are kept, so it can be made in pieces.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ from dupmae_ir.console import table
 from dupmae_ir.device import processor
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
+from dupmae_ir.index.changes.object_store import push
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.io.topics import read_topics
+from dupmae_ir.io.transfer import Remote
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, LoadConfig
 from dupmae_ir.servers.load import drop
@@ -110,7 +114,7 @@ def compared(index: str, topics: Sequence[Query], through: Searcher) -> Row:
 
 def own_error(through: Searcher, topics: Sequence[Query]) -> float:
     """The largest difference of the server's own scores from the exact ones, in real units."""
-    source = through.source
+    source = through.server
     assert source is not None
     largest = 0.0
     for part in ("hybrid",) if source.sums else ("dense", "impact"):
@@ -123,7 +127,7 @@ def own_error(through: Searcher, topics: Sequence[Query]) -> float:
 def watch_errors(through: Searcher, part: str, seen: list[float], topics: Sequence[Query]) -> None:
     """Collect the differences of one side's lists from the exact scores."""
     mode = {"hybrid": "hybrid", "dense": "dense", "impact": "impact"}[part]
-    source = through.source
+    source = through.server
     assert source is not None
     top = source.table.top
     lists = []
@@ -193,6 +197,12 @@ def measure(kind: str, url: str, index: str, collection: str, topics: Sequence[Q
         if clients:
             row[f"p50_{hits}_many"] = latency([through, *others], some[: max(4, few // 4)], hits)
         row[f"p50_{hits}_local"] = latency([plain], some, hits)
+    record, target = Index.open(index).record(), Path(index).absolute().with_name(f"{collection}-record")
+    row["record_bytes"] = push(index, Remote(f"file://{target}"), record=record, overwrite=True, quiet=True)["bytes"]
+    if not alone:
+        others = [Searcher.open(target, through.encoder, server=url, table=name, threads=1)]
+        for hits in (10, HITS):
+            row[f"p50_{hits}_record"] = latency(others, some, hits)
     del through, others
     drop(DropConfig(where=url, table=name))
     return row

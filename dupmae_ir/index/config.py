@@ -287,10 +287,12 @@ class PushConfig(OutputOptions):
 
     Examples:
         dupmae-ir index push indexes/mine --to s3://bucket/mine
+        dupmae-ir index push indexes/mine --to mine-record --record
     """
 
     index: str = option(help="index folder to copy", group="input", metavar="FOLDER", positional=True)
     to: str = option(help="where: s3://bucket/index, or another URL that fsspec opens", group="output", metavar="URL")
+    record: bool = option(False, "only a record, with which search --server needs no index; --to may be a folder")
     overwrite: bool = option(False, "replace another index that is there", group="output")
 
 

@@ -22,7 +22,7 @@ strings, ``\\`` protects a quote or itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,9 +89,8 @@ class Filter:
         parser = _ConditionParser(text)
         return cls(text, parser.names, parser.whole(), parser.comparisons)
 
-    def check(self, store: Store) -> None:
-        """Raise :class:`UsageError` for a column that the store does not have."""
-        known = list(store.columns)
+    def check(self, known: Sequence[str]) -> None:
+        """Raise :class:`UsageError` for a column that is not one of the ``known`` ones."""
         for name, column in self.names.items():
             if name not in known:
                 listed = f"known: {', '.join(known)}.{suggest(name, known)}" if known else "it has no metadata at all"
@@ -276,7 +275,7 @@ def satisfying(index: Index, condition: DocumentFilter, among: np.ndarray) -> np
             f"{index.path} stores no metadata to filter by; encode the collection again, with `store_texts`"
         )
     if parsed is not None:
-        parsed.check(texts)
+        parsed.check(texts.columns)
         return parsed.mask(texts)
     assert callable(condition)
     return np.fromiter((bool(here and condition(texts.get(row))) for row, here in enumerate(among)), np.bool_)

@@ -18,8 +18,10 @@ replace ``meta.json``, and the folder of a segment stays as long as somebody rea
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
+import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +32,7 @@ from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.changes.object_store import local_index
 from dupmae_ir.index.format.integrity import AGAIN, content_problem
 from dupmae_ir.index.format.joined import JoinedForward, JoinedTexts, MappedDocids, locate
-from dupmae_ir.index.format.manifest import META, SUMS, DeletedRecord, Manifest, Meta, read_manifest
+from dupmae_ir.index.format.manifest import META, SUMS, DeletedRecord, Manifest, Meta, read_manifest, record_of
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
 
@@ -71,13 +73,15 @@ class Index:
         self._mapped = mapped
 
     @classmethod
-    def open(cls, *paths: str | Path) -> Index:
+    def open(cls, *paths: str | Path, record: bool = False) -> Index:
         """Open the index at ``paths``, a folder or the URL of one, in its current generation; several ones as one.
+
+        ``record``: also open the record of an index (:meth:`record`), which has no segments.
 
         Raises :class:`InputError` for a path that is not a (finished) index, :class:`IndexMismatch` for a damaged one,
         for several ones of different models, scales or parts, and for an id in two of them.
         """
-        indexes = [_open(Path(local_index(path)), str(path)) for path in paths]
+        indexes = [_open(Path(local_index(path)), str(path), record and len(paths) == 1) for path in paths]
         return indexes[0] if len(indexes) == 1 else _join(indexes, [str(path) for path in paths])
 
     @property
@@ -104,20 +108,34 @@ class Index:
         """Bytes of files whose digests are compared only by ``dupmae-ir index verify``; 0 for a small index."""
         return sum(segment.unread for segment in self.segments)
 
+    def record(self) -> Meta:
+        """The manifest of a record of this index."""
+        lexical = self.has_ot and (self.meta.get("encoder") or {}).get("ot") == "lexical"
+        packed = lzma.compress(self.frequencies.astype("<i8").tobytes()) if lexical else b""
+        columns = None if self.texts is None else self.texts.columns
+        return record_of(self.meta, columns=columns, frequencies=base64.b64encode(packed).decode())
+
     @property
     def dim(self) -> int | None:
         """Width of the [CLS] vectors; None where the index has none."""
-        return self.segments[0].dim
+        return self.manifest.dim if "cls" in self.parts else None
 
     @property
     def has_ot(self) -> bool:
         """Whether the index has impacts."""
         return "ot" in self.parts
 
-    @property
+    @cached_property
     def terms(self) -> list[str]:
-        """The index term of each vocabulary id; empty where the index has no impacts."""
-        return self.segments[0].terms
+        """The index term of each vocabulary id; empty where the index has no impacts, and in a record."""
+        return self.segments[0].terms if self.segments else []
+
+    @property
+    def frequencies(self) -> np.ndarray:
+        """(V,) int64: the number of documents of each term, without deleted documents."""
+        if self.segments:
+            return self.forward.frequencies
+        return np.frombuffer(lzma.decompress(base64.b64decode(self.meta["record"]["frequencies"])), "<i8")
 
     @property
     def part_weights(self) -> tuple[float, float]:
@@ -172,12 +190,14 @@ class Index:
     @property
     def has_texts(self) -> bool:
         """Whether all segments store titles, texts and metadata."""
+        if not self.segments:
+            return self.meta["record"]["columns"] is not None
         return all(segment.has_part("texts") for segment in self.segments)
 
     @cached_property
     def texts(self) -> JoinedTexts | None:
-        """Titles, texts and metadata by row; None where the index does not store them."""
-        if not self.has_texts:
+        """Titles, texts and metadata by row; None where the index does not store them, and in a record."""
+        if not self.segments or not self.has_texts:
             return None
         stores = [segment.texts for segment in self.segments if segment.texts is not None]
         return JoinedTexts(self.path, stores, self.starts)
@@ -221,9 +241,9 @@ class Index:
             segment.verify()
 
 
-def _open(path: Path, name: str) -> Index:
+def _open(path: Path, name: str, record: bool) -> Index:
     for _ in range(_ATTEMPTS):
-        manifest = read_manifest(path)
+        manifest = read_manifest(path, record)
         try:
             segments = [Segment(path, manifest, record) for record in manifest.segments]
             live = np.ones(sum(segment.documents for segment in segments), bool)
@@ -325,4 +345,4 @@ def for_index(encoder: Encoder, index: Index) -> Encoder:
     """
     if encoder.settings.ot != "lexical" or not index.has_ot or not isinstance(encoder, LexicalEncoder):
         return encoder
-    return encoder.for_collection(CollectionStatistics(index.documents, index.forward.frequencies))
+    return encoder.for_collection(CollectionStatistics(index.documents, index.frequencies))

@@ -127,10 +127,13 @@ def verify(config: VerifyConfig) -> VerifyResult:
 
 def run_push(config: PushConfig) -> PushResult:
     """Copy an index folder to a URL and return the counts of :func:`~dupmae_ir.index.changes.object_store.push`."""
-    to = _remote(config.to, "to")
+    local = config.record and not is_url(config.to)
+    to = _remote(f"file://{Path(config.to).absolute()}" if local else config.to, "to")
     need_folder(config.index, "dupmae-ir index push")
-    folder = Index.open(config.index).path
-    return {**push(folder, to, overwrite=config.overwrite, quiet=config.quiet), "index": config.index}
+    index = Index.open(config.index)
+    record = index.record() if config.record else None
+    pushed = push(index.path, to, record=record, overwrite=config.overwrite, quiet=config.quiet)
+    return {**pushed, "index": config.index}
 
 
 def run_pull(config: PullConfig) -> PullResult:
@@ -143,7 +146,7 @@ def run_pull(config: PullConfig) -> PullResult:
         changed = pull(source, target, quiet=config.quiet)
     elif changed := not is_copy(source, target):
         raise UsageError(f"{config.index} already has another index; pass `overwrite` to replace it")
-    index = Index.open(target)
+    index = Index.open(target, record=True)
     status = "complete" if changed else COMPLETE
     return {"index": config.index, "documents": index.documents, "digest": index.digest, "status": status}
 

@@ -47,7 +47,7 @@ class PassageSearch:
         self.searcher = index if isinstance(index, Searcher) else Searcher.open(index)
         self.mode = mode
         self.texts = texts
-        if texts is None and self.searcher.index.texts is None:
+        if texts is None and not self.searcher.index.has_texts:
             raise UsageError(
                 f"{self.searcher.index.path} stores no texts (it was made without `store_texts`); give `texts`"
             )

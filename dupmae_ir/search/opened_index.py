@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from dupmae_ir.search.candidates.dense import DenseIndex, open_flat
 from dupmae_ir.search.candidates.impact import ImpactIndex, Postings
 from dupmae_ir.search.candidates.rotated_dense import open_rotated_dense
 from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact, Splits
+from dupmae_ir.search.candidates.served import ServedSegment
 from dupmae_ir.search.candidates.server import ServerIndex
 from dupmae_ir.search.config import SearchSettings
 from dupmae_ir.types import Encoder
@@ -33,14 +34,28 @@ if TYPE_CHECKING:
 class OpenedIndex:
     """The parts of ``folder`` as :class:`SearchSettings` select them; of all segments, if it has several."""
 
-    def __init__(self, folder: Index) -> None:
-        self.folder = folder
+    def __init__(self, folder: Index, served: ServedSegment | None = None) -> None:
+        """``served``: the only segment of ``folder``, if it is in memory."""
+        self.folder, self._served = folder, served
         self._dense: dict[str, SegmentedDense] = {}
         self._engines: dict[str, tuple[str, str]] = {}
         self._impact: dict[str, SegmentedImpact] = {}
         self._bm25: dict[tuple[str, float, float], Bm25Index] = {}
         self._rerankers: dict[str, Reranker] = {}
         self._servers: dict[tuple[str, str | None, bool, float], ServerIndex] = {}
+
+    def for_rows(self, settings: SearchSettings, texts: bool = False) -> OpenedIndex:
+        """This index; of a record, one without rows yet, which the server sends, with their ``texts``, as they are
+        needed."""
+        if self.folder.segments:
+            return self
+        if (server := self.server(settings)) is None:
+            raise UsageError(f"{self.folder.path} is the record of an index; give the `server` that has its rows")
+        segment = ServedSegment(self.folder, server, texts)
+        live = np.ones(self.folder.documents, np.bool_)
+        opened = OpenedIndex(Index(self.folder.path, self.folder.manifest, [cast(Segment, segment)], live), segment)
+        opened._servers = self._servers
+        return opened
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -105,7 +120,7 @@ class OpenedIndex:
             return None
         key = (settings.server, settings.table, settings.approximate, settings.timeout)
         if key not in self._servers:
-            self._servers[key] = ServerIndex.open(self.folder, *key)
+            self._servers[key] = ServerIndex(self.folder, *key)
         return self._servers[key]
 
     def reranker(self, settings: SearchSettings, encoder: Encoder) -> Reranker | None:
@@ -124,6 +139,8 @@ class OpenedIndex:
 
     def rows(self, docids: Sequence[str]) -> np.ndarray:
         """(m,) int64: the rows of documents; -1 for one that the index does not contain."""
+        if self._served:
+            return self._served.rows(docids)
         names, order, rows = self.folder.docids, self._by_docid, np.full(len(docids), -1)
         for number, docid in enumerate(docids):
             place = bisect.bisect_left(order, docid, key=lambda row: names[row])

@@ -29,7 +29,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
@@ -47,13 +47,29 @@ from dupmae_ir.search.exact.ranking import Answer, Ranker, Request
 from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
-from dupmae_ir.search.query.filters import Selection, select
+from dupmae_ir.search.query.filters import Selection, select, select_on
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
 from dupmae_ir.search.query_batching import Pending, QueryBatches
 from dupmae_ir.search.reranking import RERANK_SECONDS, reranked
 from dupmae_ir.search.view.notebook import HitList
 from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
+
+
+class SearchKeywords(TypedDict, total=False):
+    """Keywords of :meth:`Searcher.search`, which explains them."""
+
+    raw_impacts: bool
+    fusion: Fusion | None
+    fusion_depth: int | None
+    within: Iterable[str] | Selection | None
+    filter: DocumentFilter | None
+
+
+class TopicKeywords(SearchKeywords, total=False):
+    """Those with topics."""
+
+    remove_query: bool
 
 
 class Searcher:
@@ -65,7 +81,7 @@ class Searcher:
         self.settings = settings or SearchSettings()
         self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(processors())
         # Several calls may describe the hits of one query.
-        self._query_words = lru_cache(8)(lambda query: QueryWords(self.encoder, query))
+        self._query_words = lru_cache(8)(QueryWords)  # nothing that refers to the searcher, which would not be freed
 
     @classmethod
     def open(
@@ -97,13 +113,15 @@ class Searcher:
         chosen = dataclasses.replace(settings or SearchSettings(), **changes)
         if isinstance(index, str | Path):
             index = [index]
-        folder = index if isinstance(index, Index) else Index.open(*index)
+        folder = index if isinstance(index, Index) else Index.open(*index, record=chosen.server is not None)
         given = frozenset(n for n, v in {"dtype": dtype, "query_length": query_length}.items() if v is not None)
         if encoder is None or isinstance(encoder, str | Path):
             encoder = load_query_encoder(folder, encoder, device, dtype, query_length)
         elif given:
             raise UsageError("dtype and query_length apply to a model loaded by name, not to an encoder object")
         check_encoder(folder, encoder, given)
+        if not folder.segments:
+            folder.terms = encoder.terms or []
         opened = OpenedIndex(folder)
         if chosen.dense_index == ROTATED:
             opened.dense(chosen)  # fail now rather than at the first query
@@ -155,43 +173,15 @@ class Searcher:
 
     @overload
     def search(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
-        self,
-        queries: str,
-        hits: int = ...,
-        mode: str | None = ...,
-        *,
-        raw_impacts: bool = ...,
-        fusion: Fusion | None = ...,
-        fusion_depth: int | None = ...,
-        within: Iterable[str] | Selection | None = ...,
-        filter: DocumentFilter | None = ...,
+        self, queries: str, hits: int = ..., mode: str | None = ..., **options: Unpack[SearchKeywords]
     ) -> list[Hit]: ...
     @overload
     def search(
-        self,
-        queries: Sequence[str],
-        hits: int = ...,
-        mode: str | None = ...,
-        *,
-        raw_impacts: bool = ...,
-        fusion: Fusion | None = ...,
-        fusion_depth: int | None = ...,
-        within: Iterable[str] | Selection | None = ...,
-        filter: DocumentFilter | None = ...,
+        self, queries: Sequence[str], hits: int = ..., mode: str | None = ..., **options: Unpack[SearchKeywords]
     ) -> list[list[Hit]]: ...
     @overload
     def search(
-        self,
-        queries: Sequence[Query],
-        hits: int = ...,
-        mode: str | None = ...,
-        *,
-        remove_query: bool = ...,
-        raw_impacts: bool = ...,
-        fusion: Fusion | None = ...,
-        fusion_depth: int | None = ...,
-        within: Iterable[str] | Selection | None = ...,
-        filter: DocumentFilter | None = ...,
+        self, queries: Sequence[Query], hits: int = ..., mode: str | None = ..., **options: Unpack[TopicKeywords]
     ) -> dict[str, list[Hit]]: ...
     def search(
         self,
@@ -213,8 +203,11 @@ class Searcher:
         Several threads can call it at a time: single queries that they ask meanwhile are searched together, with the
         hits of each query alone.
         """
-        within = self._known(within)
-        request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, within, filter)
+        chosen = self.selection(within, filter)
+        if chosen.unknown and chosen is not within:
+            more = f" and {len(chosen.unknown) - 1:,} more" if len(chosen.unknown) > 1 else ""
+            warnings.warn(f"`within`: {self.index.path} has no document {chosen.unknown[0]!r}{more}", stacklevel=2)
+        request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, chosen)
         if isinstance(queries, str):
             answer = self._batches.ask(self._answer_alone, (request, queries), request)
             return HitList(answer.hits, queries, self.describe)
@@ -228,16 +221,6 @@ class Searcher:
         if len({query.qid for query in topics}) < len(topics):
             raise UsageError("two topics have the same id; topic ids must be unique")
         return {answer.query.qid: list(answer.hits) for answer in self._answer(topics, request)}
-
-    def _known(self, within: Iterable[str] | Selection | None) -> Iterable[str] | Selection | None:
-        """``within``, with a warning for ids that the index does not contain."""
-        if within is None or isinstance(within, Selection):
-            return within
-        ids = list(within)
-        if unknown := [docid for docid in ids if self.row(docid) is None]:
-            more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-            warnings.warn(f"`within`: {self.index.path} has no document {unknown[0]!r}{more}", stacklevel=3)
-        return ids
 
     def __repr__(self) -> str:
         return f"Searcher({str(self.index.path)!r}: {self.index.size_in_words()}, {self.mode}, {self.encoder.name})"
@@ -285,7 +268,8 @@ class Searcher:
             filter: a condition on metadata, such as ``year >= 2020``; a mask (n,) bool by row; or a function of a
                 :class:`~dupmae_ir.index.format.texts.StoredDocument`.
         """
-        request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, within, filter)
+        chosen = self.selection(within, filter)
+        request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, chosen)
         return self._answer(queries, request)
 
     def _request(
@@ -296,12 +280,10 @@ class Searcher:
         raw_impacts: bool,
         fusion: Fusion | None,
         fusion_depth: int | None,
-        within: Iterable[str] | Selection | None,
-        filter: DocumentFilter | None,
+        chosen: Selection,
     ) -> Request:
         """The only place where a request is made: it always has the rows to search, without deleted ones."""
         depth = hits if fusion_depth is None else fusion_depth
-        chosen = self.selection(within, filter)
         # The parts that a sum takes. With BM25 a single part of the index is enough.
         available = tuple(self._opened.parts) if self.settings.bm25_index else MODES["hybrid"]
         options = (remove_query, raw_impacts, fusion, depth, available)
@@ -319,12 +301,13 @@ class Searcher:
 
     def _answer(self, queries: Sequence[Query], request: Request, group: int = GROUP) -> Iterator[Answer]:
         """Answers batch by batch; ``group`` texts are encoded together."""
-        ranker = Ranker(self._opened, self.settings, request)
         encodings = self._encodings([query.text for query in queries if query.text.strip()], group)
         for start in range(0, len(queries), self.settings.batch_size):
             batch = queries[start : start + self.settings.batch_size]
             nonblank = [query for query in batch if query.text.strip()]
-            ranked = iter(ranker.rank(nonblank, encodings.take([query.text for query in nonblank])))
+            encoded = encodings.take([query.text for query in nonblank])
+            ranker = Ranker(self._opened.for_rows(self.settings), self.settings, request, encoded)
+            ranked = iter(ranker.rank(nonblank))
             answers = (next(ranked) if query.text.strip() else ranker.blank(query) for query in batch)
             yield from answers if request.shown is None else (self._reranked(a, request.shown) for a in answers)
 
@@ -344,7 +327,8 @@ class Searcher:
     ) -> Selection:
         """The documents to which a search is restricted, for several calls of :meth:`answers`; arguments as there."""
         if not isinstance(within, Selection):
-            return select(self._opened, within, filter)
+            server = None if self.index.segments or (within is None and filter is None) else self.server
+            return select_on(server, within, filter) if server else select(self._opened, within, filter)
         if filter is not None:
             raise UsageError("give the filter to Searcher.selection, with the ids, and not beside its result")
         return within
@@ -357,11 +341,11 @@ class Searcher:
         """:meth:`explain` for several documents; the query is encoded once."""
         (encoded,) = self._encodings([query]).take([query])
         names = self.encoder.term_names(query) if isinstance(self.encoder, LexicalEncoder) else {}
-        return explain(self._opened, self.settings, query, encoded, docids, names)
+        return explain(self._opened.for_rows(self.settings), self.settings, query, encoded, docids, names)
 
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""
-        row = int(self._opened.rows([docid])[0])
+        row = int(self._opened.for_rows(self.settings).rows([docid])[0])
         return None if row < 0 else row
 
     def document(self, docid: str) -> StoredDocument | None:
@@ -369,8 +353,9 @@ class Searcher:
 
         Raises :class:`UnknownName` for an unknown id, :class:`IndexMismatch` for a damaged store.
         """
-        texts = self.index.texts
-        return None if texts is None else texts.get(int(self._opened.known_rows([docid])[0]))
+        opened = self._opened.for_rows(self.settings, texts=True)
+        texts = opened.folder.texts
+        return None if texts is None else texts.get(int(opened.known_rows([docid])[0]))
 
     def describe(
         self,
@@ -386,12 +371,14 @@ class Searcher:
         Raises :class:`UnknownName` for an unknown id.
         """
         (encoded,) = self._encodings([query]).take([query])
-        words = self._query_words(query)
+        words = self._query_words(self.encoder, query)  # type: ignore[arg-type]  # an encoder is hashed by identity
+        opened = self._opened.for_rows(self.settings, texts=documents is None)
         if documents is None:
-            documents = {docid: found for docid in docids if (found := self.document(docid))}
+            rows, texts = opened.known_rows(docids).tolist(), opened.folder.texts
+            documents = dict(zip(docids, texts.get_all(rows), strict=True)) if texts else {}
         return [
             describe(words, explanation, documents.get(explanation.docid), longest)
-            for explanation in explain(self._opened, self.settings, query, encoded, docids)
+            for explanation in explain(opened, self.settings, query, encoded, docids)
         ]
 
     def _encodings(self, texts: list[str], group: int = GROUP) -> QueryEncodings:

@@ -308,7 +308,7 @@ def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str
         raise Unavailable(f"index {generation.name!r} stores no metadata to filter by")
     if condition is not None and texts is not None:
         try:
-            (parsed := Filter.parse(condition)).check(texts)
+            (parsed := Filter.parse(condition)).check(texts.columns)
             if parsed.comparisons > MOST_COMPARISONS:
                 raise UsageError(f"`filter`: more than {MOST_COMPARISONS} comparisons; `in` takes a list of values")
         except UsageError as e:
@@ -367,10 +367,9 @@ def cls_share(why: Explanation) -> float | None:
 
 def stored(generation: OpenIndex, docid: str) -> StoredText | None:
     """A document's stored text; None if the index stores no texts or has no such document."""
-    row, texts = generation.searcher.row(docid), generation.searcher.index.texts
-    if row is None or texts is None:
+    searcher = generation.searcher
+    if searcher.row(docid) is None or (found := searcher.document(docid)) is None:
         return None
-    found = texts.get(row)
     return StoredText(docid=docid, title=found.title, text=found.text, metadata=dict(found.metadata))
 
 

@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
@@ -23,6 +23,7 @@ import numpy as np
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.format.segment import Segment
+from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index
 from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
 from dupmae_ir.servers.protocol import (
@@ -92,7 +93,8 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     longest = 0.0
     with progress("load", "documents", index.documents, config.quiet) as bar:
         for rows in batches(index, config.batch):
-            longest = max(longest, largest_norm(rows))
+            norms = (float(np.linalg.norm(row.cls.astype(np.float64))) for row in rows if row.cls is not None)
+            longest = max(longest, *norms, 0.0)
             new = [row for row in rows if stored.pop(row.docid, None) != row.fingerprint or rewrite]
             if new:
                 table.upsert(new)
@@ -186,11 +188,6 @@ def batches(index: Index, size: int) -> Iterator[list[Row]]:
             yield [_read(segment, number) for number in numbers[start : start + size]]
 
 
-def largest_norm(rows: Sequence[Row]) -> float:
-    """The largest norm of the vectors; 0 without any."""
-    return max((float(np.linalg.norm(row.cls.astype(np.float64))) for row in rows if row.cls is not None), default=0.0)
-
-
 def _read(segment: Segment, number: int) -> Row:
     docid = segment.docids[number]
     if "\0" in docid:
@@ -198,20 +195,17 @@ def _read(segment: Segment, number: int) -> Row:
     row = Row(
         docid,
         np.ascontiguousarray(segment.vectors[number], np.float32) if segment.dim is not None else None,
-        segment.forward.row(number) if segment.has_ot else None,
-        segment.texts.get(number) if segment.texts is not None else None,
+        segment.forward.row(number) if segment.has_ot else (np.zeros(0), np.zeros(0)),
+        segment.texts.get(number) if segment.texts is not None else StoredDocument(docid, "", "", {}),
     )
     return row._replace(fingerprint=_fingerprint(row))
 
 
 def _fingerprint(row: Row) -> bytes:
     """16 bytes that differ for rows with other contents: id, vector, impacts, title, text or metadata."""
-    document = row.document
-    texts = [row.docid, *([document.title, document.text, dict(document.metadata)] if document else [])]
-    digest = hashlib.blake2b(json.dumps(texts, sort_keys=True).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps(row.document, sort_keys=True).encode(), digest_size=16)
     if row.cls is not None:
         digest.update(row.cls.astype("<f4").tobytes())
-    if row.impacts is not None:
-        digest.update(row.impacts[0].astype("<u4").tobytes())
-        digest.update(row.impacts[1].astype("u1").tobytes())
+    digest.update(row.impacts[0].astype("<u4").tobytes())
+    digest.update(row.impacts[1].astype("u1").tobytes())
     return digest.digest()

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, unquote
 
 import numpy as np
@@ -26,7 +26,6 @@ import numpy as np
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Condition, Node
-from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.servers.protocol import (
     RECORDS,
     ConditionWriter,
@@ -39,6 +38,7 @@ from dupmae_ir.servers.protocol import (
     Spec,
     Untranslatable,
     Where,
+    bytes_of,
     check_secret,
     first_line,
 )
@@ -102,6 +102,12 @@ class Milvus(ServerTable):
                 return
             yield from ((str(row["docid"]), bytes.fromhex(row["fingerprint"])) for row in found)
 
+    def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        with self.errors():
+            found = self._query(self.name, _expression(tuple(docids)), "docid", *fields)
+        impacts: list[dict[int, float]] = [values.get("ot", {}) for values in found]
+        return [Row.of(v, v.get("cls"), [*ot], [*ot.values()]) for v, ot in zip(found, impacts, strict=True)]
+
     def upsert(self, rows: Sequence[Row]) -> None:
         terms = self.vocabulary
         with self.errors():
@@ -125,8 +131,7 @@ class Milvus(ServerTable):
         """Bytes of a milvus-lite file or folder; a server does not say."""
         if self._file is None:
             return None
-        files = [self._file, *self._file.rglob("*")]
-        return sum(path.stat().st_size for path in files if path.is_file())
+        return bytes_of(self._file)
 
     def top(
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
@@ -153,11 +158,11 @@ class Milvus(ServerTable):
         with self.errors():
             self._client.close()
 
-    def _query(self, collection: str, expression: str, field: str) -> list[dict[str, object]]:
+    def _query(self, collection: str, expression: str, *fields: str) -> list[dict[str, Any]]:
         found = self._client.query(
-            collection, filter=expression, output_fields=[field], consistency_level="Strong", timeout=self.timeout
+            collection, filter=expression, output_fields=[*fields], consistency_level="Strong", timeout=self.timeout
         )
-        return cast(list[dict[str, object]], found)
+        return cast(list[dict[str, Any]], found)
 
     def _create(self, name: str, strings: dict[str, int], dense: dict[str, int], sparse: bool, values: str) -> None:
         """A collection with string fields, the first of them its key, vectors, and a JSON field ``values``."""
@@ -223,11 +228,10 @@ def _fields(row: Row, terms: int) -> dict[str, object]:
     if len(row.docid.encode()) > _LONGEST_ID:
         raise UsageError(f"the document id {row.docid[:40]!r}... has more than {_LONGEST_ID} bytes, the most in Milvus")
     fields: dict[str, object] = {"docid": row.docid, "fingerprint": row.fingerprint.hex()}
-    document = row.document or StoredDocument(row.docid, "", "", {})
-    fields |= {"title": _cut(document.title), "text": _cut(document.text), "metadata": dict(document.metadata)}
+    fields |= row.document._asdict() | {"title": _cut(row.document.title), "text": _cut(row.document.text)}
     if row.cls is not None:
         fields["cls"] = row.cls
-    if row.impacts is not None:
+    if terms:
         # A sparse vector must not be empty: without terms it gets one that no query has.
         fields["ot"] = _sparse(*row.impacts) or {terms: 1.0}
     return fields

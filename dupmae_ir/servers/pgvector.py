@@ -166,12 +166,22 @@ class PgVector(ServerTable):
                     return
                 yield from ((str(docid), bytes(fingerprint)) for docid, fingerprint in found)
 
+    def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        """See :class:`ServerTable`; numbers come as the server has them, in the order of bytes of the network."""
+        statement = f"SELECT {', '.join(('docid', *fields))} FROM {self.table} WHERE docid = ANY(%s)"
+        with self.errors(), self._connection.cursor(binary=True, row_factory=self._psycopg.rows.dict_row) as cursor:
+            found = cursor.execute(statement.encode(), [list(docids)]).fetchall()
+        return [
+            Row.of(row, np.frombuffer(row["cls"], ">f4", offset=4) if "cls" in row else None, *_impacts(row.get("ot")))
+            for row in found
+        ]
+
     def upsert(self, rows: Sequence[Row]) -> None:
         """Copy the rows into a temporary table and merge that, in one transaction."""
-        given = {"cls": rows[0].cls is not None, "ot": rows[0].impacts is not None}
+        terms = self.vocabulary  # read before the copy, during which the connection answers nothing else
+        given = {"cls": rows[0].cls is not None, "ot": terms > 0}
         names = [name for name in _COLUMNS if given.get(name, True)]
         listed = ", ".join(names)
-        terms = self.vocabulary  # read before the copy, during which the connection answers nothing else
         updates = ", ".join(f"{name} = EXCLUDED.{name}" for name in names[1:])
         with self.errors(), self._connection.transaction():
             execute = self._execute
@@ -327,20 +337,22 @@ def _sparse(ids: np.ndarray, impacts: np.ndarray, terms: int) -> str:
     return "{" + ",".join(f"{term + 1}:{impact}" for term, impact in pairs) + f"}}/{terms}"
 
 
+def _impacts(stored: bytes | None) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and impacts of a ``sparsevec``: its width, the number of elements, 0, their places, their values."""
+    numbers = np.frombuffer(stored or bytes(12), ">i4")[3:]
+    return numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :].view(">f4")
+
+
 def _values(rows: Sequence[Row], terms: int) -> Iterator[list[object]]:
     """The values of each row, in the order of :data:`_COLUMNS`."""
     for row in rows:
         values: list[object] = [row.docid, row.fingerprint]
         if row.cls is not None:
             values.append(_dense(row.cls))
-        if row.impacts is not None:
+        if terms:
             values.append(_sparse(*row.impacts, terms))
-        if row.document is None:
-            values += [None, None, None]
-        else:
-            metadata = json.dumps(dict(row.document.metadata)).replace("\\u0000", "\\ufffd")
-            values += [_text(row.document.title), _text(row.document.text), metadata]
-        yield values
+        metadata = json.dumps(row.document.metadata).replace("\\u0000", "\\ufffd")
+        yield [*values, _text(row.document.title), _text(row.document.text), metadata]
 
 
 def _text(text: str) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
@@ -27,6 +27,8 @@ from dupmae_ir.types import MetadataScalar
 
 LOADING, COMPLETE = "loading", "complete"
 FORMAT = 1
+TEXTS = ("title", "text", "metadata")
+"""The fields of a document."""
 UNKNOWN = -1
 """A number of changes that cannot be relied on."""
 RECORDS = "dupmae_ir_collections"
@@ -38,8 +40,11 @@ class ServerFailed(DupmaeError):
     """A server that cannot be reached, does not answer in time, or refuses a request."""
 
 
-class Untranslatable(Exception):
+class Untranslatable(UsageError):
     """A condition that a server's filters cannot express with the same meaning."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"`filter`: the server has no filter with the same meaning ({what}); search with the index")
 
 
 @dataclass(frozen=True)
@@ -98,13 +103,25 @@ class Record:
 
 
 class Row(NamedTuple):
-    """A document in a table. ``cls``: (d,) float32; ``impacts``: vocabulary ids and impacts."""
+    """A document in a table. ``cls``: (d,) float32; ``impacts``: vocabulary ids and impacts; ``document``: empty
+    without texts."""
 
     docid: str
     cls: np.ndarray | None
-    impacts: tuple[np.ndarray, np.ndarray] | None
-    document: StoredDocument | None
+    impacts: tuple[np.ndarray, np.ndarray]
+    document: StoredDocument
     fingerprint: bytes = b""  #: differs for rows with other contents
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], vector: Any = None, ids: Any = (), impacts: Any = ()) -> Self:
+        """A row that was read, from its values by field and from numbers in any form."""
+        title, text, metadata = (values.get(name) for name in TEXTS)
+        return cls(
+            values["docid"],
+            None if vector is None else np.asarray(vector, np.float32),
+            (np.asarray(ids, np.int64), np.asarray(impacts, np.int64)),
+            StoredDocument(values["docid"], title or "", text or "", metadata or {}),
+        )
 
 
 class ServerQuery(NamedTuple):
@@ -256,6 +273,13 @@ class ServerTable(ABC):
         """The id and the fingerprint of each stored row."""
 
     @abstractmethod
+    def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        """The rows of some documents, in any order: ``fields`` of ``cls``, ``ot`` and :data:`TEXTS`.
+
+        Numbers are the stored ones, to the last bit.
+        """
+
+    @abstractmethod
     def upsert(self, rows: Sequence[Row]) -> None:
         """Store rows, replacing those with the same ids; durable when it returns."""
 
@@ -305,6 +329,11 @@ class ServerTable(ABC):
         """The size of the vocabulary."""
         record = self.read_record()
         return record.spec.terms if record else 0
+
+
+def bytes_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def first_line(error: Exception | str) -> str:

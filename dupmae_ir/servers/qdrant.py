@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, unquote
 
 import numpy as np
@@ -38,6 +38,7 @@ from dupmae_ir.servers.protocol import (
     Spec,
     Untranslatable,
     Where,
+    bytes_of,
     check_secret,
     first_line,
 )
@@ -109,6 +110,15 @@ class Qdrant(ServerTable):
             if offset is None:
                 return
 
+    def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        ids, vectors = [_point(docid) for docid in docids], [name for name in fields if name in ("cls", "ot")]
+        with self.errors():
+            points = self._client.retrieve(self.name, ids, with_payload=["docid", *fields], with_vectors=vectors)
+        nothing = _sparse(np.zeros(0), np.zeros(0))
+        found = [(point.payload or {}, cast(dict[str, Any], point.vector or {})) for point in points]
+        pairs = [(values, numbers.get("cls"), numbers.get("ot", nothing)) for values, numbers in found]
+        return [Row.of(values, cls, ot.indices, ot.values) for values, cls, ot in pairs]
+
     def upsert(self, rows: Sequence[Row]) -> None:
         with self.errors():
             self._client.upsert(self.name, [_point_of(row) for row in rows], wait=True)
@@ -139,9 +149,7 @@ class Qdrant(ServerTable):
         """Bytes of the files of a folder; a server does not say."""
         if self._local is None:
             return None
-        return sum(
-            path.stat().st_size for path in (self._local / "collection" / self.name).rglob("*") if path.is_file()
-        )
+        return bytes_of(self._local / "collection" / self.name)
 
     def top(
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
@@ -162,7 +170,7 @@ class Qdrant(ServerTable):
         ]
         with self.errors():
             answers = self._client.query_batch_points(self.name, requests, timeout=round(self.timeout + 0.5))
-        # A document without a term has an empty sparse vector, which Qdrant never returns.
+        # A document without a term has no sparse vector.
         return [
             ServerHits(
                 [str((point.payload or {})["docid"]) for point in answer.points],
@@ -225,12 +233,11 @@ def _point_of(row: Row) -> models.PointStruct:
     vector: dict[str, object] = {}
     if row.cls is not None:
         vector["cls"] = row.cls.tolist()
-    if row.impacts is not None:
+    if len(row.impacts[0]):
         vector["ot"] = _sparse(*row.impacts)
+    title, text, metadata = usable(row.document.title), usable(row.document.text), dict(row.document.metadata)
     payload: dict[str, object] = {"docid": row.docid, "fingerprint": row.fingerprint.hex()}
-    if (document := row.document) is not None:
-        payload |= {"title": usable(document.title), "text": usable(document.text)}
-        payload |= {"metadata": dict(document.metadata), "names": list(document.metadata)}
+    payload |= {"title": title, "text": text, "metadata": metadata, "names": list(metadata)}
     return models.PointStruct(id=_point(row.docid), vector=cast(dict[str, models.Vector], vector), payload=payload)
 
 

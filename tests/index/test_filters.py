@@ -267,16 +267,16 @@ def test_no_text_ends_in_another_error() -> None:
 
 def test_unknown_columns_name_the_known_ones(store: TextStore, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"column 15: the index has no metadata 'lnag'; .* Did you mean 'lang'\?"):
-        Filter.parse("year > 1 and (lnag = 'en')").check(store)
-    Filter.parse("year > 1").check(store)
+        Filter.parse("year > 1 and (lnag = 'en')").check(store.columns)
+    Filter.parse("year > 1").check(store.columns)
     with TextWriter(tmp_path / "texts") as writer:
         writer.add([StoredDocument("d", "", "", {})])
     empty = TextStore(tmp_path / "texts")
     joined = JoinedTexts(tmp_path, [empty, store], np.array([0, 1, 1 + len(store)]))
-    Filter.parse("year > 1").check(joined)  # one of several segments has it
+    Filter.parse("year > 1").check(joined.columns)  # one of several segments has it
     assert Filter.parse("year > 1 or year is missing").mask(empty).tolist() == [True]
     with pytest.raises(UsageError, match="no metadata at all"):
-        Filter.parse("year > 1").check(empty)
+        Filter.parse("year > 1").check(empty.columns)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ Sizes and digests are those of the index's own manifest, so a copy made by other
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from dupmae_ir.errors import DupmaeError, EnvironmentProblem, IndexMismatch, Inp
 from dupmae_ir.index.config import PushResult
 from dupmae_ir.index.format import integrity, manifest
 from dupmae_ir.index.format.integrity import FileRecord
-from dupmae_ir.index.format.manifest import META, Manifest, read_manifest
+from dupmae_ir.index.format.manifest import META, Manifest, Meta, read_manifest
 from dupmae_ir.index.format.segment import sweep_segments
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write, disk_full, fsync_tree, move_into_place, sha256_file
@@ -108,8 +109,11 @@ def need_folder(path: str | Path, command: str) -> None:
         )
 
 
-def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: bool = False) -> PushResult:
-    """Copy a finished index folder to a URL and return how many files it has and how many were sent.
+def push(
+    folder: str | Path, remote: Remote, *, record: Meta | None = None, overwrite: bool = False, quiet: bool = False
+) -> PushResult:
+    """Copy a finished index folder, or its ``record`` alone, to a URL; returns how many files it has and how many were
+    sent.
 
     Objects that are there whole are not sent again, unless with ``overwrite``. The manifest goes last, so the index
     appears at once. A later generation of the index that is there (after ``index add``, ``postings``, ...) replaces it
@@ -121,15 +125,15 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
     not answer.
     """
     folder = Path(folder)
-    index = read_manifest(folder)
+    index = Manifest.of(record) if record else read_manifest(folder)
     wanted = dict(index.files())
-    raw = (folder / META).read_bytes()
-    record = _prepared(remote, index, raw, wanted, overwrite)
+    raw = json.dumps(record).encode() if record else (folder / META).read_bytes()
+    uploaded = _prepared(remote, index, raw, wanted, overwrite)
     total = sum(stored.bytes for stored in wanted.values())
     sent = 0
     with byte_bar(f"pushing {remote.name}", total, quiet) as moved:
         for name, stored in wanted.items():
-            if record.get(name) == stored and (remote / name).size() == stored.bytes:
+            if uploaded.get(name) == stored and (remote / name).size() == stored.bytes:
                 moved(stored.bytes)
                 continue
             path = folder / name
@@ -139,11 +143,11 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
                 raise IndexMismatch(
                     f"{path} is damaged: its sha256 is not the one that meta.json records; {integrity.AGAIN}"
                 )
-            record[name] = stored
-            (remote / UPLOAD).write_json({"files": record})
+            uploaded[name] = stored
+            (remote / UPLOAD).write_json({"files": uploaded})
             sent += 1
     (remote / META).write(raw)
-    if others := [name for name in record if name not in wanted]:  # objects of an older index
+    if others := [name for name in uploaded if name not in wanted]:  # objects of an older index
         for name in others:
             (remote / name).remove()
         (remote / UPLOAD).write_json({"files": wanted})
@@ -152,7 +156,7 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
         "to": str(remote),
         "files": len(wanted),
         "sent_now": sent,
-        "bytes": total,
+        "bytes": total + len(raw),
         "digest": index.digest,
     }
 
@@ -166,7 +170,7 @@ def _prepared(
         return record
     # An index that follows is the one that was found, changed since, or with other optional parts.
     older = json_object(found)
-    follows = not manifest.meta_problem(older) and (
+    follows = (not manifest.meta_problem(older) and bool(older["segments"]) == bool(index.segments)) and (
         index.digest == older["digest"]
         if index.generation == older["generation"]
         else index.generation > older["generation"] and index.meta.get("origin") == older.get("origin")
@@ -203,6 +207,10 @@ def pull(remote: Remote, folder: Path, *, quiet: bool = False) -> bool:
     with exclusive(lock_path(folder), f"pulling {remote} into {folder}", wait=True, quiet=quiet):
         if _is_copy(folder, raw):
             return False  # another process pulled it while this one waited
+        if not index.segments:  # a record is its manifest
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder, raw)
+            return True
         received = folder.with_name(f".{folder.name}.received")
         try:
             _fetch_all(remote, index, folder, received, quiet)

@@ -8,6 +8,7 @@ index is. An edited one is refused, because its digest differs.
     "segments"                    [{path, digest, documents, ..., files: {name: {bytes, sha256}}}], see SegmentRecord
     "deleted"                     {path, rows, bytes, sha256} of the list of deleted rows, or null
     "encoder", "settings", ...    what made the index; "origin" is its first digest
+    "record"                      in the record of an index, which has no segments: see :func:`record_of`
     "manifest_sha256"             the digest of all of these
 """
 
@@ -47,7 +48,7 @@ OWN_DIGEST = "manifest_sha256"
 SUMS = ("empty_documents", "postings", "sum_of_impacts", "clipped", "dropped")
 """Counts of all segments, rows that were deleted since included."""
 _NEEDED = ("documents", "parts", "dim", "scale", "postings", "digest", "generation", "segments", "deleted", OWN_DIGEST)
-_RECORDS = ("encoder", "versions", "settings", "shard", "config")
+_RECORDS = ("encoder", "versions", "settings", "shard", "config", "record")
 _BLOCK = 1 << 22
 
 Meta = dict[str, Any]
@@ -148,9 +149,12 @@ def _safe(name: str) -> str:
     return name
 
 
-def read_manifest(path: str | Path) -> Manifest:
-    """The manifest of an index folder; raises what :func:`read_meta` raises."""
-    return Manifest.of(read_meta(path))
+def read_manifest(path: str | Path, record: bool = False) -> Manifest:
+    """The manifest of an index folder; with ``record``, also of a record. Raises what :func:`read_meta` raises."""
+    manifest = Manifest.of(read_meta(path))
+    if not manifest.segments and not record:
+        raise UsageError(f"{path} is the record of an index, to search it through a `server`; here, use the index")
+    return manifest
 
 
 def read_meta(path: str | Path) -> Meta:
@@ -218,7 +222,7 @@ def _value_problem(meta: Meta) -> str | None:
     for key in _RECORDS:
         if meta.get(key) is not None and not isinstance(meta[key], dict):
             return f"{key} must be an object, got {meta[key]!r}"
-    if not (isinstance(meta["segments"], list) and meta["segments"]):
+    if not (isinstance(meta["segments"], list) and (meta["segments"] or meta.get("record"))):
         return f"segments must be a list of at least one, got {meta['segments']!r}"
     return None
 
@@ -253,6 +257,17 @@ def with_segments(
     last = ("segments", "deleted", OWN_DIGEST)  # the long values at the end of the file
     first = {**{k: None for k in facts if k not in last}, **{k: v for k, v in meta.items() if k not in last}}
     record: Meta = json.loads(json.dumps({**first, **facts}))
+    return {**record, OWN_DIGEST: manifest_digest(record)}
+
+
+def record_of(meta: Meta, **facts: object) -> Meta:
+    """The manifest of the record of an index: what a search needs to know of it where a server has the rows.
+
+    ``facts``: ``columns``, the names of the metadata, None for an index without texts; ``frequencies``, those that a
+    lexical encoder needs, compressed.
+    """
+    record: Meta = {name: meta.get(name) for name in ("format", *_NEEDED, "encoder", "versions", "origin")}
+    record |= {"segments": [], "deleted": None, "record": facts}
     return {**record, OWN_DIGEST: manifest_digest(record)}
 
 

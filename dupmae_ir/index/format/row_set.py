@@ -16,12 +16,13 @@ class RowSet:
     Compared by identity. ``len`` is the number of rows in the set, ``documents`` the number of rows of the index.
     """
 
-    def __init__(self, mask: np.ndarray) -> None:
-        """``mask``: (n,) bool, True for the rows of the set. Copied."""
+    def __init__(self, mask: np.ndarray, count: int | None = None) -> None:
+        """``mask``: (n,) bool, True for the rows of the set. Copied. ``count``: how many of them are in the set, where
+        only that is known."""
         self.mask = np.array(mask, dtype=np.bool_)
         self.mask.flags.writeable = False
         self.documents = len(self.mask)
-        self._count = int(np.count_nonzero(self.mask))
+        self._count = int(np.count_nonzero(self.mask)) if count is None else count
 
     def __len__(self) -> int:
         return self._count

@@ -28,6 +28,7 @@ from dupmae_ir.search.exact.hits import best_positions
 P = TypeVar("P", bound=Part)
 
 Rows = Sequence[int | None]
+"""A row to exclude for each query; None for no exclusion."""
 
 
 class SegmentedPart(Generic[P]):

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
 
 import numpy as np
 
@@ -37,10 +37,10 @@ from dupmae_ir.servers.load import check_spec, spec_of
 from dupmae_ir.servers.protocol import (
     COMPLETE,
     Record,
+    Row,
     ServerFailed,
     ServerHits,
     ServerQuery,
-    ServerTable,
     Untranslatable,
     Where,
     default_table,
@@ -72,17 +72,13 @@ class ServerSummary:
 class ServerIndex:
     """A table that holds an index, opened for searching."""
 
-    def __init__(self, index: Index, table: ServerTable, name: str, approximate: bool = False) -> None:
-        self.index, self.table, self.name, self.approximate = index, table, name, approximate
-        weakref.finalize(self, table.close)
+    def __init__(self, index: Index, url: str, table: str | None, approximate: bool, timeout: float) -> None:
+        """Connect to the table of an index. Raises :class:`IndexMismatch` if it holds anything else."""
+        self.index, self.name, self.approximate = index, table or default_table(index.path), approximate
+        self.table = open_table(url, self.name, timeout)
+        weakref.finalize(self, self.table.close)
         self.record = self._current()
         self._wheres: weakref.WeakKeyDictionary[RowSet, Where] = weakref.WeakKeyDictionary()
-
-    @classmethod
-    def open(cls, index: Index, url: str, table: str | None, approximate: bool, timeout: float) -> Self:
-        """Connect to the table of an index. Raises :class:`IndexMismatch` if it holds anything else."""
-        name = table or default_table(index.path)
-        return cls(index, open_table(url, name, timeout), name, approximate)
 
     @property
     def sums(self) -> bool:
@@ -135,19 +131,12 @@ class ServerIndex:
             total = np.zeros(len(rows)) if dense is None else dense_weight * dense.scores(query, rows)
             return total if impact is None else total + impact_weight * impact.scores(query, rows)
 
-        if not both or self.sums:
-            name, weight = ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
-            return [ServerPart(self, name, queries, rows, documents, allowed, where, weight, score)]
-        assert dense is not None
-        assert impact is not None
-        parts = (
-            ("dense", dense_weight, Weighted(dense, dense_weight)),
-            ("impact", impact_weight / unit, Weighted(impact, impact_weight)),
-        )
-        return [
-            ServerPart(self, name, queries, rows, documents, allowed, where, weight, part.scores)
-            for name, weight, part in parts
-        ]
+        part = partial(ServerPart, self, queries, rows, documents, allowed, where)
+        if dense is not None and impact is not None and not self.sums:
+            by_dense = part("dense", dense_weight, Weighted(dense, dense_weight).scores)
+            return [by_dense, part("impact", impact_weight / unit, Weighted(impact, impact_weight).scores)]
+        name, weight = ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
+        return [part(name, weight, score)]
 
     def top(self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None) -> list[ServerHits]:
         """The server's lists. Raises :class:`IndexMismatch` if the table was changed meanwhile: a load marks it
@@ -155,6 +144,18 @@ class ServerIndex:
         lists = self.table.top(part, queries, depth, where, self.approximate)
         self._current()
         return lists
+
+    def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        """The rows of documents that the table has. Raises as :meth:`top`."""
+        rows = self.table.read(docids, fields) if docids else []
+        self._current()
+        return rows
+
+    def restrict(self, where: Where) -> RowSet:
+        """The rows that the server selects, which are not known here. Raises :class:`Untranslatable`."""
+        allowed = RowSet(np.ones(self.index.documents, np.bool_), self.table.count(where))
+        self._wheres[allowed] = where
+        return allowed
 
     def _current(self) -> Record:
         record, changes = self.table.state()
@@ -204,12 +205,12 @@ class ServerPart:
     """
 
     server: ServerIndex
-    part: str
     queries: Sequence[ServerQuery]
     rows_of: RowsOf
     documents: int
     allowed: RowSet | None
     where: Where | None
+    part: str
     weight: float
     score: Exact
 

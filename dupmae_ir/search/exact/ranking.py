@@ -19,7 +19,8 @@ from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.search.candidates.bm25 import Bm25Part
 from dupmae_ir.search.candidates.dense import DensePart
 from dupmae_ir.search.candidates.impact import ImpactPart
-from dupmae_ir.search.candidates.segments import SegmentedPart, in_segments
+from dupmae_ir.search.candidates.segments import Rows, in_segments
+from dupmae_ir.search.candidates.server import Dense, Impact
 from dupmae_ir.search.config import MODES, SearchSettings
 from dupmae_ir.search.exact.certified_topk import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.exact.hits import RankedHits
@@ -28,11 +29,6 @@ from dupmae_ir.search.fusion import Exact, Fusion, fuse
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.types import Hit, Query
-
-Dense = SegmentedPart[DensePart]
-Impact = SegmentedPart[ImpactPart]
-Rows = Sequence[int | None]
-"""A row to exclude for each query; None for no exclusion."""
 
 
 @dataclass(frozen=True)
@@ -98,31 +94,32 @@ class Request:
         return tuple(part for part in parts if part in self.available)
 
 
+@dataclass(frozen=True)
 class Ranker:
-    """Answers one :class:`Request` for batches of queries."""
+    """Answers one :class:`Request` for a batch of queries."""
 
-    def __init__(self, index: OpenedIndex, settings: SearchSettings, request: Request) -> None:
-        self.index = index
-        self.settings = settings
-        self.request = request
+    index: OpenedIndex
+    settings: SearchSettings
+    request: Request
+    encoded: Sequence[EncodedQuery]
 
-    def rank(self, queries: Sequence[Query], encoded: Sequence[EncodedQuery]) -> list[Answer]:
-        """The answers to a batch of queries, in order."""
+    def rank(self, queries: Sequence[Query]) -> list[Answer]:
+        """The answers to the queries that were encoded, in order."""
         if not queries:
             return []
         excluded: Rows = [None] * len(queries)
         if self.request.remove_query:
             rows = self.index.rows([query.qid for query in queries]).tolist()
             excluded = [None if row < 0 else row for row in rows]
-        dense, impact = self._parts(encoded)
+        dense, impact = self._parts()
         if self.request.fusion:
-            return self._fused(queries, encoded, dense, impact, excluded)
+            return self._fused(queries, dense, impact, excluded)
         opened = self.index.bm25(self.settings)
         texts, allowed = [query.text for query in queries], self.request.allowed
         bm25 = opened.queries(texts, self.settings.workers, allowed) if opened else None
         outcomes = self._one_pass(dense, impact, excluded) if bm25 is None else None
         if outcomes is None:
-            outcomes = self._certified(encoded, dense, impact, self.request.hits, excluded, bm25)
+            outcomes = self._certified(dense, impact, self.request.hits, excluded, bm25)
         parts = (("dense", dense), ("impact", impact), ("bm25", bm25))
         names = [name for name, part in parts if part is not None]
         server = self.index.server(self.settings)
@@ -138,27 +135,21 @@ class Ranker:
         bm25 = 0 if self.settings.bm25_index else None
         return Answer(query, [], ListReport(query.qid, True, dense, impact, 0, None, None, 0, bm25))
 
-    def _parts(self, encoded: Sequence[EncodedQuery]) -> tuple[Dense | None, Impact | None]:
+    def _parts(self) -> tuple[Dense | None, Impact | None]:
         """The parts of the score for this batch; None for a part that is not searched."""
         request, settings = self.request, self.settings
         dense: Dense | None = None
         impact: Impact | None = None
         if "cls" in request.parts:
-            vectors = np.stack([q.cls for q in encoded])
+            vectors = np.stack([q.cls for q in self.encoded])
             dense = self.index.dense(settings).queries(vectors, settings.workers, request.allowed)
         if "ot" in request.parts:
-            weights = [q.ot for q in encoded]
+            weights = [q.ot for q in self.encoded]
             impact = self.index.impact(settings).queries(weights, settings.workers, request.raw, request.allowed)
         return dense, impact
 
     def _certified(
-        self,
-        encoded: Sequence[EncodedQuery],
-        dense: Dense | None,
-        impact: Impact | None,
-        hits: int,
-        excluded: Rows,
-        bm25: Bm25Part | None = None,
+        self, dense: Dense | None, impact: Impact | None, hits: int, excluded: Rows, bm25: Bm25Part | None = None
     ) -> Sequence[Outcome]:
         settings, request = self.settings, self.request
         weights = self.index.weights(settings)
@@ -169,7 +160,7 @@ class Ranker:
         server = self.index.server(settings)
         if server is not None:
             unit, rows = 1.0 if request.raw or impact is None else self.index.scale**2, self.index.rows
-            parts = server.parts(encoded, dense, impact, unit, weights, rows, request.allowed, request.condition)
+            parts = server.parts(self.encoded, dense, impact, unit, weights, rows, request.allowed, request.condition)
         return exact_top(
             parts,
             len(excluded),
@@ -211,12 +202,7 @@ class Ranker:
         return settled if len(settled) == len(outcomes) else None
 
     def _fused(
-        self,
-        queries: Sequence[Query],
-        encoded: Sequence[EncodedQuery],
-        dense: Dense | None,
-        impact: Impact | None,
-        excluded: Rows,
+        self, queries: Sequence[Query], dense: Dense | None, impact: Impact | None, excluded: Rows
     ) -> list[Answer]:
         fusion, hits, depth = self.request.fusion, self.request.hits, self.request.fusion_depth
         assert fusion is not None
@@ -226,8 +212,8 @@ class Ranker:
         def exact(part: Part, number: int) -> Exact:
             return lambda docids: part.scores(number, self.index.rows(docids)).tolist()
 
-        by_dense = self._certified(encoded, dense, None, depth, excluded)
-        by_impact = self._certified(encoded, None, impact, depth, excluded)
+        by_dense = self._certified(dense, None, depth, excluded)
+        by_impact = self._certified(None, impact, depth, excluded)
         return [
             Answer(query, fuse(fusion, self._hits(d), self._hits(i), hits, (exact(dense, n), exact(impact, n))), None)
             for n, (query, d, i) in enumerate(zip(queries, by_dense, by_impact, strict=True))

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Node
 from dupmae_ir.index.filters import DocumentFilter, Filter, satisfying
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.search.candidates.server import ServerIndex
 from dupmae_ir.search.opened_index import OpenedIndex
 
 
@@ -45,6 +47,21 @@ def select(
     return Selection(int(mask.sum()), row_set(mask, len(mask)), unknown, tree)
 
 
+def select_on(server: ServerIndex, within: Iterable[str] | None, condition: DocumentFilter | None) -> Selection:
+    """:func:`select` in a record, of whose rows the server alone knows."""
+    path, columns = server.index.path, server.index.meta["record"]["columns"]
+    if within is not None and condition is None:
+        ids = dict.fromkeys(within)
+        known = {row.docid for row in server.read(list(ids), ())}
+        allowed = server.restrict(tuple(known))
+        return Selection(len(allowed), allowed, tuple(docid for docid in ids if docid not in known))
+    if within is not None or not isinstance(condition, str) or columns is None:
+        raise UsageError(f"{path} is a record, which takes ids or, if texts are stored, a condition; use the index")
+    (parsed := Filter.parse(condition)).check(columns)
+    allowed = server.restrict(parsed.tree)
+    return Selection(len(allowed), allowed, condition=parsed.tree)
+
+
 def with_ids(
     docids: Sequence[str], within: Iterable[str], live: np.ndarray | None = None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -53,10 +70,8 @@ def with_ids(
     mask = np.fromiter((docid in ids for docid in docids), np.bool_, len(docids))
     if live is not None:
         mask &= live
-    if int(mask.sum()) < len(ids):
-        known = {docids[row] for row in np.flatnonzero(mask).tolist()}
-        return mask, tuple(docid for docid in ids if docid not in known)
-    return mask, ()
+    known = {docids[row] for row in np.flatnonzero(mask).tolist()} if int(mask.sum()) < len(ids) else ids
+    return mask, tuple(docid for docid in ids if docid not in known)
 
 
 def read_ids(path: str | Path) -> list[str]:

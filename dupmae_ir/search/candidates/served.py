@@ -1,0 +1,80 @@
+"""What a search reads of a table instead of an index folder: the rows of its candidates, as a segment in memory.
+
+Rows are numbered in the order of their arrival. Vectors and impacts are those of the folder, to the last bit, and are
+scored by the same code, so scores and lists are, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.index.index import Index
+from dupmae_ir.search.candidates.server import ServerIndex
+from dupmae_ir.servers.protocol import TEXTS, Row
+
+
+class RowArray:
+    """An array of ``shape`` whose rows are computed when they are read."""
+
+    def __init__(self, shape: tuple[int, ...], read: Callable[[list[int]], object]) -> None:
+        self.shape, self._read = shape, read
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self._read(rows.tolist()))
+
+
+class ServedSegment:
+    """The rows of a server that a search has read: the segment of an index, and its impacts and texts by row.
+
+    It has room for all documents of the table. ``texts``: whether titles, texts and metadata are read, too.
+    """
+
+    postings_problem = None  #: nobody asks where no postings are
+
+    def __init__(self, record: Index, server: ServerIndex, texts: bool) -> None:
+        self.path, self.documents, self.terms = record.path, record.documents, record.terms
+        self.dim, self.scale = record.dim, record.scale
+        self.docids: list[str] = []
+        self.vectors = RowArray((self.documents, self.dim or 0), lambda rows: [self._rows[row].cls for row in rows])
+        self.docid_rank = RowArray((self.documents,), self._ranks)
+        self.forward = self.texts = self
+        self._server, self._fields = server, (*record.parts, *(TEXTS if texts and record.has_texts else ()))
+        self._rows: list[Row] = []
+        self._row_of: dict[str, int] = {}
+
+    def has_part(self, part: str) -> bool:
+        """Whether texts can be read."""
+        return part == "texts" and "text" in self._fields
+
+    def rows(self, docids: Sequence[str]) -> np.ndarray:
+        """(m,) int64: the rows of documents, which are read if they are new; -1 for one that the table lacks."""
+        new = [docid for docid in dict.fromkeys(docids) if docid not in self._row_of]
+        for row in self._server.read(new, self._fields) if new else ():
+            self._row_of[row.docid] = len(self._rows)
+            self._rows.append(row)
+            self.docids.append(row.docid)
+        return np.array([self._row_of.get(docid, -1) for docid in docids], np.int64)
+
+    def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Vocabulary ids and impacts of one document."""
+        return self._rows[row].impacts
+
+    def scores(self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray) -> np.ndarray:
+        """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
+        table = np.zeros(len(self.terms) + 1, np.int64)  # the last: where Milvus has documents without a term
+        table[query_ids] = query_impacts
+        return np.array([table[ids] @ impacts for ids, impacts in map(self.row, rows.tolist())], np.int64)
+
+    def get(self, row: int) -> StoredDocument:
+        """The document of a row."""
+        return self._rows[row].document
+
+    def _ranks(self, rows: list[int]) -> np.ndarray:
+        """The ranks of rows among each other by their ids."""
+        return np.argsort(sorted(range(len(rows)), key=lambda place: self.docids[rows[place]]))
