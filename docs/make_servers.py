@@ -21,15 +21,15 @@ def milliseconds(row: dict[str, float], name: str) -> str:
 
 
 def parity() -> str:
-    """Markdown: one row for each engine and collection."""
+    """Markdown: one row for each server and collection."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
     hits, clients = record["hits"], record["clients"]
     header = [
-        "engine",
+        "server",
         "collection",
         "identical lists",
         "certified",
-        "the engine's own scores differ by at most",
+        "the server's own scores differ by at most",
         "load, s",
         "bytes",
         f"k = 10, ms: local, 1 client, {clients} clients",
@@ -41,7 +41,7 @@ def parity() -> str:
             ", ".join(milliseconds(row, f"p50_{k}{which}") for which in ("_local", "", "_many")) for k in (10, hits)
         ]
         cells = [
-            row["engine"],
+            row["server"],
             f"{row['collection']} ({row['documents']:,})",
             f"{row['identical']} of {row['topics']}",
             str(row["certified"]),
