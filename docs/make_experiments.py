@@ -11,7 +11,7 @@ import sys
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
-from mae_tables import conclusion, further_tables, stages_table
+from mae_tables import conclusion, further_tables, stages_table, table_6
 
 RECORDS = ROOT / "experiments" / "records" / "mae-from-scratch"
 
@@ -20,6 +20,7 @@ if __name__ == "__main__":
     parts = {
         "scratch": lambda: conclusion(RECORDS),
         "scratch_again": lambda: conclusion(RECORDS, 1),
+        "table_6": lambda: table_6(RECORDS),
         "scratch_recall": lambda: further_tables(RECORDS),
         "stages": lambda: stages_table(RECORDS),
     }
