@@ -21,7 +21,6 @@ import pytest
 from support.serving import LONG, Client, running, serving, texts, wait_until_searching, write_index
 
 from dupmae_ir.models.analyzer import word_spans
-from dupmae_ir.search import searcher
 from dupmae_ir.search.query import words
 from dupmae_ir.search.query.words import QueryWords
 from dupmae_ir.search.query_batching import Pending
@@ -220,16 +219,17 @@ def test_words_are_looked_for_once_in_a_text(long: Client, monkeypatch: pytest.M
 
 def test_a_query_is_read_once_for_all_hits(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
+    original = QueryWords.__init__
 
-    def query_words(encoder: object, query: str) -> QueryWords:
+    def read_query(self: QueryWords, encoder: Any, query: str) -> None:
         read.append(query)
-        return QueryWords(encoder, query)
+        original(self, encoder, query)
 
-    monkeypatch.setattr(searcher, "QueryWords", query_words)
-    body = {"query": ["lock fork", "pipe loop"], "hits": 20, "explain": True}
-    assert client.post("/api/search", body).status == 200
-    assert client.post("/api/explain", {"query": "lock fork", "docids": ["d1", "d2", "d3"]}).status == 200
-    assert read == ["lock fork", "pipe loop"]
+    monkeypatch.setattr(QueryWords, "__init__", read_query)
+    queries = ["lock fork lock", "pipe loop pipe"]
+    assert client.post("/api/search", {"query": queries, "hits": 20, "explain": True}).status == 200
+    assert client.post("/api/explain", {"query": queries[0], "docids": ["d1", "d2", "d3"]}).status == 200
+    assert read == queries
 
 
 @pytest.mark.parametrize(

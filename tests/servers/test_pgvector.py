@@ -245,11 +245,13 @@ def test_what_is_not_its_own_is_refused(living: Living, tmp_path: Path, postgres
     with pytest.raises(UsageError, match=f"the table {name} was not made by dupmae-ir"):
         drop(DropConfig(where=postgres, table=name))
     sql(f"DROP TABLE {name}")
+    wait_for_locks(sql)
     load(living, postgres, name)
     (record,) = sql("SELECT record FROM dupmae_ir_collections WHERE name = %s", name)[0]
     for field, value in {"model": "another", "scale": 1.5, "dim": 8, "terms": 9}.items():
         changed = json.dumps({**record, "spec": {**record["spec"], field: value}})
         sql("UPDATE dupmae_ir_collections SET record = %s WHERE name = %s", changed, name)
+        wait_for_locks(sql)
         with pytest.raises(IndexMismatch, match=f"table {name} holds rows with {field} {value}, but"):
             load(living, postgres, name)
         with pytest.raises(IndexMismatch, match=f"table {name} holds rows with {field} {value}, but"):
