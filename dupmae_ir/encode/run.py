@@ -44,6 +44,13 @@ from dupmae_ir.models.languages import AUTO, ENGLISH, collection_language
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import Document, Encoder
 
+LONG = 900.0
+"""Seconds of encoding above which :data:`SOONER` is printed."""
+SOONER = (
+    "encoding takes more than 15 minutes here; --parts ot with another --index makes an index of words alone in about "
+    "a thirtieth of the time"
+)
+
 
 @with_torch_threads
 def run(config: EncodeConfig) -> EncodeResult:
@@ -71,14 +78,6 @@ def run(config: EncodeConfig) -> EncodeResult:
             raise UsageError("`language` is for word weights with stems; the terms of this model are its tokenizer's")
         result = _Run(config, output, collection, executor, chain(first, batches))()
     return cast("EncodeResult", output.publish(result))
-
-
-LONG = 900.0
-"""Seconds of encoding above which :data:`SOONER` is said."""
-SOONER = (
-    "this takes long here; for answers in the meantime, --parts ot with another --index makes an index of words alone "
-    "in about a thirtieth of the time"
-)
 
 
 class IndexJob(Job):
@@ -332,9 +331,9 @@ class _Run:
             [f"{name} {count:,}" for name, count in sorted(self.by_worker.items())] if len(self.by_worker) > 1 else []
         )
         bar.finish(window.number, ", ".join([f"{self.encoded + self.resumed:,} {self.collection.unit}", *each]))
-        settings, share = self.encoder.settings, self.collection.bytes_read / (self.collection.total_bytes or 1)
-        if window.number == 0 and settings.ot == "lexical" and self.encoder.dim and result.seconds > LONG * share > 0:
-            say(f"note: {SOONER}", self.config.quiet)
+        if window.number == 0 and self.encoder.settings.ot == "lexical" and self.encoder.dim:
+            share = self.collection.bytes_read / (self.collection.total_bytes or 1)
+            say(f"note: {SOONER}", self.config.quiet or not result.seconds > LONG * share > 0)
 
     def _describe(self, job: EncodeJob, files: WindowFiles) -> dict[str, object]:
         shard = {"number": self.shard, "of": self.shards, "windows": self.windows} if self.shards > 1 else None

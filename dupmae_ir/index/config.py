@@ -292,7 +292,7 @@ class PushConfig(OutputOptions):
 
     index: str = option(help="index folder to copy", group="input", metavar="FOLDER", positional=True)
     to: str = option(help="where: s3://bucket/index, or another URL that fsspec opens", group="output", metavar="URL")
-    record: bool = option(False, "only a record, with which search --server needs no index; --to may be a folder")
+    record: bool = option(False, "write only a record, which is all that search --server needs; --to may be a folder")
     overwrite: bool = option(False, "replace another index that is there", group="output")
 
 

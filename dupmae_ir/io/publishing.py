@@ -150,6 +150,11 @@ def sha256_file(path: str | Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
+def bytes_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+
+
 def combined_digest(digests: Iterable[str]) -> str:
     """One hex digest for several digests in order; that of a single file is its own."""
     several = list(digests)

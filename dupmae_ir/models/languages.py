@@ -135,8 +135,8 @@ class Analyzer:
         return "" if folded in function_words(self.language) else self._stem(folded)
 
     def query_terms(self, text: str) -> list[str]:
-        """The index terms of a query. Those of texts in several languages include function words, those of a query
-        only if it has nothing else."""
+        """The index terms of a query. With several languages, texts keep their function words; a query keeps them only
+        if it has no other words."""
         terms = self.terms(text)
         if self.language != OTHER:
             return terms

@@ -15,6 +15,7 @@ from typing import TypedDict
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
+from dupmae_ir.io.publishing import bytes_of
 from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, CONFIG, POOLER, SPARSE_LINEAR, check_files
 
 DEFAULT = "default"
@@ -145,8 +146,7 @@ def list_models(_: ListModelsConfig) -> list[NamedModel]:
 
 
 def _describe(name: str, source: str, folder: Path) -> NamedModel:
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return {"name": name, "source": source, "bytes": size, "folder": str(folder)}
+    return {"name": name, "source": source, "bytes": bytes_of(folder), "folder": str(folder)}
 
 
 def get_model(config: GetModelConfig) -> NamedModel:

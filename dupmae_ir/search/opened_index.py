@@ -45,8 +45,8 @@ class OpenedIndex:
         self._servers: dict[tuple[str, str | None, bool, float], ServerIndex] = {}
 
     def for_rows(self, settings: SearchSettings, texts: bool = False) -> OpenedIndex:
-        """This index; of a record, one without rows yet, which the server sends, with their ``texts``, as they are
-        needed."""
+        """This index. For a record: an index without rows, which reads them, with their ``texts``, from the server on
+        demand."""
         if self.folder.segments:
             return self
         if (server := self.server(settings)) is None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -53,7 +53,7 @@ from dupmae_ir.search.query_batching import Pending, QueryBatches
 from dupmae_ir.search.reranking import RERANK_SECONDS, reranked
 from dupmae_ir.search.view.notebook import HitList
 from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
-from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
+from dupmae_ir.types import Document, Encoder, Hit, Query
 
 
 class SearchKeywords(TypedDict, total=False):
@@ -80,8 +80,9 @@ class Searcher:
         self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
         self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(processors())
-        # Several calls may describe the hits of one query.
-        self._query_words = lru_cache(8)(QueryWords)  # nothing that refers to the searcher, which would not be freed
+        # Several calls may describe the hits of one query. A cached method would keep the searcher alive.
+        words = lru_cache(8)(QueryWords)
+        self._query_words: Callable[[Encoder, str], QueryWords] = words  # type: ignore[assignment]  # hashed by identity
 
     @classmethod
     def open(
@@ -120,7 +121,7 @@ class Searcher:
         elif given:
             raise UsageError("dtype and query_length apply to a model loaded by name, not to an encoder object")
         check_encoder(folder, encoder, given)
-        if not folder.segments:
+        if not folder.segments:  # a record has the digest of its encoder instead of the terms
             folder.terms = encoder.terms or []
         opened = OpenedIndex(folder)
         if chosen.dense_index == ROTATED:
@@ -340,7 +341,7 @@ class Searcher:
     def explain_all(self, query: str, docids: Sequence[str]) -> list[Explanation]:
         """:meth:`explain` for several documents; the query is encoded once."""
         (encoded,) = self._encodings([query]).take([query])
-        names = self.encoder.term_names(query) if isinstance(self.encoder, LexicalEncoder) else {}
+        names = self._query_words(self.encoder, query).names
         return explain(self._opened.for_rows(self.settings), self.settings, query, encoded, docids, names)
 
     def row(self, docid: str) -> int | None:
@@ -371,7 +372,7 @@ class Searcher:
         Raises :class:`UnknownName` for an unknown id.
         """
         (encoded,) = self._encodings([query]).take([query])
-        words = self._query_words(self.encoder, query)  # type: ignore[arg-type]  # an encoder is hashed by identity
+        words = self._query_words(self.encoder, query)
         opened = self._opened.for_rows(self.settings, texts=documents is None)
         if documents is None:
             rows, texts = opened.known_rows(docids).tolist(), opened.folder.texts

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 import scipy.sparse as sp
 
-from dupmae_ir.errors import DupmaeError, UsageError
+from dupmae_ir.errors import DupmaeError, UnknownName, UsageError
 from dupmae_ir.index.filters import Filter
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.registry import suggest
@@ -367,8 +367,11 @@ def cls_share(why: Explanation) -> float | None:
 
 def stored(generation: OpenIndex, docid: str) -> StoredText | None:
     """A document's stored text; None if the index stores no texts or has no such document."""
-    searcher = generation.searcher
-    if searcher.row(docid) is None or (found := searcher.document(docid)) is None:
+    try:
+        found = generation.searcher.document(docid)
+    except UnknownName:
+        found = None
+    if found is None:
         return None
     return StoredText(docid=docid, title=found.title, text=found.text, metadata=dict(found.metadata))
 

@@ -26,6 +26,7 @@ import numpy as np
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Condition, Node
+from dupmae_ir.io.publishing import bytes_of
 from dupmae_ir.servers.protocol import (
     RECORDS,
     ConditionWriter,
@@ -38,7 +39,6 @@ from dupmae_ir.servers.protocol import (
     Spec,
     Untranslatable,
     Where,
-    bytes_of,
     check_secret,
     first_line,
 )
@@ -104,9 +104,9 @@ class Milvus(ServerTable):
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
         with self.errors():
-            found = self._query(self.name, _expression(tuple(docids)), "docid", *fields)
-        impacts: list[dict[int, float]] = [values.get("ot", {}) for values in found]
-        return [Row.of(v, v.get("cls"), [*ot], [*ot.values()]) for v, ot in zip(found, impacts, strict=True)]
+            rows = self._query(self.name, _expression(tuple(docids)), "docid", *fields)
+        impacts: list[dict[int, float]] = [row.get("ot", {}) for row in rows]
+        return [Row.of(row, row.get("cls"), [*ot], [*ot.values()]) for row, ot in zip(rows, impacts, strict=True)]
 
     def upsert(self, rows: Sequence[Row]) -> None:
         terms = self.vocabulary

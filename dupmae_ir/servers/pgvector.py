@@ -167,7 +167,7 @@ class PgVector(ServerTable):
                 yield from ((str(docid), bytes(fingerprint)) for docid, fingerprint in found)
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
-        """See :class:`ServerTable`; numbers come as the server has them, in the order of bytes of the network."""
+        """See :class:`ServerTable`; in PostgreSQL's binary format, whose numbers are big-endian."""
         statement = f"SELECT {', '.join(('docid', *fields))} FROM {self.table} WHERE docid = ANY(%s)"
         with self.errors(), self._connection.cursor(binary=True, row_factory=self._psycopg.rows.dict_row) as cursor:
             found = cursor.execute(statement.encode(), [list(docids)]).fetchall()

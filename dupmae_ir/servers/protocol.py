@@ -331,11 +331,6 @@ class ServerTable(ABC):
         return record.spec.terms if record else 0
 
 
-def bytes_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
-
-
 def first_line(error: Exception | str) -> str:
     """The first line of a message."""
     return one_line(str(error).strip().partition("\n")[0], 300) or type(error).__name__

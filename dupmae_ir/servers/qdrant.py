@@ -26,6 +26,7 @@ import numpy as np
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Node
 from dupmae_ir.io.lines import usable
+from dupmae_ir.io.publishing import bytes_of
 from dupmae_ir.servers.protocol import (
     RECORDS,
     ConditionWriter,
@@ -38,7 +39,6 @@ from dupmae_ir.servers.protocol import (
     Spec,
     Untranslatable,
     Where,
-    bytes_of,
     check_secret,
     first_line,
 )

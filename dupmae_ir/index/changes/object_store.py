@@ -128,7 +128,7 @@ def push(
     index = Manifest.of(record) if record else read_manifest(folder)
     wanted = dict(index.files())
     raw = json.dumps(record).encode() if record else (folder / META).read_bytes()
-    uploaded = _prepared(remote, index, raw, wanted, overwrite)
+    uploaded = _prepare(remote, index, raw, wanted, overwrite)
     total = sum(stored.bytes for stored in wanted.values())
     sent = 0
     with byte_bar(f"pushing {remote.name}", total, quiet) as moved:
@@ -147,7 +147,7 @@ def push(
             (remote / UPLOAD).write_json({"files": uploaded})
             sent += 1
     (remote / META).write(raw)
-    if others := [name for name in uploaded if name not in wanted]:  # objects of an older index
+    if others := [name for name in uploaded if name not in wanted]:  # left over from an older index
         for name in others:
             (remote / name).remove()
         (remote / UPLOAD).write_json({"files": wanted})
@@ -161,10 +161,10 @@ def push(
     }
 
 
-def _prepared(
+def _prepare(
     remote: Remote, index: Manifest, raw: bytes, wanted: Mapping[str, FileRecord], overwrite: bool
 ) -> dict[str, FileRecord]:
-    """The record of what is at the URL already and may stay, once nothing there can be mistaken for this index."""
+    """Remove a manifest that this upload replaces. Returns the files that are already at the URL and may stay."""
     found, record = (remote / META).read(), _uploaded(remote)
     if found is None:
         return record

@@ -17,8 +17,8 @@ class RowSet:
     """
 
     def __init__(self, mask: np.ndarray, count: int | None = None) -> None:
-        """``mask``: (n,) bool, True for the rows of the set. Copied. ``count``: how many of them are in the set, where
-        only that is known."""
+        """``mask``: (n,) bool, True for the rows of the set. Copied. ``count``: the number of
+        rows in the set, if ``mask`` is wider than it."""
         self.mask = np.array(mask, dtype=np.bool_)
         self.mask.flags.writeable = False
         self.documents = len(self.mask)

@@ -38,7 +38,7 @@ from dupmae_ir.index.format.forward import Forward, NpyWriter, mapped
 from dupmae_ir.index.format.manifest import SegmentRecord, sweep_lock
 from dupmae_ir.index.postings.compiling import Files
 from dupmae_ir.io.jobs import Job, JobRecord
-from dupmae_ir.io.publishing import write_json
+from dupmae_ir.io.publishing import bytes_of, write_json
 
 FORMAT = 1
 FILES: dict[str, type] = {
@@ -159,7 +159,7 @@ class PostingsJob(Job):
 
     def _counts(self) -> dict[str, int]:
         counts = {"documents": self.segment.documents, "postings": self.segment.record.postings}
-        return {**counts, "bytes": _size(self.segment)}
+        return {**counts, "bytes": bytes_of(folder_of(self.segment.path))}
 
     def write_record(self, made: Path, record: Mapping[str, Any]) -> None:
         """Add the record to the ``meta.json`` that is already there."""
@@ -184,11 +184,7 @@ def describe_postings(segment: ImpactSegment) -> dict[str, str]:
     if not folder_of(segment.path).is_dir():
         return {}
     problem = postings_problem(segment)
-    return {"postings": f"unusable: {problem}" if problem else megabytes(_size(segment))}
-
-
-def _size(segment: ImpactSegment) -> int:
-    return sum(file.stat().st_size for file in folder_of(segment.path).iterdir())
+    return {"postings": f"unusable: {problem}" if problem else megabytes(bytes_of(folder_of(segment.path)))}
 
 
 def _again(segment: ImpactSegment) -> str:

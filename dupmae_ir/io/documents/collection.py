@@ -274,25 +274,25 @@ def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iter
         return TextSpan(units[0].start, units[-1].end, names[place - 1] if place else "")
 
     current: list[_Unit] = []
-    size = repeated = 0  # tokens, and how many units the passage before has, too
+    size = repeated = 0  # tokens, and units that are also in the passage before
     continued = False
     for begin, end in zip([0, *borders], [*borders, len(extracted.text)], strict=True):
-        if continued or size >= length // 4:
-            if len(current) > repeated:
-                yield joined(current)
+        if current and (continued or size >= length // 4):
+            yield joined(current)
             current, size, repeated, continued = [], 0, 0, False
         for unit in _units(extracted, begin, end, length):
             if current and size + unit.tokens > length:
-                room, last = length - unit.tokens, current[-1]
-                moves = len(current) - 1 > repeated and last.tokens <= room and _is_caption(extracted, last.end)
-                moved = [current.pop()] if moves else []
+                room, last, moved = length - unit.tokens, current[-1], list[_Unit]()
+                if len(current) - 1 > repeated and last.tokens <= room and _is_caption(extracted, last.end):
+                    moved = [current.pop()]
+                    room -= last.tokens
                 yield joined(current)
-                tail = _tail(current, min(overlap, room - last.tokens * moves))
+                tail = _tail(current, min(overlap, room))
                 current, repeated, continued = [*tail, *moved], len(tail), True
                 size = sum(kept.tokens for kept in current)
             current.append(unit)
             size += unit.tokens
-    if len(current) > repeated:
+    if current:
         yield joined(current)
 
 

@@ -260,9 +260,10 @@ class Target:
     def end(self, tag: str) -> None:
         """An element ends."""
         self._depth -= 1
-        if tag in _SKIPPED or self._depth + 1 == self._contents > 0:
+        if self._depth + 1 == self._contents > 0:
+            self._skipped = self._contents = 0
+        elif tag in _SKIPPED:
             self._skipped -= 1
-            self._contents *= bool(self._skipped)
         elif self._skipped:
             return
         elif tag == "title":

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.io.publishing import move_into_place, write_json
+from dupmae_ir.io.publishing import bytes_of, move_into_place, write_json
 from dupmae_ir.models.checkpoints.layout import (
     COLBERT_LINEAR,
     COMPACT,
@@ -153,7 +153,7 @@ def write_compact(model: str | Path, folder: Path, keep: Sequence[str] = ()) -> 
         _copy_files(path, folder)
     for part in module_folders(path):
         shutil.copytree(part, folder / part.name)
-    return {"matrices": matrices, "bytes": sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())}
+    return {"matrices": matrices, "bytes": bytes_of(folder)}
 
 
 def _copy_files(source: Path, target: Path) -> None:

@@ -68,6 +68,10 @@ class SegmentedPart(Generic[P]):
         return Candidates(rows.astype(np.int64), bound, all(candidates.complete for _, candidates in found))
 
 
+Dense = SegmentedPart[DensePart]
+Impact = SegmentedPart[ImpactPart]
+
+
 class Splits:
     """Divides sets of rows by segment, each once: Lucene keeps a filter for every set."""
 
@@ -101,9 +105,7 @@ class SegmentedDense:
         count = len(self.segments)
         return replace(self.segments[0].summary(), segments=count if count > 1 else None)
 
-    def queries(
-        self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None
-    ) -> SegmentedPart[DensePart]:
+    def queries(self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None) -> Dense:
         """The dense part of a search for (q, d) float32 query vectors; ``allowed``: the rows to search, (n,) bool."""
         pairs = zip(self.segments, self._splits(allowed), strict=True)
         parts = [None if _none(some) else segment.queries(vectors, threads, some) for segment, some in pairs]
@@ -122,7 +124,7 @@ class SegmentedImpact:
         threads: int = 1,
         raw: bool = False,
         allowed: np.ndarray | RowSet | None = None,
-    ) -> SegmentedPart[ImpactPart]:
+    ) -> Impact:
         """The impact part of a search for quantised queries, in real units or, with ``raw``, in integers."""
         pairs = zip(self.segments, self._splits(allowed), strict=True)
         parts = [None if _none(some) else segment.queries(queries, threads, raw, some) for segment, some in pairs]
@@ -134,11 +136,7 @@ OnePass = Callable[[DensePart | None, ImpactPart, int, np.ndarray, Rows], Sequen
 
 
 def in_segments(
-    dense: SegmentedPart[DensePart] | None,
-    impact: SegmentedPart[ImpactPart],
-    excluded: Rows,
-    hits: int,
-    search: OnePass,
+    dense: Dense | None, impact: Impact, excluded: Rows, hits: int, search: OnePass
 ) -> Sequence[Outcome] | None:
     """The best ``hits`` of the exact lists of all segments; None where a segment cannot be searched by one pass."""
     index = impact.index

@@ -1,7 +1,7 @@
-"""What a search reads of a table instead of an index folder: the rows of its candidates, as a segment in memory.
+"""The rows of candidates, read from a server instead of an index folder, as a segment in memory.
 
-Rows are numbered in the order of their arrival. Vectors and impacts are those of the folder, to the last bit, and are
-scored by the same code, so scores and lists are, too.
+Rows are numbered as they arrive. Vectors and impacts are bit-identical to the folder's and are scored by the same code,
+so scores and lists are identical, too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class RowArray:
 
 
 class ServedSegment:
-    """The rows of a server that a search has read: the segment of an index, and its impacts and texts by row.
+    """The rows that a search has read so far: a segment of the index, with its own impacts and texts.
 
-    It has room for all documents of the table. ``texts``: whether titles, texts and metadata are read, too.
+    It has room for all documents of the table. ``texts``: read titles, texts and metadata, too.
     """
 
-    postings_problem = None  #: nobody asks where no postings are
+    postings_problem = None  #: there are no postings to check
 
     def __init__(self, record: Index, server: ServerIndex, texts: bool) -> None:
         self.path, self.documents, self.terms = record.path, record.documents, record.terms

@@ -28,9 +28,7 @@ from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.conditions import Node
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.index.index import Index
-from dupmae_ir.search.candidates.dense import DensePart
-from dupmae_ir.search.candidates.impact import ImpactPart
-from dupmae_ir.search.candidates.segments import SegmentedPart
+from dupmae_ir.search.candidates.segments import Dense, Impact
 from dupmae_ir.search.exact.certified_topk import Candidates, Part, Weighted, first_depth
 from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.servers.load import check_spec, spec_of
@@ -47,8 +45,6 @@ from dupmae_ir.servers.protocol import (
     open_table,
 )
 
-Dense = SegmentedPart[DensePart]
-Impact = SegmentedPart[ImpactPart]
 Exact = Callable[[int, np.ndarray], np.ndarray]
 """Exact scores of (m,) rows for a query, by its number: (m,) float64."""
 RowsOf = Callable[[Sequence[str]], np.ndarray]
@@ -117,8 +113,8 @@ class ServerIndex:
     ) -> list[Part]:
         """The parts of a search whose candidates come from the server.
 
-        ``dense``, ``impact``: the parts of the index, which score exactly, ``impact`` in so many of a ``unit``.
-        ``weights``: of the two in a sum.
+        ``dense``, ``impact``: the parts of the index, which compute the exact scores. ``unit``: the server's impact
+        score, a sum of integers, for a score of 1. ``weights``: of the two in a sum. ``rows``: of docids.
         """
         where = self._where(allowed, condition)
         documents = self.index.documents if allowed is None else len(allowed)
@@ -152,7 +148,7 @@ class ServerIndex:
         return rows
 
     def restrict(self, where: Where) -> RowSet:
-        """The rows that the server selects, which are not known here. Raises :class:`Untranslatable`."""
+        """A selection by the server; only the number of its rows is known. Raises :class:`Untranslatable`."""
         allowed = RowSet(np.ones(self.index.documents, np.bool_), self.table.count(where))
         self._wheres[allowed] = where
         return allowed

@@ -19,8 +19,7 @@ from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.search.candidates.bm25 import Bm25Part
 from dupmae_ir.search.candidates.dense import DensePart
 from dupmae_ir.search.candidates.impact import ImpactPart
-from dupmae_ir.search.candidates.segments import Rows, in_segments
-from dupmae_ir.search.candidates.server import Dense, Impact
+from dupmae_ir.search.candidates.segments import Dense, Impact, Rows, in_segments
 from dupmae_ir.search.config import MODES, SearchSettings
 from dupmae_ir.search.exact.certified_topk import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.exact.hits import RankedHits

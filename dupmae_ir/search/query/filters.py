@@ -48,7 +48,7 @@ def select(
 
 
 def select_on(server: ServerIndex, within: Iterable[str] | None, condition: DocumentFilter | None) -> Selection:
-    """:func:`select` in a record, of whose rows the server alone knows."""
+    """:func:`select` for the record of an index, whose rows only the server has."""
     path, columns = server.index.path, server.index.meta["record"]["columns"]
     if within is not None and condition is None:
         ids = dict.fromkeys(within)

@@ -44,7 +44,7 @@ class TermShare:
 
 
 class TermSpan(NamedTuple):
-    """A place of a text, the index term that it gives, and (start, end) of the whole word around it."""
+    """An index term of a text, where it is, and (start, end) of the whole word around it."""
 
     term: str
     start: int
