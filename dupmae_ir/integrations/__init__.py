@@ -6,7 +6,6 @@
 ``haystack``       ``HaystackRetriever``, a Haystack component
 ``pyterrier``      ``PyTerrierRetriever``, a PyTerrier transformer for pipelines and experiments
 ``mteb``           ``DupmaeSearch`` (retrieval by both parts) and ``DupmaeEncoder`` ([CLS] vectors)
-``measures``       runs and judgements of ir_measures and ranx, in both directions
 =================  ==========================================================================
 
 BEIR's loop is in :mod:`dupmae_ir.eval.beir`, Pyserini's encoders in :mod:`dupmae_ir.encode.pyserini_encoders`.
