@@ -14,9 +14,8 @@ from typing import Annotated, Any, TypeVar
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.tools import Tool
 from mcp.server.transport_security import TransportSecuritySettings
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from starlette.routing import BaseRoute
 
 from dupmae_ir import __version__
@@ -108,7 +107,7 @@ class ToolIndexes(BaseModel):
 
 def make_tools(service: Service) -> MCPServer:
     """A server with the five tools."""
-    server = MCPServer("dupmae_ir", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
+    server = _Server("dupmae_ir", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
 
     @server.tool()
     async def search(
@@ -155,15 +154,24 @@ def make_tools(service: Service) -> MCPServer:
         return ToolIndexes(indexes=[ToolIndex.of(info) for info in index_list(service).indexes])
 
     for tool in server._tool_manager.list_tools():  # the SDK has no public way to the models of arguments
-        _forbid_unknown(tool)
+        tool.fn_metadata.arg_model.model_config["extra"] = "forbid"
+        tool.fn_metadata.arg_model.model_rebuild(force=True)
+        tool.parameters["additionalProperties"] = False
     return server
 
 
-def _forbid_unknown(tool: Tool) -> None:
-    """Let a tool refuse arguments that it does not have, which the SDK ignores."""
-    tool.fn_metadata.arg_model.model_config["extra"] = "forbid"
-    tool.fn_metadata.arg_model.model_rebuild(force=True)
-    tool.parameters["additionalProperties"] = False
+class _Server(MCPServer):
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """What a tool returns. Wrong arguments are refused in one line instead of pydantic's several."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as e:
+            if not isinstance(e.__cause__, ValidationError):
+                raise
+            first = e.__cause__.errors()[0]
+        known = ", ".join(self._tool_manager.get_tool(name).parameters["properties"])
+        reason = f"no argument of {name}, which has {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        raise ToolError(f"{'.'.join(map(str, first['loc']))}: {reason}")
 
 
 async def _one(service: Service, index: str | None, run: Callable[[OpenIndex], T], query: str | None = None) -> T:

@@ -52,6 +52,10 @@ async def use(server: Any) -> None:
             wrong = await client.call_tool("search", arguments)
             assert wrong.is_error
             assert str(ROOT) not in str(wrong.content)
+            (said,) = wrong.content
+            assert "\n" not in said.text
+            assert "pydantic" not in said.text
+        assert said.text == "k: no argument of search, which has query, index, hits, filter, mode"
         missing = await client.call_tool("get_document", {"docid": "nope"})
         assert missing.is_error
         assert "no document of this id" in str(missing.content)
