@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from dupmae_ir import __version__
+from dupmae_ir.console import guarded
 from dupmae_ir.registry import suggest
 
 COMMANDS = {
@@ -63,7 +64,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"dupmae-ir: no command named {verb!r}; known: {known}.{suggest(verb, VERBS)}", file=sys.stderr)
         return 2
     package = Path(__file__).parent.joinpath(*verb.split(".")).is_dir()
-    return importlib.import_module(f"dupmae_ir.{verb}" + ".__main__" * package).main(rest)
+    module = f"dupmae_ir.{verb}" + ".__main__" * package
+    # Imports take a second, in which Ctrl-C is one line, too.
+    return guarded(lambda: importlib.import_module(module).main(rest), f"dupmae-ir {verb}")
 
 
 def _help() -> str:

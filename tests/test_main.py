@@ -42,6 +42,15 @@ def test_a_mistyped_command_gets_a_suggestion(capsys):
     assert "Did you mean 'encode'?" in err
 
 
+def test_ctrl_c_while_a_command_is_imported_is_one_line(capsys, monkeypatch):
+    def interrupt(_name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dupmae_ir.__main__.importlib.import_module", interrupt)
+    assert main(["search"]) == 130
+    assert capsys.readouterr().err == "\ndupmae-ir search: interrupted\n"
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert re.fullmatch(r"dupmae-ir \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)

@@ -41,10 +41,6 @@ def _show_collection(config: ShowCollectionConfig, result: Mapping[str, object])
     return "\n".join(lines)
 
 
-def _as_json(_: object, result: object) -> str:
-    return json.dumps(result, ensure_ascii=False, default=dataclasses.asdict)
-
-
 WORK = "dupmae_ir.collections.run"
 list_command = Command(
     "collections list",
@@ -52,7 +48,7 @@ list_command = Command(
     f"{WORK}:list_collections",
     summarize=_list_notes,
     show=_show_list,
-    as_json=_as_json,
+    as_json=lambda _, made: json.dumps(made, ensure_ascii=False, default=dataclasses.asdict),
 )
 show_command = Command("collections show", ShowCollectionConfig, f"{WORK}:show_collection", show=_show_collection)
 get_command = Command(

@@ -75,7 +75,7 @@ def summarize_compacted(config: CompactConfig, result: ChangeResult) -> str:
 
 def summarize_pushed(config: PushConfig, result: PushResult) -> str:
     """How many files were sent."""
-    files = f"{result['sent_now']:,} of {result['files']:,} files sent"
+    files = "its record alone" if config.record else f"{result['sent_now']:,} of {result['files']:,} files sent"
     return f"{config.index}: {result['to']} is complete, {megabytes(result['bytes'])}; {files}"
 
 

@@ -155,7 +155,7 @@ class ServerIndex:
 
     def _current(self) -> Record:
         record, changes = self.table.state()
-        load = f"load {self.index.path} into it with dupmae-ir servers load"
+        load = "load the index into it with dupmae-ir servers load"
         if record is None:
             raise IndexMismatch(f"the server has no table {self.name!r}; {load}")
         check_spec(record.spec, spec_of(self.index), str(self.index.path), self.name)
