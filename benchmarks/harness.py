@@ -17,12 +17,13 @@ import os
 import platform
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from processes import Taken, timed
 
 from dupmae_ir.console import table
 from dupmae_ir.device import processor
@@ -99,15 +100,15 @@ def both_times(
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """As :func:`in_turns`: wall seconds, and seconds of processor time of all threads of this process.
 
-    The second is the measure of work on one thread while others use the machine.
+    The second is the measure of work on one thread while others use the machine. A variant that runs in another
+    process returns what it took there as :class:`processes.Taken`.
     """
     wall: dict[str, list[float]] = {name: [] for name in variants}
     processor_time: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(-warm, repeats):
         for name, work in variants.items():
-            start, before = time.perf_counter(), time.process_time()
-            work()
-            took, used = time.perf_counter() - start, time.process_time() - before
+            taken, value = timed(work)
+            took, used = value if isinstance(value, Taken) else taken
             if turn >= 0:
                 wall[name].append(took)
                 processor_time[name].append(used)

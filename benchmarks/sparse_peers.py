@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from processes import Taken
+from pyserini_process import Pyserini
 
 from dupmae_ir.index.index import Index
 
@@ -263,8 +265,36 @@ def write_seismic(index: Index, path: Path) -> None:
             file.write(b"".join(pieces))
 
 
-def engines(index: Index, work: Path, wanted: Sequence[str]) -> tuple[list[Any], dict[str, str]]:
-    """The peers that can be built here, and why others cannot."""
+class Lucene:
+    """Pyserini's LuceneImpactSearcher, one query at a time, of the Pyserini that the interpreter ``python`` has."""
+
+    exact, files = True, "index/*"
+
+    def __init__(self, index: Index, work: Path, python: str) -> None:
+        self._pyserini = Pyserini(python, index.only_segment.path, work)
+        self.name, self.folder, self.took = self._pyserini.name, self._pyserini.folder, self._pyserini.took
+
+    def adapted(self, query: Weights) -> Weights:
+        return query
+
+    def prepare(self, query: Weights) -> Weights:
+        return query
+
+    def search(self, prepared: Weights, k: int) -> tuple[list[int], list[float]]:
+        return self._pyserini.hits([prepared], k)[0]
+
+    def hits(self, answer: tuple[list[int], list[float]]) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(answer[0], np.int64), np.array(answer[1], np.float64)
+
+    def taken(self, queries: list[Weights], k: int) -> Taken:
+        """What its process takes for all queries, without what this one and it exchange."""
+        return self._pyserini.search(queries, k)
+
+
+def engines(
+    index: Index, work: Path, wanted: Sequence[str], pythons: Sequence[str] = ()
+) -> tuple[list[Any], dict[str, str]]:
+    """The peers that can be built here, one more for each interpreter with a Pyserini, and why others cannot."""
     makers: dict[str, Callable[[], Any]] = {
         "bmp": lambda: Bmp(index, work),
         "pisa": lambda: Pisa(index, work, "maxscore", "PISA MaxScore"),
@@ -278,4 +308,4 @@ def engines(index: Index, work: Path, wanted: Sequence[str]) -> tuple[list[Any],
         except ImportError as e:
             missing[name] = f"not installed: {e}"
             print(f"{name} is left out, {missing[name]}; pip install 'dupmae-ir[benchmarks]'", flush=True)
-    return found, missing
+    return found + [Lucene(index, work, python) for python in pythons], missing
