@@ -2,7 +2,7 @@
 
     python benchmarks/encode_scaling.py [--passages 10000 100000 1000000] [--work FOLDER]
 
-Row 15 of the second table of benchmarks/archive.md.
+Row 15 of the second table of benchmarks/archive.md, and row 10 of the third.
 
 The whole command as a process of its own, from the collection's file to the finished index with vectors, impacts and
 forward index: reading, tokenising, encoding, parts on disk, Lucene. A tiny model (two layers, 64 wide, 4,096 words, the
@@ -14,6 +14,7 @@ Gate: the index holds every passage and passes its own verification.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -86,19 +87,18 @@ def main() -> None:
         for row in zip(args.passages, seconds, memory, sizes, strict=True)
     ]
     small, large = (min(zip(args.passages, memory, strict=True)), max(zip(args.passages, memory, strict=True)))
-    claims = [
-        harness.Claim(
-            15,
-            f"memory of encode at its peak, from {small[0]:,} to {large[0]:,} passages",
-            "encode",
-            f"encode of {small[0]:,}",
-            large[1] / small[1],
-            1.1,
-            "<=",
-            note="the ids of all documents are kept to find duplicates, and the JVM takes the heap that it is given",
-            round=2,
-        )
-    ]
+    memory_claim = harness.Claim(
+        15,
+        f"memory of encode at its peak, from {small[0]:,} to {large[0]:,} passages",
+        "encode",
+        f"encode of {small[0]:,}",
+        large[1] / small[1],
+        1.1,
+        "<=",
+        note="the ids of all documents are kept to find duplicates, and the JVM takes the heap that it is given",
+        round=2,
+    )
+    claims = [memory_claim, dataclasses.replace(memory_claim, row=10, goal=1.2, round=3)]
     harness.report(
         "encode_scaling",
         claims,

@@ -105,9 +105,7 @@ class Contest:
     def recall(self, exact: list[list[str]], **setting: Any) -> float:
         """Share of our hits that the fused lists have."""
         docids, found = self.index.docids, self.peer.hits(self.weights, HITS, **setting)
-        shared = [
-            len({docids[row] for row in rows} & set(ours)) for (rows, _), ours in zip(found, exact, strict=True)
-        ]
+        shared = [len({docids[row] for row in rows} & set(ours)) for (rows, _), ours in zip(found, exact, strict=True)]
         return sum(shared) / sum(map(len, exact))
 
 
@@ -137,7 +135,7 @@ def measured(args: argparse.Namespace, size: int, seconds: dict[str, list[float]
         5,
         f"hybrid top {HITS}, {of}",
         "rotated, recall 1",
-        f"HNSW and {contest.peer.versions['lucene']}, {best}, recall {recalls[best]:.3f}".replace("and ", "and Lucene "),
+        f"HNSW and Lucene {contest.peer.versions['lucene']}, {best}, recall {recalls[best]:.3f}",
         1 / harness.speedup(wall, best, "rotated"),
         1,
         "<=",

@@ -4,9 +4,9 @@
     python benchmarks/impact_peers.py --index INDEX --topics scifact.jsonl vaswani.jsonl [--work FOLDER]
     python benchmarks/impact_peers.py --peers --pyserini PYTHON PYTHON [...]
 
-Rows 9, 10 and 11 of the second round in benchmarks/archive.md, and row 11 of the third. The first form uses the made-up collection of
-benchmarks/impact_engine.py; the second an index that `dupmae-ir encode` made, and topics as `dupmae-ir search` reads
-them. Peers (`pip install 'dupmae-ir[benchmarks]'`; a missing one is left out and named):
+Rows 9, 10 and 11 of the second round in benchmarks/archive.md, and with --pyserini row 11 of the third. The first form
+uses the made-up collection of benchmarks/impact_engine.py; the second an index that `dupmae-ir encode` made, and topics
+as `dupmae-ir search` reads them. Peers (`pip install 'dupmae-ir[benchmarks]'`; a missing one is left out and named):
 
   bmp                 Block-Max Pruning: blocks of 32 documents, alpha = beta = 1, the exact setting
   PISA                pyterrier-pisa: MaxScore and BlockMax-WAND over block_simdbp, without the data frames around them

@@ -2,7 +2,7 @@
 
     python benchmarks/latency.py [--documents 100000] [--queries 100] [--threads 1] [--work FOLDER]
 
-Rows 7 and 14b of the second table of benchmarks/archive.md.
+Rows 7 and 14b of the second table of benchmarks/archive.md, and row 9 of the third.
 The documents are drawn: each takes nine in ten impacts of a
 document of the embedded collection and some of a second one, and its [CLS] vector with noise. The questions are those
 of that collection. The index is written once into --work and used again.
@@ -21,6 +21,7 @@ codes and eight threads find what a single one finds.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import statistics
@@ -224,6 +225,17 @@ def report(args: Any, gate: str, taken: dict[str, list[float]], batches: dict[st
         "which reads all its weights for a dozen word pieces, and most of the rest is the product with all vectors",
         "ours, codes": "the same hits; `dupmae-ir index dense` makes the codes",
     }
+    together = harness.Claim(
+        14,
+        f"queries a second of {CLIENTS} threads on one Searcher, {args.documents:,} documents",
+        "eight threads",
+        "one batch",
+        harness.speedup(batches, "one batch", "eight threads"),
+        0.7,
+        gate=gate,
+        note="a query alone reads all weights for itself, a batch once for all of its queries",
+        round=2,
+    )
     claims = [
         *(
             harness.Claim(
@@ -242,17 +254,8 @@ def report(args: Any, gate: str, taken: dict[str, list[float]], batches: dict[st
         harness.Claim(
             7, f"{what}: p99 / p50", "ours", "its own p50", late["ours"] / middle["ours"], 3, "<=", gate=gate, round=2
         ),
-        harness.Claim(
-            14,
-            f"queries a second of {CLIENTS} threads on one Searcher, {args.documents:,} documents",
-            "eight threads",
-            "one batch",
-            harness.speedup(batches, "one batch", "eight threads"),
-            0.7,
-            gate=gate,
-            note="a query alone reads all weights for itself, a batch once for all of its queries",
-            round=2,
-        ),
+        together,
+        dataclasses.replace(together, row=9, goal=0.5, round=3),
     ]
     rows = {name: {"p50 ms": 1e3 * middle[name], "p99 ms": 1e3 * late[name]} for name in taken}
     for name, figures in rows.items():
