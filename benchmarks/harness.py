@@ -177,7 +177,10 @@ def report(
     details: Mapping[str, Any] | None = None,
     picture: Callable[[Path], None] | None = None,
 ) -> None:
-    """Print the table of ``claims``; save the record and the ``picture`` (a function that writes the given file)."""
+    """Print the table of ``claims``; save the record and the ``picture`` (a function that writes the given file).
+
+    A record of another kind of processor is kept as ``NAME.KIND.json``; delete it when the code has changed since.
+    """
     print(claims_table(claims))
     if args.no_save:
         return
@@ -192,12 +195,20 @@ def report(
         "details": dict(details or {}),
     }
     path = RESULTS / f"{name}.json"
+    if path.is_file() and (other := processor_kind(json.loads(path.read_text("utf-8")))) != processor_kind(record):
+        path.rename(RESULTS / f"{name}.{other}.json")
+    (RESULTS / f"{name}.{processor_kind(record)}.json").unlink(missing_ok=True)
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"saved {path.relative_to(ROOT)}")
     if picture is not None:
         PICTURES.mkdir(parents=True, exist_ok=True)
         picture(PICTURES / f"{name}.png")
         print(f"saved {(PICTURES / name).relative_to(ROOT)}.png")
+
+
+def processor_kind(record: Mapping[str, Any]) -> str:
+    """The maker's name of the processor of a record: figures of different kinds stand side by side in tables."""
+    return str(record["machine"]["cpu"]).partition(" ")[0].partition("(")[0]
 
 
 def _told(word: str) -> str:

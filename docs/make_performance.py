@@ -13,7 +13,7 @@ from typing import Any
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from harness import PICTURES, RESULTS, Claim, figure
+from harness import PICTURES, RESULTS, Claim, figure, processor_kind
 
 from dupmae_ir.tables import markdown
 
@@ -34,15 +34,26 @@ def records() -> list[Record]:
 
 
 def summary(found: Sequence[Record], number: int) -> str:
-    """Markdown: every claim of a round with its row, what was measured, the peer, the figure and the goal."""
-    lines = ["| row | what | ours | against | figure | goal | |", "|--:|:--|:--|:--|--:|--:|:--|"]
-    claims = (pair for pair in _claims(found) if pair[0].round == number)
-    for c, record in sorted(claims, key=lambda pair: pair[0].row):
+    """Markdown: every claim of a round with its row, what was measured, the peer, the figures and the goal.
+
+    A column for each kind of processor; a goal is reached if it is on all that have a record.
+    """
+    rows: dict[tuple[Any, ...], dict[str, Claim]] = {}
+    for c, record in _claims(found):
+        if c.round == number:
+            rows.setdefault((c.row, c.what, record["name"], c.ours, c.peer), {})[processor_kind(record)] = c
+    kinds = sorted({kind for figures in rows.values() for kind in figures})
+    headers = [f"figure, {kind}" for kind in kinds] if len(kinds) > 1 else ["figure"]
+    lines = [
+        f"| row | what | ours | against | {' | '.join(headers)} | goal | |",
+        f"|--:|:--|:--|:--|{'--:|' * len(headers)}--:|:--|",
+    ]
+    for (row, what, name, ours, peer), figures in sorted(rows.items(), key=lambda pair: pair[0][0]):
+        c = next(iter(figures.values()))
         goal = f"{'≥' if c.sense == '>=' else '≤'} {c.goal:g}{c.unit}"
-        lines.append(
-            f"| {c.row} | {c.what} (`{record['name']}`) | {c.ours} | {c.peer} | **{figure(c)}** | {goal} | "
-            f"{'reached' if c.reached else 'missed'} |"
-        )
+        cells = " | ".join(f"**{figure(figures[kind])}**" if kind in figures else "" for kind in kinds)
+        reached = "reached" if all(each.reached for each in figures.values()) else "missed"
+        lines.append(f"| {row} | {what} (`{name}`) | {ours} | {peer} | {cells} | {goal} | {reached} |")
     return "\n".join(lines)
 
 
@@ -66,13 +77,18 @@ KEY = (
 
 
 def key(found: Sequence[Record]) -> str:
-    """Markdown: the claims of KEY, one line per peer."""
+    """Markdown: the claims of KEY, one line per peer; of several kinds of processor the worse figure."""
     lines = ["| what | ours | against | figure |", "|:--|:--|:--|--:|"]
     for name, what in KEY:
-        claims = [c for c, record in _claims(found) if record["name"] == name and c.what.startswith(what)]
+        claims: dict[tuple[str, str, str], Claim] = {}
+        for c, record in _claims(found):
+            if record["name"] == name and c.what.startswith(what):
+                worse = min if c.sense == ">=" else max
+                of = (c.what, c.ours, c.peer)
+                claims[of] = worse(c, claims.get(of, c), key=lambda each: each.figure)
         if not claims:
             sys.exit(f"docs/make_performance.py: no claim of benchmarks/results/{name}.json begins with {what!r}")
-        lines += [f"| {c.what} | {c.ours} | {c.peer} | **{figure(c)}** |" for c in claims]
+        lines += [f"| {c.what} | {c.ours} | {c.peer} | **{figure(c)}** |" for c in claims.values()]
     return "\n".join(lines)
 
 
@@ -117,7 +133,7 @@ def engines(found: Sequence[Record]) -> str:
 
 def servers(found: Sequence[Record]) -> str:
     """Markdown: requests a second and latencies of every server."""
-    kept = next(record["details"]["table"] for record in found if record["name"] == "serve")
+    kept = next(record["details"]["table"] for record in reversed(found) if record["name"] == "serve")
     return markdown(kept["header"], kept["rows"])
 
 
