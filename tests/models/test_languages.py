@@ -123,6 +123,7 @@ def test_a_chinese_text_is_half_as_long_as_its_pairs():
 def test_function_words_of_a_query_are_left_out_where_texts_are_in_several_languages():
     other, german = Analyzer(OTHER), Analyzer("de")
     assert other.query_terms("Wie kündige ich die Wohnung?") == ["kündige", "wohnung"]
+    assert other.query_terms("Où est le quai du train ?") == ["quai", "train"]
     assert other.query_terms("How do bees die in the cold?") == ["bees", "die", "cold"]
     assert other.query_terms("to be or not to be") == ["to", "be", "or", "not", "to", "be"]
     assert german.query_terms("Wie kündige ich die Wohnung?") == german.terms("Wie kündige ich die Wohnung?")
