@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.format import forward as module
-from dupmae_ir.index.format.forward import Forward, ForwardWriter, NpyWriter, term_dtype
+from dupmae_ir.index.format.forward import Forward, ForwardWriter, NpyWriter, mapped, release, term_dtype
 
 ROWS, VOCABULARY = 300, 500
 
@@ -82,6 +86,23 @@ def test_npy_files_written_in_pieces_are_numpys_own(tmp_path, count):
     np.save(tmp_path / "theirs.npy", values)
     np.testing.assert_array_equal(np.load(tmp_path / "ours.npy"), values)
     assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "theirs.npy").read_bytes()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_what_was_read_of_a_file_is_given_back(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(1 << 20))
+
+    def resident() -> int:
+        of_file = Path("/proc/self/smaps").read_text().partition(str(tmp_path / "a.npy"))[2]
+        return int(re.search(r"Rss: +(\d+)", of_file)[1])
+
+    array = mapped(tmp_path / "a.npy")
+    total = int(array.sum())
+    assert resident() > 4096  # KiB
+    release(array[5:])
+    assert resident() == 0
+    assert int(array.sum()) == total
+    release(np.arange(3))  # not of a file: nothing to do
 
 
 def test_no_documents_at_all(tmp_path):

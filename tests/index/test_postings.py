@@ -205,6 +205,12 @@ def test_a_window_that_uint16_cannot_number_is_refused(tmp_path):
     assert not (tmp_path / "postings").exists()
 
 
+def test_a_term_beyond_the_vocabulary_is_no_place_in_memory(tmp_path):
+    forward = Forward(np.array([0, 2]), np.array([3, 5], np.uint16), np.ones(2, np.uint8), 5)
+    with pytest.raises(ValueError, match="indices"):
+        write_postings(forward, tmp_path, "d")
+
+
 def test_the_files_are_the_transposed_forward_index(tmp_path):
     rng = np.random.default_rng(5)
     impacts = drawn(rng, 100, 30, 0.3, 255)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,15 @@ def test_the_same_twice_and_the_vectors_untouched(segment: Segment) -> None:
     assert problems(segment.index) == []
 
 
+def test_memory_does_not_grow_with_the_vectors(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((8 * rotated._ROWS, 16)).astype(np.float32)
+    tracemalloc.start()
+    rotated.write_codes(vectors, "d", tmp_path / "codes")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10 * rotated._ROWS * 16 * 8  # of them in float64
+
+
 def test_encode_makes_them_for_many_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(0).standard_normal((70, 12)).astype(np.float32)
     assert not make(tmp_path / "few", vectors).has_part(PART)
@@ -141,8 +151,8 @@ def test_what_is_missing_cut_short_or_garbage_is_refused(segment: Segment) -> No
     refused(segment, "is missing")
     data.write_bytes(good)
     for text, match in (
-        ("{", "cannot be read"),
-        ("[]", "made from other vectors"),
+        ("{", "no \\(finished\\) rotated codes"),
+        ("[]", "no \\(finished\\) rotated codes"),
         (record.replace('"format": 1', '"format": 2'), "does not describe"),
         (record.replace('"longest"', '"shortest"'), "does not describe"),
     ):

@@ -264,3 +264,12 @@ def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
     if array.ndim != 1:
         raise IndexMismatch(f"{path} is not one-dimensional; {fix}")
     return array.view(np.ndarray)
+
+
+def release(array: np.ndarray) -> None:
+    """Give back the memory that holds what was read or written of a mapped file; the next use reads the file again."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED)

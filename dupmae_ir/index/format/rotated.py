@@ -17,8 +17,7 @@ it from most lists; what is left is decided by more components, and then by the 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -30,11 +29,12 @@ from dupmae_ir.device import blas_threads
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.config import ROTATED, RotatedRecord
 from dupmae_ir.index.format.faiss import mapped_vectors
+from dupmae_ir.index.format.forward import release
 from dupmae_ir.index.format.integrity import size_problem
 from dupmae_ir.index.format.manifest import sweep_lock
 from dupmae_ir.index.postings.compiling import BLOCK, GROUP, Codes
 from dupmae_ir.io.jobs import Job, JobRecord
-from dupmae_ir.io.publishing import write_json
+from dupmae_ir.io.publishing import read_json_object, write_json
 
 if TYPE_CHECKING:
     from dupmae_ir.index.format.segment import Segment
@@ -158,7 +158,7 @@ def write_codes(vectors: np.ndarray, digest: str, path: Path) -> RotatedRecord:
     rows, dim = vectors.shape
     arrays = _arrays(path, rows, dim, "w+")
     with blas_threads(1):
-        _choose(np.asarray(vectors[:: -(-rows // _SAMPLE)], np.float64), arrays)
+        _choose(vectors, arrays)
         longest = _encode(vectors, arrays)
     rotation = arrays["rotation"]
     return {
@@ -172,22 +172,30 @@ def write_codes(vectors: np.ndarray, digest: str, path: Path) -> RotatedRecord:
     }
 
 
-def _choose(sample: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
-    """Set the rotation, the mean and the steps."""
+def _choose(vectors: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
+    """Set the rotation, the mean and the steps by a sample of the vectors, which is read twice."""
     rotation, mean, step = arrays["rotation"], arrays["mean"], arrays["step"]
-    rotation[:] = np.linalg.eigh(sample.T @ sample)[1].T[::-1]
-    turned = sample @ rotation.T
-    mean[:] = turned.mean(axis=0)
-    step[:] = np.abs(turned - mean).max(axis=0) * (_ROOM / 127)
+    every = -(-len(vectors) // _SAMPLE)
+    rotation[:] = np.linalg.eigh(sum(x.T @ x for x in _blocks(vectors, every)))[1].T[::-1]
+    turned = [(y.sum(axis=0), y.min(axis=0), y.max(axis=0)) for y in (x @ rotation.T for x in _blocks(vectors, every))]
+    sums, lowest, highest = (np.stack(values) for values in zip(*turned, strict=True))
+    mean[:] = sums.sum(axis=0) / -(-len(vectors) // every)
+    step[:] = np.maximum(highest.max(axis=0) - mean, mean - lowest.min(axis=0)) * (_ROOM / 127)
     step[step == 0] = 1
+
+
+def _blocks(vectors: np.ndarray, every: int = 1) -> Iterator[np.ndarray]:
+    """Each vector, or one of every few, in float64, some thousand at a time."""
+    for start in range(0, len(vectors), _ROWS * every):
+        yield np.asarray(vectors[start : start + _ROWS * every : every], np.float64)
+        release(vectors)
 
 
 def _encode(vectors: np.ndarray, arrays: dict[str, np.ndarray]) -> float:
     """Set codes, errors and rests; returns the largest sum of the lengths of a vector, of y and of its error."""
     rotation, mean, step = arrays["rotation"], arrays["mean"], arrays["step"]
     longest, codes, rows = 0.0, arrays["head"], len(vectors)
-    for start in range(0, rows, _ROWS):
-        x = np.asarray(vectors[start : start + _ROWS], np.float64)
+    for start, x in zip(range(0, rows, _ROWS), _blocks(vectors), strict=True):
         here = slice(start, start + len(x))
         y = x @ rotation.T - mean
         rounded = np.clip(np.rint(y / step), -127, 127)
@@ -198,6 +206,7 @@ def _encode(vectors: np.ndarray, arrays: dict[str, np.ndarray]) -> float:
             arrays["rests"][group, here] = _up(np.linalg.norm(y[:, GROUP * (group + 1) :], axis=1))
             _by_block(rounded[:, GROUP * group : GROUP * (group + 1)], codes[group, start // BLOCK :])
         longest = max(longest, float((np.linalg.norm(x, axis=1) + np.linalg.norm(y, axis=1) + lost).max()))
+        release(codes)
     arrays["most_errors"][:] = np.maximum.reduceat(arrays["errors"], np.arange(0, rows, BLOCK))
     return longest
 
@@ -245,12 +254,8 @@ def map_codes(path: Path, record: RotatedRecord) -> Rotated:
 def read_record(segment: Segment) -> RotatedRecord:
     """The JSON of the codes, checked against the index and the size of the data; raises as :func:`open_rotated`."""
     data, described = _files(segment.path)
-    try:
-        meta = json.loads(described.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise IndexMismatch(f"{segment.path} has no (finished) {ROTATED} codes; {AGAIN}") from None
-    except ValueError as e:
-        raise IndexMismatch(f"{described} cannot be read: {e}; {AGAIN}") from None
+    if not (meta := read_json_object(described)):
+        raise IndexMismatch(f"{segment.path} has no (finished) {ROTATED} codes; {AGAIN}")
     if problem := _stale(meta, segment) or size_problem(data, meta["bytes"]):
         raise IndexMismatch(f"{problem}; {AGAIN}")
     return cast("RotatedRecord", meta)
@@ -281,9 +286,9 @@ def _files(folder: Path) -> tuple[Path, Path]:
     return folder / f"{PART}.bin", folder / f"{PART}.json"
 
 
-def _stale(meta: Any, segment: Segment) -> str | None:
+def _stale(meta: Mapping[str, Any], segment: Segment) -> str | None:
     expected = {"format": FORMAT, "digest": segment.digest, "documents": segment.documents, "dim": segment.dim}
-    found = {name: meta.get(name) for name in expected} if isinstance(meta, dict) else {}
+    found = {name: meta.get(name) for name in expected}
     numbers = {"longest", "deviation", "bytes"}
     if found == expected and all(isinstance(meta.get(name), int | float) for name in numbers):
         return None

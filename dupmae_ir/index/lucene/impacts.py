@@ -113,6 +113,7 @@ class LuceneWriter(PartWriter):
             except BaseException:
                 writer.rollback()
                 raise
+            pyserini.autoclass("java.lang.System").gc()  # the heap is as large as its garbage was
         (self.folder / "write.lock").unlink(missing_ok=True)  # Lucene leaves it behind
 
     def abandon(self) -> None:
@@ -204,7 +205,8 @@ class LuceneReader:
             raise IndexMismatch(f"{self.folder} is not a Lucene index: it has no segments file")
         pyserini.start_jvm()
         with pyserini.java_errors(self.folder, InputError):
-            self._reader = pyserini.autoclass("org.apache.lucene.index.DirectoryReader").open(_directory(self.folder))
+            directory = _directory(self.folder, "MMapDirectory")
+            self._reader = pyserini.autoclass("org.apache.lucene.index.DirectoryReader").open(directory)
             self._searcher = pyserini.autoclass("org.apache.lucene.search.IndexSearcher")(
                 pyserini.cast("org.apache.lucene.index.IndexReader", self._reader)
             )
@@ -425,12 +427,13 @@ def _index_writer(folder: Path, analyzer: Any, similarity: Any) -> Any:
     config.setUseCompoundFile(False)
     # The default policy merges segments that are not adjacent, so rows would no longer be document numbers.
     config.setMergePolicy(pyserini.autoclass(index + "LogByteSizeMergePolicy")())
-    return pyserini.autoclass(index + "IndexWriter")(_directory(folder), config)
+    # Merges through a mapping would count every page of the index as memory of this process.
+    return pyserini.autoclass(index + "IndexWriter")(_directory(folder, "NIOFSDirectory"), config)
 
 
-def _directory(folder: Path) -> Any:
-    paths = pyserini.autoclass("java.nio.file.Paths")
-    return pyserini.autoclass("org.apache.lucene.store.FSDirectory").open(paths.get(str(folder.resolve())))
+def _directory(folder: Path, kind: str) -> Any:
+    path = pyserini.autoclass("java.nio.file.Paths").get(str(folder.resolve()))
+    return pyserini.autoclass(f"org.apache.lucene.store.{kind}")(path)
 
 
 def _weighted_terms() -> Any:

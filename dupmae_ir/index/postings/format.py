@@ -34,7 +34,7 @@ import numpy as np
 
 from dupmae_ir.console import megabytes
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.format.forward import Forward, NpyWriter, mapped
+from dupmae_ir.index.format.forward import Forward, NpyWriter, mapped, release
 from dupmae_ir.index.format.manifest import SegmentRecord, sweep_lock
 from dupmae_ir.index.postings.compiling import Files
 from dupmae_ir.io.jobs import Job, JobRecord
@@ -217,31 +217,28 @@ def write_postings(
 
 def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
     """The postings of the rows from ``first`` to ``last`` (exclusive), by term and then by row."""
-    indptr = np.asarray(forward.indptr[first : last + 1])
-    terms = np.asarray(forward.terms[indptr[0] : indptr[-1]])
-    order = np.argsort(terms, kind="stable")  # a radix sort for uint16; stable, so rows stay in order within a term
-    rows = np.repeat(np.arange(last - first, dtype=np.uint16), np.diff(indptr))[order]
-    impacts = np.asarray(forward.impacts[indptr[0] : indptr[-1]])[order]
-    counts = np.bincount(terms, minlength=forward.vocabulary)
-    starts = np.concatenate(([0], np.cumsum(counts)))
-    maxima = np.zeros(forward.vocabulary, np.uint8)
-    there = counts > 0  # reduceat cannot reduce an empty slice
-    if there.any():
-        maxima[there] = np.maximum.reduceat(impacts, starts[:-1][there])
-    common = np.flatnonzero(there & (counts * DENSE >= last - first))[: np.iinfo(np.uint16).max]
-    columns, dense = np.zeros(forward.vocabulary, np.uint16), np.zeros((len(common), last - first), np.uint8)
+    from scipy.sparse import csr_matrix  # takes longer to import than a search of a small index
+
+    indptr = forward.indptr[first : last + 1]
+    here = slice(int(indptr[0]), int(indptr[-1]))
+    arrays = (forward.impacts[here], forward.terms[here].astype(np.int32), indptr - indptr[0])
+    by_row = csr_matrix(arrays, shape=(last - first, forward.vocabulary))
+    by_row.check_format()  # for a term that it does not have, the transposition would write elsewhere
+    by_term = by_row.tocsc()
+    release(forward.terms)
+    release(forward.impacts)
+    counts = np.diff(by_term.indptr)
+    common = np.flatnonzero(counts * DENSE >= last - first)[: np.iinfo(np.uint16).max]
+    columns = np.zeros(forward.vocabulary, np.uint16)
     columns[common] = np.arange(1, len(common) + 1)
-    for column, term in enumerate(common):
-        here = slice(starts[term], starts[term + 1])
-        dense[column, rows[here]] = impacts[here]
     sparse = np.repeat(columns == 0, counts)
     return {
         "pointers": np.concatenate(([0], np.cumsum(np.where(columns == 0, counts, 0)))),
-        "maxima": maxima,
-        "rows": rows[sparse],
-        "impacts": impacts[sparse],
+        "maxima": by_term.max(axis=0).toarray().ravel(),
+        "rows": by_term.indices[sparse],
+        "impacts": by_term.data[sparse],
         "columns": columns,
-        "dense": dense.ravel(),
+        "dense": by_term[:, common].T.toarray().ravel(),
     }
 
 
