@@ -289,8 +289,7 @@ def _files(folder: Path) -> tuple[Path, Path]:
 def _stale(meta: Mapping[str, Any], segment: Segment) -> str | None:
     expected = {"format": FORMAT, "digest": segment.digest, "documents": segment.documents, "dim": segment.dim}
     found = {name: meta.get(name) for name in expected}
-    numbers = {"longest", "deviation", "bytes"}
-    if found == expected and all(isinstance(meta.get(name), int | float) for name in numbers):
+    if found == expected and {type(meta.get(name)) for name in ("longest", "deviation", "bytes")} <= {int, float}:
         return None
     if found.get("digest") != expected["digest"]:
         return f"the {ROTATED} codes of {segment.path} were made from other vectors"

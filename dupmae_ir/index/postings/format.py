@@ -25,7 +25,6 @@ index instead of the postings of all rows.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
@@ -38,7 +37,7 @@ from dupmae_ir.index.format.forward import Forward, NpyWriter, mapped, release
 from dupmae_ir.index.format.manifest import SegmentRecord, sweep_lock
 from dupmae_ir.index.postings.compiling import Files
 from dupmae_ir.io.jobs import Job, JobRecord
-from dupmae_ir.io.publishing import bytes_of, write_json
+from dupmae_ir.io.publishing import bytes_of, read_json_object, write_json
 
 FORMAT = 1
 FILES: dict[str, type] = {
@@ -163,7 +162,7 @@ class PostingsJob(Job):
 
     def write_record(self, made: Path, record: Mapping[str, Any]) -> None:
         """Add the record to the ``meta.json`` that is already there."""
-        write_json(made / "meta.json", {**json.loads((made / "meta.json").read_text(encoding="utf-8")), **record})
+        write_json(made / "meta.json", {**read_json_object(made / "meta.json"), **record})
 
     def check_replaceable(self) -> None:
         """A folder of this name in a segment is always this command's."""
@@ -275,13 +274,9 @@ def open_postings(segment: ImpactSegment) -> tuple[PostingsMeta, Files]:
 
 def _read_meta(segment: ImpactSegment) -> PostingsMeta:
     path, again = folder_of(segment.path) / "meta.json", _again(segment)
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise IndexMismatch(f"{path.parent} has no postings; build them with: {again.partition(': ')[2]}") from None
-    except ValueError as e:
-        raise IndexMismatch(f"{path} cannot be read: {e}; {again}") from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
+    if not (record := read_json_object(path)):
+        raise IndexMismatch(f"{path.parent} has no postings; build them with: {again.partition(': ')[2]}")
+    if record.get("format") != FORMAT:
         raise IndexMismatch(f"{path.parent}: the postings are not of format {FORMAT}; {again}")
     expected = {
         "documents": segment.documents,
