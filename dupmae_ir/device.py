@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 CPU_BATCH = 4096
+GPU_BATCH = 1 << 16
+"""Enough rows for products at full rate; a window of documents has more than one batch, so that copies overlap."""
 BYTES_PER_PIECE = 1 << 17
 """Upper estimate of the memory of one word piece: activations of a BERT-large layer and a share of its logits."""
 
@@ -75,6 +77,11 @@ def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"`device` {wanted}: only {torch.cuda.device_count()} CUDA device(s) here")
     return device, "asked for"
+
+
+def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """``values`` of the CPU on ``device``; the copy to a CUDA device is queued, and not waited for."""
+    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
 
 
 def is_plain_cpu(wanted: str) -> bool:
@@ -199,19 +206,19 @@ def faiss_threads(threads: int) -> AbstractContextManager[None]:
 
 
 def pick_batch_tokens(device: torch.device) -> tuple[int, str]:
-    """Word pieces per forward pass, padding included, and the reason; the encoder halves batches that do not fit."""
+    """Word pieces per forward pass, and the reason; the encoder halves batches that do not fit."""
     import torch
 
     if device.type != "cuda":
         return CPU_BATCH, "measured: larger batches are no faster, and smaller ones wait for the vocabulary projection"
     free, _ = torch.cuda.mem_get_info(device)
-    return gpu_batch(free), f"for half of {free / 2**30:.0f} GiB free"
+    return gpu_batch(free), f"for half of {free / 2**30:.0f} GiB free, at most {GPU_BATCH:,}"
 
 
 def gpu_batch(free: int) -> int:
     """Word pieces for ``free`` bytes of GPU memory: a power of two, since results depend on the batches in their last
     bits, and GPUs of one kind never have exactly the same free memory."""
-    return 1 << max(CPU_BATCH, min(free // 2 // BYTES_PER_PIECE, 1 << 18)).bit_length() - 1
+    return 1 << max(CPU_BATCH, min(free // 2 // BYTES_PER_PIECE, GPU_BATCH)).bit_length() - 1
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dupmae_ir.device import to_device
 from dupmae_ir.models.inference.cpu_linear import RowBlocks, pad_rows, row_blocks, torch_linear
 
 CHUNK = 2048
@@ -23,6 +24,9 @@ LOGITS = 1 << 23
 
 PACKED_LOGITS = 1 << 20
 """The same for packed tokens, which have no backward pass: a chunk stays in the cache until it is pooled."""
+
+DEVICE_LOGITS = 1 << 29
+"""The same on an accelerator: a gigabyte in half precision."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -62,23 +66,23 @@ class _OTMax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, chunk: int) -> Tensor:
-        batch, _, width = hidden.shape
-        vocabulary = weight.shape[0]
-        dtype = product_dtype(hidden)
-        flat, table = hidden.to(dtype).reshape(-1, width), weight.to(dtype)
-        chunk = min(chunk, max(256, LOGITS // max(1, len(flat))))
-        excluded = ~mask.unsqueeze(-1)
+        batch, length, _ = hidden.shape
+        vocabulary, dtype = weight.shape[0], product_dtype(hidden)
+        rows = mask.flatten().nonzero()[:, 0]  # only pooled tokens are projected
+        tokens, table = hidden.flatten(0, 1)[rows].to(dtype), weight.to(dtype)
+        chunk = min(chunk, max(256, LOGITS // max(1, batch * length)))
+        logits = tokens.new_full((batch * length, chunk), -torch.inf)  # other rows stay so
         pooled = hidden.new_empty(batch, vocabulary)
         train = any(ctx.needs_input_grad)
         winners = torch.empty(batch, vocabulary, dtype=torch.int64, device=hidden.device) if train else None
         for start in range(0, vocabulary, chunk):
             part = slice(start, min(start + chunk, vocabulary))
-            logits = torch.mm(flat, table[part].t()).view(batch, -1, part.stop - start)
-            logits.masked_fill_(excluded, -torch.inf)
+            logits[rows, : part.stop - start] = torch.mm(tokens, table[part].t())
+            by_text = logits[:, : part.stop - start].view(batch, length, -1)
             if winners is None:
-                pooled[:, part] = logits.amax(1)
+                pooled[:, part] = by_text.amax(1)
             else:
-                best = logits.max(1)
+                best = by_text.max(1)
                 pooled[:, part], winners[:, part] = best.values, best.indices
         if winners is not None:
             ctx.save_for_backward(hidden, weight, winners)
@@ -164,15 +168,14 @@ def strongest_tokens(weights: Tensor, ids: Tensor, counts: Sequence[int], k: int
     Returns:
         Ids and weights, (B, k) or fewer columns.
     """
-    width = max(1, min(k, max(counts, default=0)))
-    top_ids, top_weights = ids.new_full((len(counts), width), -1), weights.new_zeros(len(counts), width)
-    for row, (own, tokens) in enumerate(zip(weights.split(list(counts)), ids.split(list(counts)), strict=True)):
-        terms, where = tokens.unique(return_inverse=True)  # in ascending order, which decides ties
-        best = own.new_zeros(len(terms)).scatter_reduce_(0, where, own, "amax")
-        order = best.argsort(descending=True, stable=True)[:width]
-        order = order[best[order] > 0]
-        top_ids[row, : len(order)], top_weights[row, : len(order)] = terms[order], best[order]
-    return top_ids, top_weights
+    lengths = torch.tensor(list(counts)).unsqueeze(1)
+    inside = torch.arange(max(1, int(lengths.max()))) < lengths
+    by_term = ids.new_full(inside.shape, _LAST << 32 | _LAST)
+    by_term.view(-1)[to_device(inside.flatten().nonzero()[:, 0], ids.device)] = (ids << 32) + _LAST - _bits(weights)
+    by_term = by_term.sort(1).values
+    terms, bits = by_term >> 32, _LAST - (by_term & _LAST)
+    repeated = torch.nn.functional.pad(terms[:, 1:] == terms[:, :-1], (1, 0))  # the first of each has the maximum
+    return _decode(((bits << 32) + _LAST - terms).masked_fill_(repeated, 0), k)
 
 
 def ot_max_packed(
@@ -191,22 +194,24 @@ def ot_max_packed(
         (B, V); -inf for a text without pooled tokens.
     """
     if isinstance(weight, Tensor):
-        rows_per_step = max(512, min(PACKED_LOGITS // max(1, len(hidden)) // 64 * 64, 8192))
+        most = PACKED_LOGITS if hidden.is_cpu else DEVICE_LOGITS
+        rows_per_step = max(512, min(most // max(1, len(hidden)) // 64 * 64, 8192))
         blocks = row_blocks(weight, torch_linear, chunk or rows_per_step)
     else:
         blocks = weight
-    pooled = hidden.new_empty(len(counts), blocks[-1][0].stop)
+    pooled = hidden.new_full((len(counts), blocks[-1][0].stop), -torch.inf)
     groups = list(runs(counts))
     rows = pad_rows(hidden)
+    lengths = None if hidden.is_cpu else to_device(torch.tensor(list(counts)), hidden.device)
     for part, linear in blocks:
         logits = linear(rows)
+        if lengths is not None:
+            pooled[:, part] = torch.segment_reduce(logits, "max", lengths=lengths, unsafe=True)
+            continue
         row = 0
         for start, n, length in groups:
-            out = pooled[row : row + n, part]
             if length:
-                out.copy_(logits[start : start + n * length].view(n, length, -1).amax(1))
-            else:
-                out.fill_(-torch.inf)
+                pooled[row : row + n, part] = logits[start : start + n * length].view(n, length, -1).amax(1)
             row += n
     return pooled if bias is None else pooled.add_(bias)
 
@@ -234,28 +239,39 @@ def keep_top_k(weights: Tensor, k: int) -> Tensor:
 
 
 def strongest(weights: Tensor, k: int, spare: int = 64) -> tuple[Tensor, Tensor]:
-    """The ``k`` largest positive weights of each row: ids (B, k) int64 and weights (B, k).
+    """The ``k`` largest positive weights of each row: ids (B, k) int64 and weights (B, k) float32.
 
     Sorted by weight descending, then by id ascending; padded with id -1 and weight 0 if fewer are positive.
-    Deterministic on every device: the order of ties in ``torch.topk`` is undefined, so ``spare`` more weights are
-    fetched and sorted, and rows with ties beyond these are sorted in full.
+    Deterministic on every device: the order of ties in ``torch.topk`` is undefined, so weights and ids are sorted as
+    one number. On a CPU only ``spare`` more weights are fetched, and rows with ties beyond these are sorted in full.
     """
-    k = min(k, weights.shape[1])
-    fetched = min(k + spare, weights.shape[1])
-    values, ids = weights.topk(fetched, dim=1)
-    # By id first, so that the stable sort by weight leaves ties in the order of their ids.
-    by_id = ids.argsort(dim=1)
-    values, ids = values.gather(1, by_id), ids.gather(1, by_id)
-    by_weight = values.argsort(dim=1, descending=True, stable=True)
-    values, ids = values.gather(1, by_weight), ids.gather(1, by_weight)
+    weights, fetched = weights.float(), min(k + spare, weights.shape[1])
+    if weights.is_cpu:
+        values, ids = weights.topk(fetched, dim=1)
+    else:  # all of them, since looking for ties would wait for the device
+        values, fetched = weights, weights.shape[1]
+        ids = torch.arange(fetched, device=weights.device)
     if fetched < weights.shape[1]:
         unresolved = (values[:, k - 1] == values[:, -1]) & (values[:, k - 1] > 0)
         for row in unresolved.nonzero().flatten().tolist():
             full, order = weights[row].sort(descending=True, stable=True)
             values[row], ids[row] = full[:fetched], order[:fetched]
-    values, ids = values[:, :k], ids[:, :k]
-    absent = ~(values > 0)
-    return ids.masked_fill(absent, -1), values.masked_fill(absent, 0)
+    return _decode((_bits(values) << 32) + _LAST - ids, k)
+
+
+_LAST = (1 << 31) - 1
+
+
+def _bits(weights: Tensor) -> Tensor:
+    """int64 numbers in the order of float32 weights; 0 for those that are not positive."""
+    return torch.where(weights > 0, weights, 0.0).float().view(torch.int32).long()
+
+
+def _decode(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Ids and weights of the ``k`` largest keys of each row: bits of a weight, then _LAST minus its id."""
+    keys = keys.topk(min(k, keys.shape[1]), dim=1).values
+    weights = (keys >> 32).int().view(torch.float32)
+    return (_LAST - (keys & _LAST)).masked_fill(weights == 0, -1), weights
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -97,11 +98,8 @@ def tokenise(
 
 def pad(rows: Sequence[dict[str, list[int]]], tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
     """The rows as one batch: name -> (n, L) int64, padded on the right."""
-    width = max(len(r["input_ids"]) for r in rows)
     blank = {"input_ids": tokenizer.pad_token_id or 0}
-    return {
-        name: torch.tensor([r[name] + [blank.get(name, 0)] * (width - len(r[name])) for r in rows]) for name in rows[0]
-    }
+    return {name: pad_sequence([torch.tensor(row[name]) for row in rows], True, blank.get(name, 0)) for name in rows[0]}
 
 
 @torch.inference_mode()

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 Parts = tuple[Tensor | None, Tensor | None]
 """[CLS] part (B, d') and OT part (B, V) of a batch; None for a part that was not computed."""
 
-TopParts = tuple[Tensor | None, tuple[Tensor, Tensor] | None]
-"""[CLS] part (B, d'), and ids and weights (B, k) of the OT part; None for a part that was not computed."""
-
 
 class DenseLayers(nn.Sequential):
     """Linear maps, each followed by its activation: the Dense modules of sentence-transformers."""
@@ -123,12 +120,10 @@ class Retriever(nn.Module):
         out = encoder_of(self.lm)(input_ids=input_ids, attention_mask=attention_mask)
         return out.last_hidden_state
 
-    def cls_part(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """(B, L, d) -> (B, d'), Eq. 10. ``attention_mask`` (B, L) is needed for a mean."""
+    def cls_part(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B, L, d) states and (B, L) mask -> (B, d'), Eq. 10."""
         if self.pooling == "cls":
             return self.project(hidden[:, 0])
-        if attention_mask is None:
-            raise ValueError("this pooling needs the attention mask")
         if self.pooling == "last":
             rows, places = (torch.arange(size, device=hidden.device) for size in attention_mask.shape)
             return self.project(hidden[rows, (attention_mask * places).argmax(1)])  # whichever side is padded
@@ -165,23 +160,6 @@ class Retriever(nn.Module):
         weights = pooling.ACTIVATIONS[self.activation](logits)
         return weights if self.head_scale is None else weights * self.head_scale.abs()
 
-    def strongest_tokens(self, hidden: Tensor, ids: Tensor, counts: Sequence[int], keep: int) -> tuple[Tensor, Tensor]:
-        """:func:`~dupmae_ir.models.pooling.strongest_tokens` of the (S, d) states of pooled tokens, (S,) ``ids``."""
-        assert self.token_weight is not None
-        weights = self.activated(self.token_weight(hidden).squeeze(-1)).float()
-        return pooling.strongest_tokens(weights.where(self.term_mask[ids], 0.0), ids, counts, keep)
-
-    def top(self, input_ids: Tensor, attention_mask: Tensor, cls: bool, keep: int) -> TopParts:
-        """(B, L) ids and mask -> [CLS] part, and the ``keep`` largest OT weights of each text; 0 for no OT part."""
-        hidden = self.hidden(input_ids, attention_mask)
-        dense = self.cls_part(hidden, attention_mask) if cls else None
-        if not keep:
-            return dense, None
-        if self.token_weight is None:
-            return dense, pooling.strongest(self.ot_part(hidden, input_ids, attention_mask).float(), keep)
-        mask = attention_mask.bool() & self.pooled_mask[input_ids]
-        return dense, self.strongest_tokens(hidden[mask], input_ids[mask], mask.sum(1).tolist(), keep)
-
     def forward(self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True) -> Parts:
         """(B, L) ids and mask -> the requested parts, from one encoder pass."""
         hidden = self.hidden(input_ids, attention_mask)
@@ -192,8 +170,7 @@ class Retriever(nn.Module):
 class UntiedRetriever(nn.Module):
     """One retriever for queries and another for documents, with the same vocabulary and the same width d'.
 
-    The two may share modules: Tevatron has one encoder with two projections. The side of a text cannot be inferred, so
-    a forward pass must name it.
+    The two may share modules: Tevatron has one encoder with two projections.
     """
 
     def __init__(self, query: Retriever, document: Retriever) -> None:
@@ -210,12 +187,6 @@ class UntiedRetriever(nn.Module):
     def side(self, name: str) -> Retriever:
         """The retriever for ``"query"`` or ``"document"`` texts."""
         return {"query": self.query, "document": self.document}[name]
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True, *, side: str
-    ) -> Parts:
-        """:meth:`Retriever.forward` of one side."""
-        return self.side(side)(input_ids, attention_mask, cls, ot)
 
 
 def similarity(query: Parts, document: Parts) -> Tensor:

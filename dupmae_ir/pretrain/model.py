@@ -129,15 +129,8 @@ def build_objective(method: str, lm: PreTrainedModel | Experts, recipe: Recipe) 
     if method == "retromae":
         return RetroMAE(lm, r["decoding"], r["decoder_layers"], r["query_stream"])
     if method == "dupmae":
-        return DupMAE(
-            lm,
-            r["bow_weight"],
-            r["ot_head"],
-            r["query_stream"],
-            r["decoding"],
-            r["decoder_layers"],
-            r["decoder_weight"],
-        )
+        order = ("bow_weight", "ot_head", "query_stream", "decoding", "decoder_layers", "decoder_weight")
+        return DupMAE(lm, *(r[name] for name in order))
     if method == "master":
         return MASTER(lm, tuple(r["tasks"]), r["decoder_layers"], r["encoder_losses"], r["shared_decoder"])
     if method == "cot-mae":

@@ -113,9 +113,9 @@ def test_the_sum_is_the_closed_form_and_the_scaled_head(models):
     for document, row in zip(documents, encoder.encode_collection(documents).ot, strict=True):
         ids = tokenizer(document.joined(), truncation=True, max_length=16)["input_ids"]
         with torch.inference_mode():
-            alone = packed([ids])[1][0].numpy()
+            alone = packed([ids])[2][0].numpy()
             model.head_scale = None
-            bare = packed([ids])[1][0]
+            bare = packed([ids])[2][0]
             model.head_scale = torch.nn.Parameter(torch.tensor(scale))
         np.testing.assert_array_equal(alone, (bare * torch.tensor(scale)).numpy())
         weights = lexicon.document(document.title, document.text, [i for i in ids if i > 4])

@@ -100,14 +100,12 @@ def test_round_trip(folder, sides, tmp_path):
     assert load_encoder(half).encode_queries(["cat"]).cls == pytest.approx(plain(sides[0], "cat")[0][None], abs=0.02)
 
 
-def test_a_side_must_be_named(sides):
+def test_a_side_is_one_retriever_of_the_same_width(sides):
     model = UntiedRetriever(*sides)
     batch = tiny_tokenizer()(["the cat"], return_tensors="pt")
     ids, mask = batch["input_ids"], batch["attention_mask"]
-    with pytest.raises(TypeError, match="side"):
-        model(ids, mask)
     with torch.no_grad():
-        got = model(ids, mask, side="query")
+        got = model.side("query")(ids, mask)
         torch.testing.assert_close(got, sides[0](ids, mask))
     with pytest.raises(ValueError, match="8 dimensions and the document side 24"):
         UntiedRetriever(sides[0], side(3, None))

@@ -15,9 +15,9 @@ Everything is computed in closed form from a sample of passages, without trainin
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -49,15 +49,8 @@ Batch = tuple[Tensor, Tensor, Tensor]
 """Hidden states (B, L, d), pooling mask (B, L) and attention mask (B, L)."""
 
 
-class Teacher(Protocol):
-    """Sentence vectors to imitate: (B, L) ids and attention mask -> (B, d'), all of length ``scale ** 0.5``."""
-
-    @property
-    def scale(self) -> float:
-        """Inner product of two equal sentence vectors."""
-
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, L) -> (B, d')."""
+Teacher = Callable[[Tensor, Tensor], Tensor]
+"""Sentence vectors to imitate, all of one length: (B, L) ids and attention mask -> (B, d')."""
 
 
 def load_with_calibrated_head(
@@ -157,7 +150,7 @@ def distilled_projection(
             b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
             first.append(model.hidden(b["input_ids"], b["attention_mask"])[:, 0])
             targets.append(teacher(b["input_ids"], b["attention_mask"]))
-        return _least_squares(first, targets, targets[0].shape[1], teacher.scale)
+        return _least_squares(first, targets, targets[0].shape[1], float(targets[0][0].square().sum()))
 
 
 def _set_transform(lm: BertForMaskedLM) -> None:

@@ -8,6 +8,7 @@ still in registers. :func:`torch_linear` is the reference implementation in test
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import torch
@@ -23,12 +24,8 @@ RowBlocks = Sequence[tuple[slice, Linear]]
 BLOCK_ROWS = 1024
 """Vocabulary rows of a block."""
 
-ROW_MULTIPLES = ((256, 8), (1024, 64))
-"""(rows, multiple): a batch of at most ``rows`` rows is padded to a multiple of ``multiple``; a larger one to one
-of :data:`ROW_MULTIPLE`."""
-
-ROW_MULTIPLE = 256
-"""The number of rows of a large batch is padded to a multiple of this."""
+ROW_MULTIPLES = ((256, 8), (1024, 64), (inf, 256))
+"""(rows, multiple): the number of rows of a batch of at most ``rows`` is padded to a multiple of ``multiple``."""
 
 EXPECTED_TOKENS = 2048
 """Number of input rows that the packed layout is chosen for; other numbers are correct as well."""
@@ -65,12 +62,14 @@ def onednn_linear(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Li
 
 
 def pad_rows(x: Tensor) -> Tensor:
-    """(T, d) padded with zero rows to one of few sizes.
+    """(T, ...) on a CPU padded with zero rows to one of few sizes.
 
     oneDNN compiles a kernel for every size it encounters and keeps a thousand of them: hundreds of megabytes otherwise.
     """
-    step = next((multiple for rows, multiple in ROW_MULTIPLES if len(x) <= rows), ROW_MULTIPLE)
-    return F.pad(x, (0, 0, 0, -len(x) % step))
+    if not x.is_cpu:
+        return x
+    step = next(multiple for rows, multiple in ROW_MULTIPLES if len(x) <= rows)
+    return F.pad(x, (0, 0) * (x.dim() - 1) + (0, -len(x) % step))
 
 
 def row_blocks(weight: Tensor, factory: LinearFactory, rows: int = BLOCK_ROWS) -> RowBlocks:
@@ -79,8 +78,10 @@ def row_blocks(weight: Tensor, factory: LinearFactory, rows: int = BLOCK_ROWS) -
     return [(part, factory(weight[part], None)) for part in parts]
 
 
-def pick_linear(dtype: torch.dtype) -> tuple[LinearFactory, str]:
-    """:func:`onednn_linear` or :func:`torch_linear` for weights of this dtype on the CPU, and the reason."""
+def pick_linear(dtype: torch.dtype, device: str = "cpu") -> tuple[LinearFactory, str]:
+    """:func:`onednn_linear` or :func:`torch_linear` for weights of this dtype on ``device``, and the reason."""
+    if device != "cpu":
+        return torch_linear, "torch's products"
     if dtype not in (torch.float32, torch.bfloat16):
         return torch_linear, f"torch's products: oneDNN has no packed {str(dtype).removeprefix('torch.')} here"
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from dupmae_ir.device import MIXED, out_of_memory, pick_batch_tokens, pick_device, pick_encoding
 from dupmae_ir.errors import DupmaeError, UsageError
@@ -29,7 +30,7 @@ from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import TermWeights
 from dupmae_ir.models.heads.masked_lm import longest as longest_input
-from dupmae_ir.models.inference.packed import PackedRetriever
+from dupmae_ir.models.inference.packed import WHOLE, Batch, PackedRetriever
 from dupmae_ir.models.inference.packed_layers import can_pack
 from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings, with_head
 from dupmae_ir.models.names import model_folder
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 Rows = list[int]
-Batch = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""[CLS] vectors (b, d'), ids (b, k) and weights (b, k) of one forward pass; None for a part that was not computed."""
+Fetch = Callable[[], Batch]
 
 
 class TextEncoder(TermEncoder):
@@ -71,8 +71,7 @@ class TextEncoder(TermEncoder):
         self.dim: int | None = model.dim if "cls" in parts else None
         self._pools = "ot" in parts and config.has_head  #: whether a layer of the model computes OT weights
         self._device = device
-        # On a CPU padding costs as much as words; a GPU is faster with one padded batch.
-        pack = device.type == "cpu" and all(map(can_pack, sides.values()))
+        pack = device.type in PACKED and all(map(can_pack, sides.values()))
         if products != dtype and not pack:
             raise UsageError(f"{name}: `dtype` {MIXED} is for BERT and ModernBERT models; use float32 or bfloat16")
         packed = {n: PackedRetriever(s, products) for n, s in {id(s): s for s in sides.values()}.items() if pack}
@@ -96,7 +95,7 @@ class TextEncoder(TermEncoder):
         computed = options.get("head") is None and "ot" in parts
         need_ot = computed and (not folder.is_dir() or read_config(folder).needs_lm_head)
         module, tokenizer, config = load_model(
-            folder, need_ot, activation, options.get("normalize"), published=True, plain=device.type == "cpu"
+            folder, need_ot, activation, options.get("normalize"), published=True, plain=device.type in PACKED
         )
         config = with_head(config, options)
         check_dense(folder, config, "cls" in parts)
@@ -120,15 +119,12 @@ class TextEncoder(TermEncoder):
         vectors = [torch.empty(0)] * len(pieces)
         with torch.inference_mode():
             for rows in batches_by_tokens([len(p) for p in pieces], self._batch_tokens):
-                some = [pieces[row] for row in rows]
-                lengths = [len(p) for p in some]
-                if self._packed is not None:
-                    flat = torch.tensor([i for p in some for i in p])
-                    states = self._packed[side].hidden(flat, lengths).split(lengths)
-                else:
-                    states = tuple(self.model.side(side).hidden(*self._pad(some)))
-                for row, length, one in zip(rows, lengths, states, strict=True):
-                    vectors[row] = torch.nn.functional.normalize(layer(one[1:length]).float(), dim=-1).cpu()
+                some, one = [pieces[row] for row in rows], self._packed and self._packed[side]
+                for row, states in zip(
+                    rows, one.hidden(some) if one else self.model.side(side).hidden(*self._pad(some)), strict=True
+                ):
+                    own = layer(states[1 : len(pieces[row])])
+                    vectors[row] = torch.nn.functional.normalize(own.float(), dim=-1).cpu()
         return vectors
 
     @property
@@ -139,7 +135,8 @@ class TextEncoder(TermEncoder):
             one = self._packed["document"]
             chosen |= {"kernel": f"packed: {one.kernel}"}
             chosen |= {"head": one.head_kernel} if self._pools else {}
-            chosen |= {"threads": f"{torch.get_num_threads()} (torch's), each with batches of its own"}
+            if self._device.type == "cpu":
+                chosen |= {"threads": f"{torch.get_num_threads()} (torch's), each with batches of its own"}
         else:
             chosen |= {"kernel": "padded batches through transformers' own model"}
         return chosen | {"batch": f"{self._batch_tokens:,} word pieces: {self._batch_reason}"}
@@ -161,10 +158,9 @@ class TextEncoder(TermEncoder):
         matrices: list[sp.csr_matrix] = [sp.csr_matrix((1, self._lexicon.width), dtype=np.float32)] * len(rows)
         for batch, (dense, _, head) in self._batches(pieces, side, WHOLE):
             if cls is not None and dense is not None:
-                cls[batch] = dense.float().cpu().numpy()
+                cls[batch] = dense.float().numpy()
             assert head is not None
-            heads = head.float().cpu().numpy()
-            for row, one in zip(batch, heads, strict=True):
+            for row, one in zip(batch, head.float().numpy(), strict=True):
                 matrices[row] = self._lexicon.matrix([rows[row]], keep, [one])
         empty = sp.csr_matrix((0, self._lexicon.width), dtype=np.float32)
         return Representation(cls, sp.vstack([empty, *matrices], format="csr"))
@@ -174,24 +170,24 @@ class TextEncoder(TermEncoder):
         n = len(pieces)
         keep = min(keep, self._width)
         cls = np.zeros((n, self.dim), np.float32) if self.dim else None
-        counts = np.zeros(n, np.int64)
         kept_ids: list[np.ndarray] = [_NO_IDS] * n
         kept_weights: list[np.ndarray] = [_NO_WEIGHTS] * n
         for rows, (dense, top_ids, top_weights) in self._batches(pieces, side, keep):
             if cls is not None and dense is not None:
-                cls[rows] = dense.float().cpu().numpy()
+                cls[rows] = dense.float().numpy()
             if top_ids is None or top_weights is None:
                 continue
-            for r, i, w in zip(rows, top_ids.cpu().numpy(), top_weights.cpu().numpy(), strict=True):
+            for r, i, w in zip(rows, top_ids.numpy(), top_weights.numpy(), strict=True):
                 found = int((i >= 0).sum())
-                by_id = np.argsort(i[:found])
-                counts[r], kept_ids[r], kept_weights[r] = found, i[:found][by_id], w[:found][by_id]
+                kept_ids[r], kept_weights[r] = i[:found].astype(np.int32), w[:found].copy()  # not their batch
         if not self._pools:
             return Representation(cls, None)
-        indptr = np.concatenate([[0], np.cumsum(counts)])
+        indptr = np.cumsum([0, *map(len, kept_ids)])
         data = np.concatenate([_NO_WEIGHTS, *kept_weights])
-        indices = np.concatenate([_NO_IDS, *kept_ids]).astype(np.int32)
-        return Representation(cls, sp.csr_matrix((data, indices, indptr), shape=(n, self._width)))
+        indices = np.concatenate([_NO_IDS, *kept_ids])
+        ot = sp.csr_matrix((data, indices, indptr), shape=(n, self._width))
+        ot.sort_indices()
+        return Representation(cls, ot)
 
     def _batches(self, pieces: list[list[int]], side: str, keep: int) -> Iterator[tuple[Rows, Batch]]:
         """Batches of texts, by row number, with the results of their forward passes."""
@@ -200,22 +196,25 @@ class TextEncoder(TermEncoder):
         batches = list(batches_by_tokens([len(p) for p in pieces], self._batch_tokens))
         threads, work = torch.get_num_threads(), partial(self._results, pieces, side, keep)
         # The bits of an index must not depend on the threads; one batch of queries is answered sooner by all of them.
-        own = self._packed is not None and threads > 1 and len(batches) > (side == "query")
+        cpu = self._device.type == "cpu"
+        own = cpu and self._packed is not None and threads > 1 and len(batches) > (side == "query")
         results = side_by_side(work, batches, min(threads, len(batches))) if own else map(work, batches)
+        if not cpu:  # a batch's results are read when the next one is on the device
+            results = (first for first, _ in pairwise(chain(results, [[]])))
         done, total = 0, max(1, sum(map(len, pieces)))
         for batch, found in zip(batches, results, strict=True):
-            yield from found
+            yield from ((rows, fetched()) for rows, fetched in found)
             done += sum(len(pieces[row]) for row in batch)
             self.on_share(done / total)
 
-    def _results(self, pieces: list[list[int]], side: str, keep: int, batch: Rows) -> list[tuple[Rows, Batch]]:
-        """The result of a batch, or of smaller ones where it does not fit into memory."""
-        queue, results = deque([batch]), list[tuple[Rows, Batch]]()
+    def _results(self, pieces: list[list[int]], side: str, keep: int, batch: Rows) -> list[tuple[Rows, Fetch]]:
+        """The result of a batch, or of smaller ones where it does not fit into memory; see :func:`fetch`."""
+        queue, results = deque([batch]), list[tuple[Rows, Fetch]]()
         while queue:
             rows = queue.popleft()
             try:
                 with torch.inference_mode():
-                    found = self._forward([pieces[r] for r in rows], side, keep)
+                    found = fetch(self._forward([pieces[r] for r in rows], side, keep))
             except (RuntimeError, MemoryError) as e:
                 if not out_of_memory(e):
                     raise
@@ -231,44 +230,52 @@ class TextEncoder(TermEncoder):
                 f"the {self.settings.device} has too little memory for a single text of {len(pieces[rows[0]])} word "
                 "pieces; use a smaller `document_length` or `dtype` bfloat16"
             ) from None
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
         self._batch_tokens = max(1, len(rows) // 2 * len(pieces[rows[0]]))
         self._batch_reason = "halved until it fitted into memory"
         return rows[len(rows) // 2 :], rows[: len(rows) // 2]
 
     def _forward(self, pieces: list[list[int]], side: str, keep: int) -> Batch:
-        cls, ot = self.dim is not None, self._pools
-        if self.settings.fold_terms and ot and keep != WHOLE:
-            dense, _, whole = self._forward(pieces, side, WHOLE)
-            assert whole is not None
-            same = torch.from_numpy(self._folded).to(whole.device).expand_as(whole)
-            how = "amax" if self.settings.fold_terms == "max" else "sum"
-            folded = torch.zeros_like(whole).scatter_reduce_(1, same, whole, how)
-            return dense, *pooling.strongest(folded.float(), keep)
-        if keep == WHOLE:
-            packed = self._packed[side](pieces, cls) if self._packed is not None else None
-            dense, weights = packed or self.model.side(side)(*self._pad(pieces), cls=cls)
-            return dense, None, weights
+        cls, keep = self.dim is not None, keep if self._pools else 0
+        folds = self.settings.fold_terms if keep > 0 else ""
         if self._packed is not None:
-            dense, top = self._packed[side].top(pieces, cls, keep if ot else 0)
+            dense, ids, weights = self._packed[side](pieces, cls, WHOLE if folds else keep)
         else:
-            dense, top = self.model.side(side).top(*self._pad(pieces), cls, keep if ot else 0)
-        return (dense, *(top or (None, None)))
+            dense, weights = self.model.side(side)(*self._pad(pieces), cls, keep != 0)
+            ids = None
+        if folds and weights is not None:
+            same = torch.from_numpy(self._folded).to(weights.device).expand_as(weights)
+            how = "amax" if folds == "max" else "sum"
+            weights = torch.zeros_like(weights).scatter_reduce_(1, same, weights, how)
+        if keep > 0 and ids is None and weights is not None:
+            ids, weights = pooling.strongest(weights, keep)
+        return dense, ids, weights
 
     def _pad(self, pieces: list[list[int]]) -> tuple[Tensor, Tensor]:
-        longest = max(map(len, pieces))
-        ids = torch.full((len(pieces), longest), self.tokenizer.pad_token_id or 0)
-        mask = torch.zeros(len(pieces), longest, dtype=torch.long)
-        for row, p in enumerate(pieces):
-            ids[row, : len(p)] = torch.tensor(p)
-            mask[row, : len(p)] = 1
-        return ids.to(self._device), mask.to(self._device)
+        ids = [torch.tensor(p) for p in pieces]
+        mask = pad_sequence([torch.ones_like(p) for p in ids], batch_first=True)
+        padded = pad_sequence(ids, batch_first=True, padding_value=self.tokenizer.pad_token_id or 0)
+        return padded.to(self._device), mask.to(self._device)
 
 
-WHOLE = -1
-"""In place of a number of weights: the whole OT part, as (b, V) weights without ids."""
-_NO_IDS = np.zeros(0, np.int64)
+def fetch(found: Batch) -> Fetch:
+    """Start to copy results to the CPU; the function returned waits for the copy and returns it."""
+    dense, ids, weights = (None if part is None else part.to("cpu", non_blocking=True) for part in found)
+    done = torch.cuda.Event() if any(part is not None and part.is_cuda for part in found) else None
+    if done is not None:
+        done.record()
+
+    def fetched() -> Batch:
+        if done is not None:
+            done.synchronize()
+        return dense, ids, weights
+
+    return fetched
+
+
+PACKED = ("cpu", "cuda")
+"""Devices on which models that can be packed are."""
+_NO_IDS = np.zeros(0, np.int32)
 _NO_WEIGHTS = np.zeros(0, np.float32)
 
 

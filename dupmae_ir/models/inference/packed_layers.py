@@ -1,23 +1,33 @@
 """The layers of BERT, RoBERTa and ModernBERT on packed texts: a stack computes the last states of their tokens.
 
-Attention is computed for runs of texts of equal length, so batches should be sorted by length, as the encoder sorts
-them. Query, key and value are one product; weights are packed once (:mod:`dupmae_ir.models.inference.cpu_linear`).
+The layers are the same on every device; attention is not. :class:`GroupedAttention` computes it for runs of texts of
+equal length, so batches should be sorted by length, as the encoder sorts them; :class:`VarlenAttention` is one kernel
+for all texts. Query, key and value are one product; weights are packed once on a CPU
+(:mod:`dupmae_ir.models.inference.cpu_linear`). Nothing here waits for the device: all that depends on the lengths of
+the texts is computed on the host, before the first product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dupmae_ir.device import to_device
 from dupmae_ir.models import pooling
 from dupmae_ir.models.heads.masked_lm import encoder_of
 from dupmae_ir.models.inference.cpu_linear import Linear, LinearFactory, pad_rows
 from dupmae_ir.models.retriever import Retriever
+
+with suppress(ImportError):  # not in torch before 2.10
+    from torch.nn.attention.varlen import varlen_attn
 
 if TYPE_CHECKING:
     from transformers.models.bert.modeling_bert import BertLayer
@@ -31,9 +41,6 @@ LONG = 512
 _ROBERTA = ("Roberta", "XLMRoberta", "Camembert")
 _MODERNBERT = ("ModernBertModel", "ModernBertForMaskedLM")
 _BERT = {"PlainBert", *(f"{family}{kind}" for family in ("Bert", *_ROBERTA) for kind in ("Model", "ForMaskedLM"))}
-
-Group = tuple[int, int, int]
-"""Texts of one length: first token, number of texts, tokens of each."""
 
 
 def can_pack(model: Retriever) -> bool:
@@ -50,8 +57,41 @@ def can_pack(model: Retriever) -> bool:
 
 def pick_stack(model: Retriever, factory: LinearFactory, products: torch.dtype) -> BertStack | ModernBertStack:
     """The stack of a model that :func:`can_pack` accepts; ``products``: the dtype of its products and attention."""
+
+    def rounded(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
+        return factory(weight.to(products), None if bias is None else bias.to(products), gelu)
+
     stack = ModernBertStack if type(model.lm).__name__ in _MODERNBERT else BertStack
-    return stack(model, _rounded(factory, products), products)
+    return stack(model, rounded, products)
+
+
+class Texts(NamedTuple):
+    """A batch of texts, end to end."""
+
+    host_ids: np.ndarray  #: (T,) int64
+    lengths: list[int]  #: tokens of each text
+    ids: Tensor  #: (T or more, ) int64, on the device
+    positions: Tensor  #: the position of each in its text, on the device
+    starts: Tensor  #: (B,) the first token of each, on the device
+    attention: Attention
+
+    @classmethod
+    def pack(
+        cls, texts: Sequence[Sequence[int]], padding: int | None, kind: type[Attention], device: torch.device
+    ) -> Texts:
+        """Concatenate texts of at least one id each.
+
+        RoBERTa counts positions from its ``padding`` id, and leaves padding tokens out, also such as a text spells out.
+        """
+        lengths = [len(text) for text in texts]
+        ids = np.fromiter(chain.from_iterable(texts), np.int64, sum(lengths))
+        starts = np.cumsum([0, *lengths[:-1]])
+        real = ids != padding
+        number = real.cumsum()
+        positions = number - np.repeat(number[starts] - real[starts], lengths)
+        positions = positions - 1 if padding is None else positions * real + padding
+        on_device = [to_device(torch.from_numpy(x), device) for x in (ids, positions, starts)]
+        return cls(ids, lengths, pad_rows(on_device[0]), pad_rows(on_device[1]), on_device[2], kind(lengths, device))
 
 
 class BertStack:
@@ -59,124 +99,100 @@ class BertStack:
 
     def __init__(self, model: Retriever, factory: LinearFactory, products: torch.dtype) -> None:
         bert: Any = encoder_of(model.lm)
-        self._embeddings, self._factory, self._products = bert.embeddings, factory, products
-        # RoBERTa counts positions from the padding id, and leaves padding tokens out, also such as a text spells out.
-        self._padding = model.lm.config.pad_token_id if type(model.lm).__name__.startswith(_ROBERTA) else None
-        self._heads = model.lm.config.num_attention_heads
-        self._layers = [_BertLayer(layer, factory, products) for layer in bert.encoder.layer]
-        self._last = bert.encoder.layer[-1]
+        self._embeddings = bert.embeddings
+        self.padding = model.lm.config.pad_token_id if type(model.lm).__name__.startswith(_ROBERTA) else None
+        heads = model.lm.config.num_attention_heads
+        self._layers = [_BertLayer(layer, heads, factory, products) for layer in bert.encoder.layer]
 
-    def states(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        """(T,) ids of texts of these lengths -> (T or more, d) last hidden states."""
-        return self._before(ids, lengths, len(self._layers))[0]
+    def states(self, texts: Texts) -> Tensor:
+        """(T or more, d) last hidden states."""
+        return self._before(texts, len(self._layers))
 
-    def first(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        """(T,) ids of texts of these lengths -> (B, d) last hidden states of the first token of each.
+    def first(self, texts: Texts) -> Tensor:
+        """(B, d) last hidden states of the first token of each text.
 
         The last layer computes keys and values of all tokens, and everything else for the first tokens alone.
         """
-        hidden, groups = self._before(ids, lengths, len(self._layers) - 1)
-        return self._last_first(hidden, starts(lengths), groups, self._heads)
+        return self._layers[-1].first(self._before(texts, len(self._layers) - 1), texts.starts, texts.attention)
+
+    def _before(self, texts: Texts, layers: int) -> Tensor:
+        """Hidden states (T or more, d) after the first ``layers`` layers."""
+        e = self._embeddings
+        words = e.word_embeddings(texts.ids) + e.token_type_embeddings.weight[0]
+        hidden = e.LayerNorm(words + e.position_embeddings(texts.positions))
+        for layer in self._layers[:layers]:
+            hidden = layer(hidden, texts.attention)
+        return hidden
+
+
+class _BertLayer:
+    """One BERT layer with the attention projections in one product."""
+
+    def __init__(self, layer: BertLayer, heads: int, factory: LinearFactory, products: torch.dtype) -> None:
+        self._projections, self._heads, self._factory, self._products = layer.attention.self, heads, factory, products
+        output = layer.attention.output
+        self._out: Linear = factory(output.dense.weight, output.dense.bias)
+        self._up: Linear = factory(layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True)
+        self._down: Linear = factory(layer.output.dense.weight, layer.output.dense.bias)
+        self._norm, self._last_norm = output.LayerNorm, layer.output.LayerNorm
+
+    def __call__(self, x: Tensor, attention: Attention) -> Tensor:
+        """(T, d) -> (T, d)."""
+        return self._after(attention(self._heads_of(self._qkv, x)).flatten(1), x)
+
+    def first(self, x: Tensor, starts: Tensor, attention: Attention) -> Tensor:
+        """(T, d) states, (B,) first tokens -> their (B, d)."""
+        first = pad_rows(x[starts])
+        query, key_value = self._query_and_key_value
+        queries = self._heads_of(query, first).squeeze(1)
+        return self._after(attention.first(queries, self._heads_of(key_value, x)).flatten(1), first)[: len(starts)]
+
+    def _after(self, context: Tensor, x: Tensor) -> Tensor:
+        """The layer's output (T, d) from that of its attention and its input ``x``."""
+        x = self._norm(self._out(context).to(x.dtype).add_(x))
+        return self._last_norm(self._down(self._up(x.to(self._products))).to(x.dtype).add_(x))
+
+    def _heads_of(self, linear: Linear, x: Tensor) -> Tensor:
+        """(T, d) -> (T, projections, heads, d')."""
+        return linear(x.to(self._products)).view(len(x), -1, self._heads, x.shape[1] // self._heads)
 
     @cached_property
-    def _last_first(self) -> _FirstRows:
-        return _FirstRows(self._last, self._factory, self._products)
+    def _qkv(self) -> Linear:
+        return self._fused("query", "key", "value")
 
-    def _before(self, ids: Tensor, lengths: Sequence[int], layers: int) -> tuple[Tensor, list[Group]]:
-        """Hidden states (T or more, d) after the first ``layers`` layers, and the groups of attention."""
-        e = self._embeddings
-        if self._padding is None:
-            positions = torch.cat([torch.arange(n) for n in lengths])
-        else:
-            real = (ids != self._padding).long().split(list(lengths))
-            positions = torch.cat([one.cumsum(0) * one for one in real]) + self._padding
-        words = e.word_embeddings(ids) + e.token_type_embeddings.weight[0] + e.position_embeddings(positions)
-        hidden = pad_rows(e.LayerNorm(words))
-        groups = list(_attention_groups(lengths))
-        for layer in self._layers[:layers]:
-            hidden = layer(hidden, groups, self._heads)
-        return hidden, groups
+    @cached_property
+    def _query_and_key_value(self) -> tuple[Linear, Linear]:
+        return self._fused("query"), self._fused("key", "value")
 
-
-class _AfterAttention:
-    """The part of a BERT layer that follows its attention."""
-
-    def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
-        self.products, output = products, layer.attention.output
-        self.out: Linear = factory(output.dense.weight, output.dense.bias)
-        self.up: Linear = factory(layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True)
-        self.down: Linear = factory(layer.output.dense.weight, layer.output.dense.bias)
-        self.norm, self.last_norm = output.LayerNorm, layer.output.LayerNorm
-
-    def after(self, context: Tensor, x: Tensor) -> Tensor:
-        """The layer's output (T, d) from that of its attention and its input ``x``."""
-        x = self.norm(self.out(context).to(x.dtype).add_(x))
-        return self.last_norm(self.down(self.up(x.to(self.products))).to(x.dtype).add_(x))
-
-
-class _BertLayer(_AfterAttention):
-    """One BERT layer with the three attention projections in one."""
-
-    def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
-        super().__init__(layer, factory, products)
-        a = layer.attention.self
-        self.qkv = _fused((a.query, a.key, a.value), factory)
-
-    def __call__(self, x: Tensor, groups: Sequence[Group], heads: int) -> Tensor:
-        """(T, d) -> (T, d); each group is (first token, texts, tokens each)."""
-        width, rounded = x.shape[1], x.to(self.products)
-        qkv = self.qkv(rounded)
-        context = torch.zeros_like(rounded)
-        for start, n, length in groups:
-            part = slice(start, start + n * length)
-            context[part] = attention(qkv[part].view(n, length, 3, heads, width // heads)).reshape(n * length, width)
-        return self.after(context, x)
-
-
-class _FirstRows(_AfterAttention):
-    """A BERT layer whose output is needed only for the first token of each text."""
-
-    def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
-        super().__init__(layer, factory, products)
-        a = layer.attention.self
-        self.query, self.key_value = _fused((a.query,), factory), _fused((a.key, a.value), factory)
-
-    def __call__(self, x: Tensor, starts: Tensor, groups: Sequence[Group], heads: int) -> Tensor:
-        """(T, d) states, (B,) first tokens -> (B, d); groups as in :class:`_BertLayer`, texts in the same order."""
-        width = x.shape[1]
-        first = pad_rows(x[starts])
-        queries, keys_values = self.query(first.to(self.products)), self.key_value(x.to(self.products))
-        context, done = torch.zeros_like(queries), 0
-        for start, n, length in groups:
-            q = queries[done : done + n].view(n, 1, heads, width // heads)
-            k, v = keys_values[start : start + n * length].view(n, length, 2, heads, width // heads).unbind(2)
-            context[done : done + n] = _attention(q, k, v).reshape(n, width)
-            done += n
-        return self.after(context, first)[: len(starts)]
+    def _fused(self, *names: str) -> Linear:
+        """One product for several projections."""
+        layers = [getattr(self._projections, name) for name in names]
+        weight, bias = (torch.cat([getattr(one, name) for one in layers]) for name in ("weight", "bias"))
+        return self._factory(weight, bias)
 
 
 class ModernBertStack:
     """ModernBERT: rotary positions, norms before each half of a layer, and windows in most layers."""
+
+    padding = None
 
     def __init__(self, model: Retriever, factory: LinearFactory, products: torch.dtype) -> None:
         encoder: Any = encoder_of(model.lm)
         self._model, self._heads = encoder, model.lm.config.num_attention_heads
         self._layers = [_ModernBertLayer(layer, factory, products) for layer in encoder.layers]
 
-    def states(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+    def states(self, texts: Texts) -> Tensor:
         """As :meth:`BertStack.states`."""
-        hidden = pad_rows(self._model.embeddings(ids))
-        positions = F.pad(torch.cat([torch.arange(n) for n in lengths]), (0, len(hidden) - len(ids)))
+        hidden = self._model.embeddings(texts.ids)
         kinds = {layer.kind for layer in self._layers}
-        turns = {kind: self._model.rotary_emb(hidden, positions.unsqueeze(0), kind) for kind in kinds}
-        groups = list(_attention_groups(lengths))
+        turns = {kind: self._model.rotary_emb(hidden, texts.positions.unsqueeze(0), kind) for kind in kinds}
         for layer in self._layers:
-            hidden = layer(hidden, groups, self._heads, turns[layer.kind])
+            hidden = layer(hidden, texts.attention, self._heads, turns[layer.kind])
         return self._model.final_norm(hidden)
 
-    def first(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+    def first(self, texts: Texts) -> Tensor:
         """As :meth:`BertStack.first`."""
-        return self.states(ids, lengths)[starts(lengths)]
+        return self.states(texts)[texts.starts]
 
 
 class _ModernBertLayer:
@@ -192,34 +208,80 @@ class _ModernBertLayer:
         self._up, self._gate = factory(up, biases[0], gelu=True), factory(gate, biases[1])
         self._down = factory(layer.mlp.Wo.weight, layer.mlp.Wo.bias)
 
-    def __call__(self, x: Tensor, groups: Sequence[Group], heads: int, turns: tuple[Tensor, Tensor]) -> Tensor:
+    def __call__(self, x: Tensor, attention: Attention, heads: int, turns: tuple[Tensor, Tensor]) -> Tensor:
         """(T, d) -> (T, d); ``turns``: cosines and sines (1, T, d / heads) of the rotary positions."""
         qkv = self._qkv(self._norm(x).to(self._products)).view(len(x), 3, heads, -1)
         turned = qkv[:, :2].to(x.dtype)
         low, high = turned.chunk(2, -1)
         cosines, sines = (one[0, :, None, None] for one in turns)
         qkv[:, :2] = turned * cosines + torch.cat([-high, low], -1) * sines
-        context = torch.zeros_like(qkv[:, 0])
-        for start, n, length in groups:
-            part = slice(start, start + n * length)
-            context[part] = attention(qkv[part].unflatten(0, (n, length)), self._window).flatten(0, 1)
-        x = self._out(context.flatten(1)).to(x.dtype).add_(x)
+        x = self._out(attention(qkv, self._window).flatten(1)).to(x.dtype).add_(x)
         inner = self._inner_norm(x).to(self._products)
         return self._down(self._up(inner).mul_(self._gate(inner))).to(x.dtype).add_(x)
 
 
-def _fused(layers: Sequence[torch.nn.Linear], factory: LinearFactory) -> Linear:
-    """One product for several layers of the same input."""
-    return factory(torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers]))
+class GroupedAttention:
+    """Attention within one run of texts of equal length after the other, on any device and in any precision."""
+
+    def __init__(self, lengths: Sequence[int], _: torch.device) -> None:
+        self._groups = []  # of at most ATTENTION_TOKENS tokens, or one text: (first token, texts, tokens of each)
+        for start, texts, length in pooling.runs(lengths):
+            size = max(1, ATTENTION_TOKENS // length)
+            self._groups += [(start + i * length, min(size, texts - i), length) for i in range(0, texts, size)]
+
+    def __call__(self, qkv: Tensor, window: int | None = None) -> Tensor:
+        """(T, 3, heads, d') -> (T, heads, d'). ``window``: a token sees those at most this far away; None for all."""
+        context = torch.zeros_like(qkv[:, 0])
+        for start, n, length in self._groups:
+            part = slice(start, start + n * length)
+            context[part] = attention(qkv[part].unflatten(0, (n, length)), window).flatten(0, 1)
+        return context
+
+    def first(self, q: Tensor, kv: Tensor) -> Tensor:
+        """Queries (B, heads, d') of the first tokens, keys and values (T, 2, heads, d') of all -> (B, heads, d')."""
+        context, done = torch.zeros_like(q), 0
+        for start, n, length in self._groups:
+            k, v = kv[start : start + n * length].unflatten(0, (n, length)).unbind(2)
+            context[done : done + n] = _attention(q[done : done + n].unsqueeze(1), k, v).squeeze(1)
+            done += n
+        return context
 
 
-def _rounded(factory: LinearFactory, dtype: torch.dtype) -> LinearFactory:
-    """``factory`` for weights rounded to ``dtype``."""
+class VarlenAttention:
+    """:class:`GroupedAttention` in one call of torch's kernel for texts of any lengths; CUDA in half precision only."""
 
-    def linear(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
-        return factory(weight.to(dtype), None if bias is None else bias.to(dtype), gelu)
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        ends = torch.tensor([[0, *accumulate(lengths)], range(len(lengths) + 1)], dtype=torch.int32)
+        self._bounds, self._each = to_device(ends, device)
+        self._longest = max(lengths)
 
-    return linear
+    def __call__(self, qkv: Tensor, window: int | None = None) -> Tensor:
+        near = (-1, -1) if window is None else (window, window)
+        return self._attend(qkv[:, 0], qkv[:, 1:], self._bounds, self._longest, near)
+
+    def first(self, q: Tensor, kv: Tensor) -> Tensor:
+        return self._attend(q, kv, self._each, 1, (-1, -1))
+
+    def _attend(self, q: Tensor, kv: Tensor, bounds: Tensor, longest: int, near: tuple[int, int]) -> Tensor:
+        k, v = kv.unbind(1)
+        context = varlen_attn(q, k, v, bounds, self._bounds, longest, self._longest, window_size=near)
+        assert isinstance(context, Tensor)
+        return context
+
+
+Attention: TypeAlias = GroupedAttention | VarlenAttention
+
+
+def pick_attention(model: Retriever, products: torch.dtype, device: torch.device) -> tuple[type[Attention], str]:
+    """The attention of a model's layers on ``device``, and its name.
+
+    That of variable length needs CUDA, an Ampere GPU, half precision and torch 2.10.
+    """
+    width = model.lm.config.hidden_size // model.lm.config.num_attention_heads
+    able = device.type == "cuda" and "varlen_attn" in globals() and products.itemsize == 2 and width % 8 == 0
+    if able and torch.cuda.get_device_capability(device) >= (8, 0):
+        return VarlenAttention, "attention of variable length"
+    return GroupedAttention, "attention by runs of equal length"
 
 
 def attention(qkv: Tensor, window: int | None = None) -> Tensor:
@@ -256,16 +318,3 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> T
     if mask is not None:
         scores.masked_fill_(~mask, -torch.inf)
     return torch.bmm(torch.softmax(scores, -1).to(v.dtype), v).view(n, heads, queries, width).transpose(1, 2)
-
-
-def starts(lengths: Sequence[int]) -> Tensor:
-    """(B,) the first token of each text."""
-    return torch.tensor([0, *lengths[:-1]]).cumsum(0)
-
-
-def _attention_groups(lengths: Sequence[int]) -> Iterator[Group]:
-    """:func:`~dupmae_ir.models.pooling.runs` of at most :data:`ATTENTION_TOKENS` tokens, or one text."""
-    for start, n, length in pooling.runs(lengths):
-        size = max(1, ATTENTION_TOKENS // max(1, length))
-        for first in range(0, n, size):
-            yield start + first * length, min(size, n - first), length

@@ -51,18 +51,11 @@ class Anchor:
 
     def distance(self, texts: Masked) -> Tensor:
         """Mean over the texts of 1 - cos([CLS] of the masked text, vector of the whole text), in float32 at least."""
-        cls = texts.hidden[:, 0]
-        target = self.targets(texts)
+        cls, ids = texts.hidden[:, 0], torch.where(texts.labels == IGNORED, texts.ids, texts.labels)
+        with torch.no_grad():
+            target, _ = self.model.to(ids.device)(ids, texts.mask, ot=False)
         exact = torch.float64 if cls.dtype == torch.float64 else torch.float32
         return (1 - F.cosine_similarity(cls.to(exact), target.to(exact), dim=1)).mean()
-
-    @torch.no_grad()
-    def targets(self, texts: Masked) -> Tensor:
-        """(B, d) dense vectors of the unmasked texts."""
-        ids = torch.where(texts.labels == IGNORED, texts.ids, texts.labels)
-        model = self.model.to(ids.device)
-        vectors, _ = model(ids, texts.mask, ot=False)
-        return vectors
 
 
 Terms = dict[str, Tensor]

@@ -186,8 +186,8 @@ def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
     packed = encoder._packed["document"]
     pieces = sorted(encoder._tokenise(TEXTS, "", 32), key=len, reverse=True)
     with torch.inference_mode():
-        whole = strongest(packed(pieces)[1].float(), 5)
-        _, top = packed.top(pieces, True, 5)
+        whole = strongest(packed(pieces)[2], 5)
+        _, *top = packed(pieces, keep=5)
     assert torch.equal(top[0][:, : whole[0].shape[1]], whole[0])
     torch.testing.assert_close(top[1], whole[1], atol=1e-5, rtol=0)
 
@@ -198,9 +198,9 @@ def test_cls_alone_is_cls_of_all_tokens(tiny_folder, dtype):
     side = TextEncoder.load(tiny_folder, dtype=dtype)._packed["document"]
     pieces = sorted(TextEncoder.load(tiny_folder)._tokenise([*TEXTS, *TEXTS], "", 32), key=len, reverse=True)
     with torch.inference_mode():
-        alone, nothing = side(pieces, ot=False)
-        whole, _ = side(pieces)
-    assert nothing is None
+        alone, *nothing = side(pieces, keep=0)
+        whole, *_ = side(pieces)
+    assert nothing == [None, None]
     torch.testing.assert_close(alone, whole, atol=1e-5 if dtype == "float32" else 0.1, rtol=0)
 
 
@@ -208,17 +208,17 @@ def test_screened_and_unscreened_heads_agree(tiny_folder, monkeypatch):
     """Both ways, whichever this processor would use."""
     found = []
     for screens in (True, False):
-        monkeypatch.setattr(packed, "pick_screen", lambda _, s=screens: (s, "forced"))
+        monkeypatch.setattr(packed, "pick_screen", lambda *_, s=screens: (s, "forced"))
         one = TextEncoder.load(tiny_folder, top_k=6)
         found.append(one.encode_documents(TEXTS).ot)
         side = one._packed["document"]
-        assert (side.screened > 0) is screens
+        assert (side.unscreened == 0) is screens
     assert found[0].indices.tolist() == found[1].indices.tolist()
     np.testing.assert_allclose(found[0].data, found[1].data, atol=1e-5)
 
 
 def test_too_many_candidates_are_computed_in_full(tiny_folder, monkeypatch):
-    monkeypatch.setattr(packed, "pick_screen", lambda _: (True, "forced"))
+    monkeypatch.setattr(packed, "pick_screen", lambda *_: (True, "forced"))
     monkeypatch.setattr(packed, "MOST_CANDIDATES", 0)
     one, plain = TextEncoder.load(tiny_folder), TextEncoder.load(tiny_folder)
     plain._packed = None
