@@ -73,8 +73,7 @@ class _OTMax(torch.autograd.Function):
         chunk = min(chunk, max(256, LOGITS // max(1, batch * length)))
         logits = tokens.new_full((batch * length, chunk), -torch.inf)  # other rows stay so
         pooled = hidden.new_empty(batch, vocabulary)
-        train = any(ctx.needs_input_grad)
-        winners = torch.empty(batch, vocabulary, dtype=torch.int64, device=hidden.device) if train else None
+        winners = pooled.new_empty(pooled.shape, dtype=torch.int64) if any(ctx.needs_input_grad) else None
         for start in range(0, vocabulary, chunk):
             part = slice(start, min(start + chunk, vocabulary))
             logits[rows, : part.stop - start] = torch.mm(tokens, table[part].t())
@@ -194,9 +193,8 @@ def ot_max_packed(
         (B, V); -inf for a text without pooled tokens.
     """
     if isinstance(weight, Tensor):
-        most = PACKED_LOGITS if hidden.is_cpu else DEVICE_LOGITS
-        rows_per_step = max(512, min(most // max(1, len(hidden)) // 64 * 64, 8192))
-        blocks = row_blocks(weight, torch_linear, chunk or rows_per_step)
+        rows_per_step = (PACKED_LOGITS if hidden.is_cpu else DEVICE_LOGITS) // max(1, len(hidden)) // 64 * 64
+        blocks = row_blocks(weight, torch_linear, chunk or max(512, min(rows_per_step, 8192)))
     else:
         blocks = weight
     pooled = hidden.new_full((len(counts), blocks[-1][0].stop), -torch.inf)

@@ -168,7 +168,6 @@ class TextEncoder(TermEncoder):
     def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:
         """The parts that a forward pass computes."""
         n = len(pieces)
-        keep = min(keep, self._width)
         cls = np.zeros((n, self.dim), np.float32) if self.dim else None
         kept_ids: list[np.ndarray] = [_NO_IDS] * n
         kept_weights: list[np.ndarray] = [_NO_WEIGHTS] * n
@@ -241,8 +240,7 @@ class TextEncoder(TermEncoder):
         if self._packed is not None:
             dense, ids, weights = self._packed[side](pieces, cls, WHOLE if folds else keep)
         else:
-            dense, weights = self.model.side(side)(*self._pad(pieces), cls, keep != 0)
-            ids = None
+            (dense, weights), ids = self.model.side(side)(*self._pad(pieces), cls, keep != 0), None
         if folds and weights is not None:
             same = torch.from_numpy(self._folded).to(weights.device).expand_as(weights)
             how = "amax" if folds == "max" else "sum"

@@ -121,14 +121,9 @@ class PackedRetriever:
         if not keep:
             return None, None
         tokens, counts = self._pooled(texts)
-        if model.token_weight is not None:
+        if model.token_weight is not None and keep != WHOLE:
             weights, ids = model.activated(model.token_weight(hidden[tokens]).squeeze(-1)), texts.ids[tokens]
-            weights = weights.where(model.term_mask[ids], 0.0)
-            if keep != WHOLE:
-                return pooling.strongest_tokens(weights, ids, counts, keep)
-            ids, weights = pooling.strongest_tokens(weights, ids, counts, len(model.term_mask))
-            whole = weights.new_zeros(len(counts), len(model.term_mask))
-            return None, whole.scatter_add_(1, ids.clamp_min(0), weights)
+            return pooling.strongest_tokens(weights.where(model.term_mask[ids], 0.0), ids, counts, keep)
         states = model.head.transform(pad_rows(hidden[tokens]))[: sum(counts)]
         if self._screens and 0 < keep < len(model.term_mask) and (top := self._screened_top(states, counts, keep)):
             return top
