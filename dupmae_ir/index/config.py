@@ -30,18 +30,6 @@ class PostingsResult(IndexResult):
     status: str
 
 
-class RotatedRecord(TypedDict):
-    """``cls/rotated.json``, the record of the codes of a segment; see :mod:`dupmae_ir.index.format.rotated`."""
-
-    format: int
-    documents: int
-    dim: int
-    digest: str  #: of the segment whose vectors they were made from
-    longest: float
-    deviation: float
-    bytes: int
-
-
 class DenseResult(IndexResult):
     """The codes of all segments."""
 

@@ -12,15 +12,15 @@ import numpy as np
 from dupmae_ir.device import pick_impact_search
 from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.index.config import FLAT, ROTATED
-from dupmae_ir.index.format.rotated import PART
+from dupmae_ir.index.format.rotated import PART, open_rotated
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.search.candidates.bm25 import Bm25Index
-from dupmae_ir.search.candidates.dense import DenseIndex, open_flat
+from dupmae_ir.search.candidates.dense import DenseIndex, FlatOnDemand, open_flat
 from dupmae_ir.search.candidates.impact import ImpactIndex, Postings
-from dupmae_ir.search.candidates.rotated_dense import open_rotated_dense
+from dupmae_ir.search.candidates.rotated_dense import RotatedIndex
 from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact, Splits
 from dupmae_ir.search.candidates.served import ServedSegment
 from dupmae_ir.search.candidates.server import ServerIndex
@@ -176,7 +176,7 @@ def _dense(segment: Segment, kind: str) -> DenseIndex:
     """The dense part of a segment; ``auto`` is its codes if it has them. One without documents has none."""
     if kind == FLAT or not segment.documents or (kind != ROTATED and not segment.has_part(PART)):
         return open_flat(segment)
-    return open_rotated_dense(segment)
+    return RotatedIndex(FlatOnDemand(segment), segment.vectors, open_rotated(segment))
 
 
 def _impact(segment: Segment, how: str) -> ImpactIndex:

@@ -76,7 +76,6 @@ USES = {
     "forward/impacts.npy": lambda index: index.forward,
     "postings/rows.npy": lambda index: index.postings,
     "cls/rotated.bin": lambda index: open_rotated(index),
-    "cls/rotated.json": lambda index: open_rotated(index),
 }
 
 

@@ -19,10 +19,10 @@ from dupmae_ir.index.format.rotated import PART, Rotated, build_rotated, open_ro
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.format.verification import problems
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.compiling import BLOCK, GROUP
+from dupmae_ir.index.postings.compiling import BLOCK, CHUNK
 
 DIM = 150
-"""More than the components that are stored by block."""
+"""More than the components of a chunk."""
 
 
 def make(folder: Path, vectors: np.ndarray) -> Segment:
@@ -35,7 +35,7 @@ def make(folder: Path, vectors: np.ndarray) -> Segment:
 def awkward(seed: int) -> np.ndarray:
     """Vectors with zero rows, copies, constant dimensions, outliers, scales apart, sometimes a single row."""
     rng = np.random.default_rng(seed)
-    rows, dim = int(rng.choice([1, 2, 50, 700])), int(rng.choice([1, 12, GROUP, 100, DIM]))
+    rows, dim = int(rng.choice([1, 2, 50, 700])), int(rng.choice([1, 12, CHUNK, 100, DIM]))
     vectors = rng.standard_normal((rows, dim)) * 10.0 ** rng.integers(-3, 4, dim)
     vectors[rng.random(rows) < 0.2] = 0
     vectors[rng.random(rows) < 0.2] = vectors[0]
@@ -45,9 +45,12 @@ def awkward(seed: int) -> np.ndarray:
 
 
 def unpacked(codes: Rotated, rows: int, dim: int) -> np.ndarray:
-    """(rows, dim): the code of every component, whatever it is stored by."""
-    head = codes.codes.head.transpose(1, 3, 0, 2).reshape(-1, GROUP * len(codes.codes.head))[:rows]
-    return np.hstack([head[:, :dim], codes.codes.tail])
+    """(rows, dim): the byte of every component, less 127.5, wherever its halves are stored."""
+    stored = codes.codes
+    head = stored.head.transpose(0, 2, 1, 3).reshape(-1, CHUNK // 2)[:rows]
+    high, low = (part.reshape(rows, -1, CHUNK // 2) for part in (np.hstack([head, stored.high]), stored.low))
+    halves = [np.stack([half & 15, half >> 4], axis=2).reshape(rows, -1)[:, :dim] for half in (high, low)]
+    return 16.0 * halves[0] + halves[1] - 127.5
 
 
 @pytest.fixture
@@ -59,25 +62,27 @@ def segment(tmp_path: Path) -> Segment:
 def test_codes_and_lengths_bound_the_rotated_vectors(tmp_path: Path, seed: int) -> None:
     vectors = awkward(seed)
     segment = make(tmp_path / "I", vectors)
-    record = build_rotated(segment)
+    counts = build_rotated(segment)
     opened = open_rotated(segment)
     rows, dim = vectors.shape
     assert np.abs(opened.rotation @ opened.rotation.T - np.eye(dim)).max() < 1e-6
     assert opened.deviation < 1e-6
     y = vectors.astype(np.float64) @ opened.rotation.T - opened.mean
-    codes = unpacked(opened, rows, dim)
-    lost = np.linalg.norm(y - opened.step * codes, axis=1)
+    fine = unpacked(opened, rows, dim)
+    coarse = 16 * np.floor(fine / 16) + 8
     noise = 1e-12 * opened.longest  # another order of float64 sums
-    assert (lost <= opened.codes.errors + noise).all()
-    assert np.allclose(lost, opened.codes.errors, rtol=2e-7, atol=noise)  # rounded up, and no more
-    for group, rests in enumerate(opened.codes.rests):
-        rest = np.linalg.norm(y[:, GROUP * (group + 1) :], axis=1)
-        assert (rest <= rests[:rows] + noise).all()
-        assert np.allclose(rest, rests[:rows], rtol=2e-7, atol=noise)
-    for block, most in enumerate(opened.codes.most_errors):
-        assert most == opened.codes.errors[BLOCK * block : BLOCK * (block + 1)].max()
+
+    def is_length(stored: np.ndarray, what: np.ndarray) -> None:
+        length = np.linalg.norm(what, axis=1)
+        assert (length <= stored[:rows] + noise).all()
+        assert np.allclose(length, stored[:rows], rtol=2e-7, atol=noise)  # rounded up, and no more
+
+    for errors, codes in zip(opened.codes.errors, (coarse[:, :CHUNK], coarse, fine), strict=True):
+        width = codes.shape[1]
+        is_length(errors, y[:, :width] - opened.step[:width] * codes)
+    is_length(opened.codes.rests, y[:, CHUNK:])
     assert opened.longest >= np.linalg.norm(vectors.astype(np.float64), axis=1).max()
-    assert record == json.loads((segment.path / f"{PART}.json").read_text())
+    assert counts["bytes"] == (segment.path / f"{PART}.bin").stat().st_size
 
 
 def test_the_first_components_have_most_of_the_length(segment: Segment) -> None:
@@ -89,10 +94,11 @@ def test_the_first_components_have_most_of_the_length(segment: Segment) -> None:
 
 
 def test_blocks_do_not_show(segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = rotated.write_codes(segment.vectors, "d", tmp_path / "whole")
+    rotated.write_codes(segment.vectors, tmp_path / "whole")
     monkeypatch.setattr(rotated, "_ROWS", BLOCK)
-    assert rotated.write_codes(segment.vectors, "d", tmp_path / "pieces") == pytest.approx(record)
-    whole, pieces = (rotated.map_codes(tmp_path / name, record) for name in ("whole", "pieces"))
+    rotated.write_codes(segment.vectors, tmp_path / "pieces")
+    whole, pieces = (rotated.map_codes(tmp_path / name, 500, DIM) for name in ("whole", "pieces"))
+    assert pieces.longest == pytest.approx(whole.longest)
     assert (unpacked(whole, 500, DIM) == unpacked(pieces, 500, DIM)).all()
 
 
@@ -100,10 +106,9 @@ def test_the_same_twice_and_the_vectors_untouched(segment: Segment) -> None:
     flat = (segment.path / "cls" / "index").read_bytes()
     written = []
     for _ in range(2):
-        record = build_rotated(segment)
-        written.append([(segment.path / f"{PART}.{end}").read_bytes() for end in ("bin", "json")])
+        build_rotated(segment)
+        written.append((segment.path / f"{PART}.bin").read_bytes())
     assert written[0] == written[1]
-    assert record["bytes"] == len(written[0][0])
     assert (segment.path / "cls" / "index").read_bytes() == flat
     segment.verify()
     assert problems(segment.index) == []
@@ -112,7 +117,7 @@ def test_the_same_twice_and_the_vectors_untouched(segment: Segment) -> None:
 def test_memory_does_not_grow_with_the_vectors(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).standard_normal((8 * rotated._ROWS, 16)).astype(np.float32)
     tracemalloc.start()
-    rotated.write_codes(vectors, "d", tmp_path / "codes")
+    rotated.write_codes(vectors, tmp_path / "codes")
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 10 * rotated._ROWS * 16 * 8  # of them in float64
@@ -139,39 +144,35 @@ def refused(segment: Segment, match: str) -> None:
 
 
 def test_what_is_missing_cut_short_or_garbage_is_refused(segment: Segment) -> None:
-    refused(segment, "no \\(finished\\) rotated codes")
+    refused(segment, "does not list its files")
     build_rotated(segment)
-    data, described = (segment.path / f"{PART}.{end}" for end in ("bin", "json"))
-    good, record = data.read_bytes(), described.read_text()
+    data = segment.path / f"{PART}.bin"
+    good = data.read_bytes()
     data.write_bytes(good[:-1])
     refused(segment, f"{len(good) - 1:,} bytes, expected {len(good):,}")
     data.write_bytes(b"\0" * len(good))
     refused(segment, "is damaged: its sha256")
     data.unlink()
     refused(segment, "is missing")
+    data.write_bytes(np.float64(1).tobytes())  # of another version, and shorter
+    segment.record_part(PART)
+    refused(segment, "of another version")
     data.write_bytes(good)
-    for text, match in (
-        ("{", "no \\(finished\\) rotated codes"),
-        ("[]", "no \\(finished\\) rotated codes"),
-        (record.replace('"format": 1', '"format": 2'), "does not describe"),
-        (record.replace('"longest"', '"shortest"'), "does not describe"),
-    ):
-        described.write_text(text)
-        refused(segment, match)
-    described.write_text(record)
+    segment.record_part(PART)
     open_rotated(segment)
 
 
 def test_what_was_made_from_other_vectors_is_refused(segment: Segment, tmp_path: Path) -> None:
     other = make(tmp_path / "J", np.asarray(segment.vectors)[::-1].copy())
-    build_rotated(other)
-    for end in ("bin", "json"):
-        shutil.copy(other.path / f"{PART}.{end}", segment.path / f"{PART}.{end}")
-    refused(segment, "made from other vectors")
+    for one in (segment, other):
+        build_rotated(one)
+    shutil.copy(other.path / f"{PART}.bin", segment.path / f"{PART}.bin")
+    refused(segment, "is damaged: its sha256")
 
 
 def test_a_build_that_fails_leaves_the_older_codes(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = build_rotated(segment)
+    build_rotated(segment)
+    before = (segment.path / f"{PART}.bin").read_bytes()
 
     def full(*_: object) -> float:
         raise OSError("disk full")
@@ -179,14 +180,9 @@ def test_a_build_that_fails_leaves_the_older_codes(segment: Segment, monkeypatch
     monkeypatch.setattr(rotated, "_encode", full)
     with pytest.raises(OSError, match="disk full"):
         build_rotated(segment)
-    assert rotated.read_record(segment) == before
-    assert {p.name for p in (segment.path / "cls").iterdir()} == {
-        "index",
-        "docid",
-        "part.json",
-        "rotated.bin",
-        "rotated.json",
-    }
+    open_rotated(segment)
+    assert (segment.path / f"{PART}.bin").read_bytes() == before
+    assert {p.name for p in (segment.path / "cls").iterdir()} == {"index", "docid", "part.json", "rotated.bin"}
 
 
 def test_the_command(segment: Segment, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,7 +209,7 @@ def test_show_lists_them(segment: Segment, capsys: pytest.CaptureFixture[str]) -
     assert "rotated" not in shown()
     build_rotated(segment)
     assert "\n  rotated           0.3 MB\n" in shown()
-    (segment.path / f"{PART}.json").unlink()
+    (segment.path / f"{PART}.bin").unlink()
     assert "rotated           unusable: " in shown()
 
 

@@ -75,7 +75,8 @@ class Made:
 
     def scanned(self, k: int, weights=(1.0, 1.0), excluded=None, threads=1):
         skip = excluded or [None] * self.queries
-        return scanned_top(self.dense, self.impact, self.postings, weights, self.ranks, k, skip, threads)
+        self.dense.threads = threads
+        return scanned_top(self.dense, self.impact, self.postings, weights, self.ranks, k, skip, threads, {})
 
     def certified(self, k: int, weights=(1.0, 1.0), excluded=None):
         parts = [Weighted(self.dense, weights[0]), Weighted(self.impact, weights[1])]

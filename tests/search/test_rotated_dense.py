@@ -13,7 +13,7 @@ from support.seeds import sample
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.config import FLAT, ROTATED
-from dupmae_ir.index.postings.compiling import GROUP
+from dupmae_ir.index.postings.compiling import CHUNK
 from dupmae_ir.search.candidates import rotated_dense
 from dupmae_ir.search.candidates.dense import DenseIndex, DenseSummary, inner_products
 from dupmae_ir.search.candidates.rotated_dense import RotatedIndex
@@ -115,18 +115,27 @@ def test_the_bound_holds_for_every_unseen_document(seed: int) -> None:
     assert violations(rotated(x).queries(queries), len(x), len(queries)) == 0
 
 
+def decoded(dense: RotatedIndex) -> tuple[np.ndarray, np.ndarray]:
+    """(n, d): the rotated vectors as the high halves of their codes give them, and as the complete codes do."""
+    stored, (rows, dim) = dense.rotated.codes, dense.vectors.shape
+    head = stored.head.transpose(0, 2, 1, 3).reshape(-1, CHUNK // 2)[:rows]
+    parts = np.stack([np.hstack([head, stored.high]), stored.low])
+    halves = np.stack([parts & 15, parts >> 4]).reshape(2, 2, rows, -1, CHUNK // 2)
+    high, low = (half.transpose(1, 2, 0, 3).reshape(rows, -1)[:, :dim].astype(float) for half in halves.swapaxes(0, 1))
+    return dense.rotated.step * (16 * high - 120), dense.rotated.step * (16 * high + low - 127.5)
+
+
 def exact_bounds(dense: RotatedIndex, query: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(g, n): the bounds after each group of components by the formula of the module; (n,) exact scores."""
-    rotated, n = dense.rotated, len(dense.vectors)
-    turned = rotated.rotation @ query.astype(np.float64)
-    codes = rotated.codes.head.transpose(1, 3, 0, 2).reshape(-1, GROUP * len(rotated.codes.head))[:n]
-    codes = np.hstack([codes[:, : len(turned)], rotated.codes.tail]).astype(np.float64)
-    bounds = []
-    for group, rests in enumerate(rotated.codes.rests):
-        first = slice(0, GROUP * (group + 1))
-        total = turned @ rotated.mean + codes[:, first] @ (turned * rotated.step)[first]
-        total += np.linalg.norm(turned) * rotated.codes.errors.astype(np.float64)
-        bounds.append(total + np.linalg.norm(turned[first.stop :]) * rests[:n].astype(np.float64))
+    """(3, n): the bounds by the first chunk, by high halves and by complete codes, by the module's formula; (n,) exact
+    scores."""
+    stored, n = dense.rotated.codes, len(dense.vectors)
+    turned = dense.rotated.rotation @ query.astype(np.float64)
+    coarse, fine = decoded(dense)
+    constant, bounds = turned @ dense.rotated.mean, []
+    for codes, errors in zip((coarse[:, :CHUNK], coarse, fine), stored.errors[:, :n], strict=True):
+        own = turned[: codes.shape[1]]
+        bounds.append(constant + codes @ own + np.linalg.norm(own) * errors.astype(np.float64))
+    bounds[0] += np.linalg.norm(turned[CHUNK:]) * stored.rests[:n].astype(np.float64)
     return np.stack(bounds), inner_products(query, dense.vectors, np.arange(n))
 
 
@@ -143,29 +152,36 @@ def test_the_formula_is_a_bound(seed: int) -> None:
 @pytest.mark.parametrize("length", ["errors", "rests"])
 def test_lengths_one_unit_too_small_are_no_bound(length: str) -> None:
     """The property above can fail: by the last bit of a length, for a query in the direction of what is left out."""
-    x = np.random.default_rng(0).standard_normal((300, GROUP + 8)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((300, CHUNK + 8)).astype(np.float32)
     dense = rotated(x)
     y = x.astype(np.float64) @ dense.rotated.rotation.T - dense.rotated.mean
-    codes = dense.rotated.codes
-    head = codes.head.transpose(1, 3, 0, 2).reshape(-1, GROUP * len(codes.head))[:300, : GROUP + 8]
-    left = y - head * dense.rotated.step if length == "errors" else y * (np.arange(GROUP + 8) >= GROUP)
-    lengths = codes.errors if length == "errors" else codes.rests[0, :300]
-    smaller = np.nextafter(lengths, np.float32(0))
-    for row in range(300):
-        exact = np.linalg.norm(left[row])
-        assert smaller[row] < exact <= lengths[row]
+    codes, (coarse, fine) = dense.rotated.codes, decoded(dense)
+    if length == "errors":
+        left = [(y - coarse)[:, :CHUNK], y - coarse, y - fine]
+        stored = list(codes.errors)
+    else:
+        left, stored = [y[:, CHUNK:]], [codes.rests]
+    for what, lengths in zip(left, stored, strict=True):
+        smaller = np.nextafter(lengths, np.float32(0))
+        for row in range(300):
+            exact = np.linalg.norm(what[row])
+            assert smaller[row] < exact <= lengths[row]
 
 
-@pytest.mark.parametrize("length", ["errors", "rests"])
+@pytest.mark.parametrize("length", ["errors", "rests", "the last errors"])
 def test_a_search_with_lengths_too_small_loses_documents(length: str) -> None:
     """The lists above can be wrong: without a part of the bound, documents of the top are excluded."""
-    x, queries = clustered(np.random.default_rng(0), 3000, dim=GROUP + 8)
-    queries = np.concatenate([queries, x[:100]])
+    x, queries = clustered(np.random.default_rng(0), 3000, dim=2 * CHUNK)
     dense = rotated(x)
-    codes = dense.rotated.codes
+    codes, turned = dense.rotated.codes, x[:100] @ dense.rotated.rotation.T
+    turned[:, :CHUNK] *= 1e-3  # queries that the first chunk says little about
+    queries = np.concatenate([queries, x[:100], (turned @ dense.rotated.rotation).astype(np.float32)])
+    last = codes.errors.copy()
+    last[-1] = 0
     planted = {
-        "errors": {"errors": 0 * codes.errors, "most_errors": 0 * codes.most_errors},
+        "errors": {"errors": np.vstack([0 * codes.errors[:-1], codes.errors[-1:]])},
         "rests": {"rests": 0 * codes.rests},
+        "the last errors": {"errors": last},
     }
     wrong = dataclasses.replace(dense.rotated, codes=codes._replace(**planted[length]))
     part = RotatedIndex(dense.index, x, wrong).queries(queries)
@@ -215,7 +231,7 @@ def test_small_work_needs_no_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotated_dense, "pays", lambda _: False)
     x, queries = clustered(np.random.default_rng(0), 500)
     part = rotated(x).queries(queries)
-    monkeypatch.setattr(part, "_kept", None)
+    monkeypatch.setattr(part, "best_sums", None)
     assert violations(part, 500, 20) == 0
 
 

@@ -165,7 +165,7 @@ def test_another_dense_index_in_python(many: Path, folder: Path) -> None:
     assert codes.search(topics, 5) == whole.search(topics, 5)
     assert codes.with_settings(threads=1).dense is codes.dense
     assert Searcher.open(folder / "index").dense.kind == "flat"
-    with pytest.raises(IndexMismatch, match="has no \\(finished\\) rotated codes"):
+    with pytest.raises(IndexMismatch, match="does not list its files"):
         Searcher.open(folder / "index", dense_index="rotated")
 
 
@@ -283,10 +283,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "has judgements for none of the 3 topics"),
     (["--topics", "Q", "--output", "x", "--tag", "two words"], "run tag 'two words'"),
     (["--query", "a", "--dense-index", "rotate"], "Did you mean 'rotated'?"),
-    (
-        ["--query", "a", "--dense-index", "rotated"],
-        "has no (finished) rotated codes; make them with dupmae-ir index dense",
-    ),
+    (["--query", "a", "--dense-index", "rotated"], "does not list its files; make them with dupmae-ir index dense"),
     (["--query", "a", "--dense-index", "rotated", "--impact"], "--dense-index applies only without --impact"),
 ]
 

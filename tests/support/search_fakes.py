@@ -22,7 +22,8 @@ def rotated(vectors: np.ndarray) -> RotatedIndex:
     flat.add(vectors)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "codes"
-        return RotatedIndex(flat, vectors, map_codes(path, write_codes(vectors, "d", path)))
+        write_codes(vectors, path)
+        return RotatedIndex(flat, vectors, map_codes(path, *vectors.shape))
 
 
 class NumpyFlat:

@@ -194,7 +194,7 @@ class IndexBuilder:
             write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), digest)
             files |= describe(self.folder, names_of(self.folder, "postings"))
         if self.dim is not None and self.documents >= rotated.PAYS:
-            rotated.add_rotated(self.folder, self.documents, self.dim, digest)
+            rotated.add_rotated(self.folder, self.documents, self.dim)
             files |= describe(self.folder, names_of(self.folder, rotated.PART))
         record = SegmentRecord(
             path=f"{SEGMENTS}/{segment_name(1, digest)}",

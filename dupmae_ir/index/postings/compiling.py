@@ -17,9 +17,13 @@ MUCH = 128 * SMALL
 """Numbers that numpy handles in about the time that loading takes: a process that got so far is likely to go on."""
 
 BLOCK = 64
-"""Rows whose codes are multiplied together, component by component."""
-GROUP = 32
-"""Components of a block that are multiplied before its rows are bounded again."""
+"""Rows whose first components are multiplied together."""
+CHUNK = 128
+"""Components of which the halves of codes, 64 bytes, are multiplied at once."""
+
+ALL = np.zeros(0, np.bool_)
+"""The mask of all rows; as that of a :class:`~dupmae_ir.index.format.row_set.RowSet`, for one compiled signature."""
+ALL.flags.writeable = False
 
 _LOOPS = "dupmae_ir.index.postings.kernels"
 _left_to_numpy = 0
@@ -69,35 +73,51 @@ class Queries(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Candidates of each query, (q, m): their rows int32, sums of impacts int32 and totals float32."""
+    """Candidates of a query, (m,), or of several, (q, m): rows int32, sums of impacts int32 and totals float32."""
 
     rows: np.ndarray
     sums: np.ndarray
     totals: np.ndarray
 
 
+class Left(NamedTuple):
+    """Rows (m,) int32 that can be among the best of a query, int32 sums of impacts, float32 upper and lower bounds."""
+
+    rows: np.ndarray
+    sums: np.ndarray
+    totals: np.ndarray
+    lowers: np.ndarray
+
+
 class Codes(NamedTuple):
     """What bounds inner products; see :mod:`dupmae_ir.index.format.rotated`.
 
-    Shapes and types: ``head`` (g, b, 32, 64) int8, ``tail`` (n, t) int8, ``rests`` (g, 64 b) float32, ``errors`` (n,)
-    float32, ``most_errors`` (b,) float32.
+    Shapes and types: ``head`` (b, 16, 64, 4), ``high`` (n, 64 (c - 1)) and ``low`` (n, 64 c) uint8, ``rests`` (64 b,)
+    and ``errors`` (3, 64 b) float32.
     """
 
     head: np.ndarray
-    tail: np.ndarray
+    high: np.ndarray
+    low: np.ndarray
     rests: np.ndarray
     errors: np.ndarray
-    most_errors: np.ndarray
 
 
-class CodeQueries(NamedTuple):
-    """Queries for :class:`Codes`, float32: ``constants`` (q,) and ``weights`` (q, d) times codes give the product of
-    the decoded vectors; ``spreads`` (q, g) times ``rests`` bound what the groups after g add, ``own`` (q,) times
-    ``errors`` what the codes lack; ``slacks`` (q,) bound the rounding of a sum. ``unit``: what one impact adds."""
+class CodeQuery(NamedTuple):
+    """A query for :class:`Codes`.
 
-    constants: np.ndarray
-    weights: np.ndarray
-    spreads: np.ndarray
-    own: np.ndarray
-    slacks: np.ndarray
+    ``high`` and ``low`` (128 c,) int8: the bytes of whole weights. Twice their products with halves of codes, less
+    ``offsets`` (3,) int32 and times ``scale``, add to the ``constant`` the product of decoded vectors. ``lengths``
+    (3,) float32 times ``errors`` bound what the codes lack, ``spread`` times ``rests`` what the other chunks add to the
+    first; ``slack`` bounds the rounding of a sum. ``unit``: what one impact adds.
+    """
+
+    constant: np.float32
+    high: np.ndarray
+    low: np.ndarray
+    offsets: np.ndarray
+    scale: np.float32
+    lengths: np.ndarray
+    spread: np.float32
+    slack: np.float32
     unit: np.float32

@@ -16,13 +16,17 @@ from pathlib import Path
 
 import numpy as np
 from numba import njit
+from numba.cpython.unsafe.numbers import trailing_zeros
 
-from dupmae_ir.index.postings.compiling import BLOCK, GROUP
+from dupmae_ir.index.postings.code_products import block_products, near_rows, row_product
+from dupmae_ir.index.postings.compiling import BLOCK, CHUNK
 
 ACCUMULATORS = 1 << 16
 """Length of an accumulator, whatever the window: no local row number is out of bounds, not even a damaged one."""
 _GROUP = 64
 _SAMPLED = 32
+_HALF = np.float32(16)  # what one unit of the high half of a code counts
+_TOGETHER = 4096
 _BITS = 10
 _BINS = 1 << _BITS
 _LOW = (1 << 32) - 1
@@ -300,139 +304,117 @@ def inner_products(indptr, terms, impacts, rows, table, out):  # type: ignore[no
 
 
 @njit(nogil=True, cache=True)
-def search_codes(files, window, documents, queries, codes, asked, allowed, windows, kept, counts, best):  # type: ignore[no-untyped-def]
-    """Rows that can be among the k best of each query by an inner product, of which ``codes`` give bounds, plus
-    ``asked.unit`` times the integer sum of impacts: in ``kept``, ``counts[q]`` of them, -1 if they did not fit.
+def search_codes(files, window, documents, queries, q, codes, asked, allowed, windows, k, least, kept):  # type: ignore[no-untyped-def]
+    """Rows that can be among the ``k`` best of query q by an inner product, of which ``codes`` give bounds, plus
+    ``asked.unit`` times the integer sum of impacts: returns how many are ``kept``, -1 if they did not fit.
 
-    ``windows``: the first window and the one after the last. ``best`` (q, k) float32 is a heap of the highest lower
-    bounds of scores,  A row is kept unless its upper bound is below the lowest of these, ``best[q, 0]``.
+    ``windows``: the first window and the one after the last. A row is kept unless its upper bound is below ``least``,
+    or below the k-th highest of the lower bounds of the rows kept so far.
     """
-    sums = np.zeros(ACCUMULATORS, np.int32)
+    sums, near, count, mark = np.zeros(ACCUMULATORS, np.int32), np.empty(ACCUMULATORS, np.int32), 0, k
+    totals, bounds = np.empty(ACCUMULATORS, np.float32), np.empty(ACCUMULATORS, np.float32)
     for w in range(windows[0], windows[1]):
         first = w * window
         some = min(window, documents - first)
-        for q in range(len(counts)):
-            if counts[q] < 0:
-                continue
-            if queries.starts[q] < queries.starts[q + 1]:
-                _accumulate(files, w, queries, q, some, sums)
-            counts[q] = _collect_bounds(sums[:some], first, codes, asked, q, allowed, kept, counts[q], best[q])
-            sums[:some] = 0
-
-
-@njit(nogil=True, cache=True)
-def _collect_bounds(sums, first, codes, asked, q, allowed, kept, count, best):  # type: ignore[no-untyped-def]
-    """Bound the rows of a window, block by block, each with more components as long as one of its rows can be kept."""
-    weights, spreads, own, slack = asked.weights[q], asked.spreads[q], asked.own[q], asked.slacks[q]
-    totals, bounds = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    room = kept.rows.shape[1]
-    for start in range(0, len(sums), BLOCK):
-        row, width = first + start, min(BLOCK, len(sums) - start)
-        if not _first_totals(sums[start : start + width], asked.constants[q], asked.unit, allowed[row:], totals):
-            continue
-        group, alive = 0, True
-        while alive and group < len(codes.head):
-            _add_group(codes.head[group, row // BLOCK], weights[GROUP * group : GROUP * (group + 1)], totals)
-            rests, most = codes.rests[group, row : row + BLOCK], own * codes.most_errors[row // BLOCK]
-            alive = _bound(totals, rests, spreads[group], most, best[0], bounds)
-            group += 1
-        if not alive:
-            continue
-        for i in range(width):
-            if bounds[i] < best[0]:
-                continue
-            error = own * codes.errors[row + i]
-            upper = totals[i] + _product(codes.tail[row + i], weights[GROUP * group :]) + error
-            if upper < best[0]:
-                continue
-            if count == room:
-                count = _drop(kept, q, count, best[0])
-                if count == room:
-                    return -1
-            kept.rows[q, count], kept.sums[q, count], kept.totals[q, count] = row + i, sums[start + i], upper
-            count += 1
-            _push(best, upper - np.float32(2) * (error + slack))
+        if files is not None:
+            _accumulate(files, w, queries, q, some, sums)
+        _first_bounds(sums, some, first, codes, asked, totals, bounds)
+        for i in range(min(some, len(allowed) - first)):
+            if not allowed[first + i]:
+                bounds[i] = totals[i] = -np.inf
+        floor = np.float32(_first_total(totals[:some], 4 * k)) if least <= _LOWEST else np.float32(-np.inf)
+        for start in range(-_TOGETHER if floor > _LOWEST else 0, some, _TOGETHER):
+            if start < 0:  # rows of high totals first, which exclude most of the others
+                left = _near(totals, 0, some, floor, near)
+                bounds[near[:left]] = -np.inf
+            else:
+                left = _near(bounds, start, min(start + _TOGETHER, some), least, near)
+            count, mark, least = _keep(near[:left], sums, first, codes, asked, totals, k, least, mark, kept, count)
+            if count < 0:
+                return -1
+        sums[:some] = 0
     return count
 
 
 @njit(nogil=True, cache=True)
-def _first_totals(sums, constant, unit, allowed, totals):  # type: ignore[no-untyped-def]
-    """Scores before the inner product, -inf for rows that are not searched. Returns whether any row is."""
-    for i in range(len(sums)):
-        totals[i] = constant + np.float32(sums[i]) * unit
-    totals[len(sums) :] = -np.inf
-    if len(allowed) == 0:
-        return True
-    found = False
-    for i in range(len(sums)):
-        if allowed[i]:
-            found = True
-        else:
-            totals[i] = -np.inf
-    return found
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _add_group(block, w, totals):  # type: ignore[no-untyped-def]
-    """Add to (64,) ``totals`` the products of the (32, 64) codes of a block, component by component, with ``w``.
-
-    Exact integers times float32 weights: with weights in 8 bits as well, sums of 16-bit products took longer.
-    """
-    for j in range(0, GROUP, 4):
-        one, two, three, four = block[j], block[j + 1], block[j + 2], block[j + 3]
-        for i in range(BLOCK):
-            totals[i] += (
-                w[j] * np.float32(one[i])
-                + w[j + 1] * np.float32(two[i])
-                + w[j + 2] * np.float32(three[i])
-                + w[j + 3] * np.float32(four[i])
-            )
+def _first_bounds(sums, some, first, codes, asked, totals, bounds):  # type: ignore[no-untyped-def]
+    """Set totals of impacts and the first chunk, and upper bounds, of the rows of a window."""
+    products = np.empty(BLOCK, np.int32)
+    for start in range(0, some, BLOCK):
+        row, here = first + start, slice(start, start + BLOCK)
+        block_products(codes.head[row // BLOCK], asked.high, asked.low, products)
+        _bound(sums[here], products, asked, codes.errors[0, row:], codes.rests[row:], totals[here], bounds[here])
+    totals[some : some + BLOCK] = bounds[some : some + BLOCK] = -np.inf
 
 
 @njit(nogil=True, cache=True)
-def _bound(totals, rests, spread, error, least, bounds):  # type: ignore[no-untyped-def]
-    """Set ``bounds`` to the highest scores that the rows of a block can have; returns whether one reaches ``least``."""
-    reached = False
+def _bound(sums, products, asked, errors, rests, totals, bounds):  # type: ignore[no-untyped-def]
     for i in range(BLOCK):
-        bounds[i] = totals[i] + spread * rests[i] + error
-        reached |= not bounds[i] < least
-    return reached
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
-def _product(code, w):  # type: ignore[no-untyped-def]
-    total = np.float32(0.0)
-    for j in range(len(code)):
-        total += w[j] * np.float32(code[j])
-    return total
+        product = np.float32(np.int32(2 * products[i] - asked.offsets[0])) * (_HALF * asked.scale)
+        totals[i] = asked.constant + np.float32(sums[i]) * asked.unit + product
+        bounds[i] = totals[i] + asked.lengths[0] * errors[i] + asked.spread * rests[i]
 
 
 @njit(nogil=True, cache=True)
-def _drop(kept, q, count, least):  # type: ignore[no-untyped-def]
-    """Remove the kept rows that have since been excluded; returns the number of the others."""
-    rows, sums, totals, more = kept.rows[q], kept.sums[q], kept.totals[q], 0
-    for i in range(count):
-        if not totals[i] < least:
-            rows[more], sums[more], totals[more] = rows[i], sums[i], totals[i]
+def _near(bounds, start, stop, least, near):  # type: ignore[no-untyped-def]
+    """Number the rows whose bound is not below ``least``; returns how many."""
+    more = 0
+    for block in range(start, stop, BLOCK):
+        bits = near_rows(bounds, block, least)
+        while bits:
+            near[more] = block + trailing_zeros(bits)
+            bits &= bits - np.uint64(1)
             more += 1
     return more
 
 
 @njit(nogil=True, cache=True)
-def _push(heap, value):  # type: ignore[no-untyped-def]
-    """Replace the lowest value of a heap, which is its first, unless the new one is lower."""
-    place, size = 0, len(heap)
-    if not value > heap[0]:
-        return
-    while True:
-        child = 2 * place + 1
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if child >= size or heap[child] >= value:
-            break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = value
+def _keep(near, sums, first, codes, asked, totals, k, least, mark, kept, count):  # type: ignore[no-untyped-def]
+    """Keep near rows, unless the high halves of all chunks or complete codes exclude them. Returns the number of kept
+    rows, -1 if they do not fit, and the new bound that rows must reach."""
+    for stage in range(1, 3):
+        near = near[: _narrowed(near, stage, first, codes, asked, totals, least)]
+    for i in near:
+        error = asked.lengths[2] * codes.errors[2, first + i]
+        upper = totals[i] + error
+        if upper < least:
+            continue
+        kept.rows[count], kept.sums[count], kept.totals[count] = first + i, sums[i], upper
+        kept.lowers[count] = upper - np.float32(2) * (error + asked.slack)
+        count += 1
+        if count >= mark or count == len(kept.rows):
+            count, least = _kth_lower(kept, count, k, least)
+            mark = count + max(k // 2, count // 4, 16)
+            if count == len(kept.rows):
+                return -1, mark, least
+    return count, mark, least
+
+
+@njit(nogil=True, cache=True)
+def _narrowed(near, stage, first, codes, asked, totals, least):  # type: ignore[no-untyped-def]
+    """Add what a stage reads to the totals of near rows; returns how many, moved to the front, it does not exclude."""
+    part, scale, skipped = (codes.high, _HALF * asked.scale, CHUNK) if stage == 1 else (codes.low, asked.scale, 0)
+    flat, width, high, low, more = part.reshape(-1), part.shape[1], asked.high, asked.low, 0
+    errors, length, offset = codes.errors[stage, first:], asked.lengths[stage], asked.offsets[stage]
+    for i in near:
+        product = row_product(flat, (first + i) * width, high, low, skipped, width // (CHUNK // 2))
+        totals[i] += np.float32(np.int32(2 * product - offset)) * scale
+        near[more] = i
+        more += not totals[i] + length * errors[i] < least
+    return more
+
+
+@njit(nogil=True, cache=True)
+def _kth_lower(kept, count, k, least):  # type: ignore[no-untyped-def]
+    """Drop the kept rows that others exclude. Returns the number of the others, and the bound that rows must reach."""
+    if count >= k:
+        least = max(least, np.partition(kept.lowers[:count].copy(), count - k)[count - k])
+    rows, sums, totals, lowers, more = kept.rows, kept.sums, kept.totals, kept.lowers, 0
+    for i in range(count):
+        if not totals[i] < least:
+            rows[more], sums[more], totals[more], lowers[more] = rows[i], sums[i], totals[i], lowers[i]
+            more += 1
+    return more, least
 
 
 def _remove_old_caches() -> None:
@@ -440,7 +422,8 @@ def _remove_old_caches() -> None:
 
     numba reads a cache before it compares the source's date, and fails if one of its classes has moved.
     """
-    changed = max(path.stat().st_mtime for path in (Path(__file__), Path(__file__).with_name("compiling.py")))
+    names = ("kernels.py", "compiling.py", "code_products.py")
+    changed = max(Path(__file__).with_name(name).stat().st_mtime for name in names)
     for path in Path(search.stats.cache_path).glob(f"{Path(__file__).stem}.*.nbi"):
         with contextlib.suppress(OSError):  # another process was faster, or the folder is not ours
             if path.stat().st_mtime < changed:

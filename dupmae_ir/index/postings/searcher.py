@@ -17,7 +17,7 @@ from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT
 from dupmae_ir.index.format.row_set import RowSet
-from dupmae_ir.index.postings.compiling import Files, Kept, Queries, pays
+from dupmae_ir.index.postings.compiling import ALL, Files, Kept, Queries, pays
 from dupmae_ir.index.postings.format import ImpactSegment, folder_of, open_postings
 
 HIGHEST_SCORE = (1 << 31) - 1
@@ -32,8 +32,6 @@ FEW = 64
 """At most one allowed row in this many is scored by the forward index rather than by postings."""
 SLACK = 256
 """Keys that a list of candidates must have room for beyond the ``k`` best, so that a group always fits."""
-_ALL = np.zeros(0, np.bool_)
-_ALL.flags.writeable = False  # as the mask of a RowSet: one compiled signature
 
 Others = Callable[[slice | np.ndarray], np.ndarray]
 
@@ -140,7 +138,7 @@ class PostingsSearcher:
         self, queries: Queries, k: int, room: int, by_docid: bool, allowed: RowSet | None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         ranks = self._ranks if by_docid else np.zeros(0, np.int64)
-        mask = _ALL if allowed is None else allowed.mask
+        mask = ALL if allowed is None else allowed.mask
         count = len(queries.starts) - 1
         keys, counts = np.empty((count, room), np.int64), np.zeros(count, np.int64)
         self._kernels.search(self.files, self.window, self.documents, queries, ranks, mask, k, keys, counts)

@@ -1,14 +1,16 @@
 """Dense candidates, and candidates of the sum, from codes of rotated vectors; scores come from the stored vectors.
 
-The rotation leaves inner products as they are. For y = rotation x - mean, its code c and the first i components:
+The rotation leaves inner products as they are. For y = rotation x - mean, its codes c and the first i components:
 
     <q, x> = <q', mean> + <q', y>                              with q' = rotation q
-           <= <q', mean> + <q'_i, step c_i> + |q'| |y - step c| + |q'_rest| |y_rest|
+           <= <q', mean> + <q'_i, step c_i> + |q'_i| |y_i - step c_i| + |q'_rest| |y_rest|
 
 The lengths are stored with the codes, rounded up. The impacts of a document are known exactly, so it is out as soon as
-this bound plus its impact score is below the k-th best of the lower bounds found so far, after 32, 64, 96, 128 or all
-components (:func:`~dupmae_ir.index.postings.kernels.search_codes`). The rows that are left contain the k best and all
-their ties; they are scored from the vectors, so lists are those of the flat index, bit for bit.
+this bound plus its impact score is below the k-th best of the lower bounds found so far, also in other segments: by
+codes of 4 bits of the first 128 components, of all, or by codes of 8 bits
+(:func:`~dupmae_ir.index.postings.kernels.search_codes`). The
+products with codes are of whole numbers, q' step being rounded to 16 bits. The rows that are left contain the k best
+and all their ties; they are scored from the vectors, so lists are those of the flat index, bit for bit.
 
 Few rows, many queries, and small work in a process without the compiled loops, are multiplied as vectors.
 """
@@ -18,24 +20,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import nullcontext
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from dupmae_ir.index.config import ROTATED
-from dupmae_ir.index.format.rotated import Rotated, open_rotated
+from dupmae_ir.index.format.rotated import Rotated
 from dupmae_ir.index.format.row_set import RowSet
-from dupmae_ir.index.postings.compiling import BLOCK, GROUP, CodeQueries, Files, Kept, Queries, pays
-from dupmae_ir.search.candidates.dense import DenseIndex, DensePart, FlatOnDemand
+from dupmae_ir.index.postings.compiling import ALL, BLOCK, CHUNK, CodeQuery, Files, Left, Queries, pays
+from dupmae_ir.index.postings.searcher import FEW
+from dupmae_ir.search.candidates.dense import DenseIndex, DensePart
 from dupmae_ir.search.exact.certified_topk import Candidates
-
-if TYPE_CHECKING:
-    from dupmae_ir.index.format.segment import Segment
 
 TOGETHER = 4
 """At most this many queries are searched by codes; for more, one product with all vectors takes less time."""
 _SPARE = 4096
 """Rows that a list may keep beyond four times ``k``."""
+_HIGHEST_WEIGHT = 32512
 _LOWEST = np.float32(-3.0e38)
 """Below every score of a row that is searched."""
 
@@ -43,15 +46,17 @@ _LOWEST = np.float32(-3.0e38)
 class Impacts(NamedTuple):
     """The impact part of a sum: postings and their window, the queries, and what one impact adds to a score."""
 
-    files: Files
+    files: Files | None
     window: int
-    queries: Queries
+    queries: Queries | None
     unit: float
 
 
-def open_rotated_dense(segment: Segment) -> RotatedIndex:
-    """The dense index of a segment that has codes."""
-    return RotatedIndex(FlatOnDemand(segment), segment.vectors, open_rotated(segment))
+NO_IMPACTS = Impacts(None, 1 << 16, None, 0.0)
+
+
+# The k highest lower bounds of scores that one search has found so far, the lowest first, by query and k.
+Best = dict[tuple[int, int], np.ndarray]
 
 
 class RotatedIndex(DenseIndex):
@@ -78,141 +83,85 @@ class RotatedPart(DensePart):
         count = min(depth, self.documents)
         if count == self.documents or not self.excludes(len(queries)):
             return super().top(queries, depth)
-        slacks = np.array([2 * self.error(query) for query in queries])
-        found = self._kept(list(queries), count, 1.0, self.threads, _no_impacts(len(queries)), slacks)
-        if any(kept is None for kept in found):
-            return super().top(queries, depth)
-        return [Candidates(kept[0], float(kept[2]), False) for kept in found if kept is not None]
+        slacks, best = np.array([self.error(query) for query in queries]), Best()
+        found = self.best_sums(queries, count, 1.0, NO_IMPACTS, slacks, best)
+        known = [Candidates(some.rows, float(best[q, count][0]), False) for q, some in enumerate(found) if some]
+        return known if len(known) == len(found) else super().top(queries, depth)
 
     def excludes(self, queries: int, window: int = BLOCK) -> bool:
         """Whether codes are used for this many queries and windows of so many rows."""
-        few = self.allowed is not None and self.copies(1)
+        few = self.allowed is not None and len(self.allowed) * FEW <= len(self.dense.vectors)
         return queries <= TOGETHER and not few and window % BLOCK == 0 and pays(queries * len(self.dense.vectors))
 
-    def best_sums(
-        self, weight: float, k: int, threads: int, impacts: Impacts, slacks: np.ndarray
-    ) -> list[tuple[np.ndarray, np.ndarray] | None]:
-        """Candidates for the ``k`` best rows by ``weight`` times the inner product plus the impacts, as
-        :meth:`~dupmae_ir.index.postings.searcher.PostingsSearcher.best_sums`; ``slacks`` (q,) bound the rounding."""
-        found = self._kept(list(range(len(self.vectors))), k, weight, threads, impacts, slacks)
-        return [None if kept is None else kept[:2] for kept in found]
-
     def error(self, query: int) -> float:
-        """As :meth:`DensePart.error`; a rotation in float64 is orthogonal up to its own rounding."""
-        deviation = self.length(query) * self.dense.longest * self.dense.rotated.deviation
-        # The noise once for the codes and once for the bounds of what they lack.
-        return 2 * self.noise(query) + deviation
+        """As :meth:`DensePart.error`, also of bounds by codes: of 32 operations in float32, and of a rotation in
+        float64, which is orthogonal up to its own rounding."""
+        largest = self.length(query) * self.dense.longest
+        return max(self.noise(query), 2.0**-19 * largest) + self.dense.rotated.deviation * largest
 
-    def _kept(
-        self, queries: list[int], k: int, weight: float, threads: int, impacts: Impacts, slacks: np.ndarray
-    ) -> list[tuple[np.ndarray, np.ndarray, np.float32] | None]:
-        """Rows and impacts of what is left for each query, and the ``k``-th highest lower bound of a score."""
-        asked = self._asked(queries, weight, impacts.unit, slacks)
-        documents, count = len(self.dense.vectors), min(k, self.documents)
-        windows = -(-documents // impacts.window)
-        share = -(-len(queries) // threads)
-        shares = [slice(start, start + share) for start in range(0, len(queries), share)]
-        pieces = max(1, min(threads // len(shares), windows))  # of a query that has several threads
-        cuts = [windows * piece // pieces for piece in range(pieces + 1)]
-        tasks = list(itertools.product(shares, itertools.pairwise(cuts)))
-
-        def search(task: tuple[slice, tuple[int, int]]) -> list[tuple[np.ndarray, ...] | None]:
-            return self._search(_some(asked, task[0]), _some_impacts(impacts, task[0]), count, task[1])
-
-        if len(tasks) == 1:
-            return _merged([search(tasks[0])], count)
-        with ThreadPoolExecutor(len(tasks)) as pool:
-            found = list(pool.map(search, tasks))
-        return [
-            kept for start in range(0, len(tasks), pieces) for kept in _merged(found[start : start + pieces], count)
-        ]
+    def best_sums(
+        self, queries: Sequence[int], k: int, weight: float, impacts: Impacts, slacks: np.ndarray, best: Best
+    ) -> list[Left | None]:
+        """Candidates for the ``k`` best rows by ``weight`` times the inner product plus the impacts, for each query;
+        None where there is no room for them. ``slacks`` (q,) bound the rounding. Rows that the ``best`` of other
+        segments exclude are no candidates."""
+        windows, known = -(-len(self.dense.vectors) // impacts.window), list[Left | None]()
+        pieces = max(1, min(self.threads // len(queries), windows))
+        cuts = list(itertools.pairwise(windows * piece // pieces for piece in range(pieces + 1)))
+        with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
+            run, lists = pool.map if pool else map, []
+            for q, (query, slack) in enumerate(zip(queries, slacks, strict=True)):
+                before = best.setdefault((q, k), np.full(k, _LOWEST))
+                asked = self._asked(query, weight, impacts.unit, slack)
+                lists.append(run(partial(self._search, q, asked, impacts, k, before[0]), cuts))
+            for q, found in enumerate(lists):
+                left, best[q, k] = _joined(list(found), best[q, k])
+                known.append(left)
+        return known
 
     def _search(
-        self, asked: CodeQueries, impacts: Impacts, k: int, windows: tuple[int, int]
-    ) -> list[tuple[np.ndarray, ...] | None]:
-        """Rows, impacts, upper bounds and the highest lower bounds of some queries in some windows."""
+        self, query: int, asked: CodeQuery, impacts: Impacts, k: int, least: np.float32, windows: tuple[int, int]
+    ) -> Left | None:
+        """What is left of the rows of some windows."""
         from dupmae_ir.index.postings import kernels
 
-        queries, room = len(asked.constants), 4 * k + _SPARE
-        rows, sums = np.empty((queries, room), np.int32), np.empty((queries, room), np.int32)
-        kept, counts = Kept(rows, sums, np.empty((queries, room), np.float32)), np.zeros(queries, np.int64)
-        best = np.full((queries, k), _LOWEST, np.float32)
-        mask = _ALL if self.allowed is None else self.allowed.mask
-        documents, codes = len(self.dense.vectors), self.dense.rotated.codes
-        kernels.search_codes(
-            impacts.files, impacts.window, documents, impacts.queries, codes, asked, mask, windows, kept, counts, best
-        )
-        return [
-            None if n < 0 else (rows[q, :n], sums[q, :n], kept.totals[q, :n], best[q])
-            for q, n in enumerate(counts.tolist())
-        ]
+        room, mask = 4 * k + _SPARE, ALL if self.allowed is None else self.allowed.mask
+        kept = Left(*np.empty((2, room), np.int32), *np.empty((2, room), np.float32))
+        of = impacts.files, impacts.window, len(self.dense.vectors), impacts.queries, query
+        count = kernels.search_codes(*of, self.dense.rotated.codes, asked, mask, windows, k, least, kept)
+        return None if count < 0 else Left(*(array[:count] for array in kept))
 
-    def _asked(self, queries: list[int], weight: float, unit: float, slacks: np.ndarray) -> CodeQueries:
-        """The queries as the compiled loops take them; upper bounds contain the slack."""
+    def _asked(self, query: int, weight: float, unit: float, slack: float) -> CodeQuery:
+        """A query as the compiled loops take it; upper bounds contain the slack."""
         rotated = self.dense.rotated
-        turned = weight * (self.vectors[queries].astype(np.float64) @ rotated.rotation.T)
-        groups, tail = len(rotated.codes.head), rotated.codes.tail.shape[1]
-        weights = np.zeros((len(queries), GROUP * groups + tail), np.float32)
-        weights[:, : turned.shape[1]] = turned * rotated.step
-        # Lengths of the query without the components of each group and of those before.
-        spreads = [np.linalg.norm(turned[:, GROUP * (group + 1) :], axis=1) for group in range(groups)]
-        return CodeQueries(
-            (turned @ rotated.mean + slacks).astype(np.float32),
-            weights,
-            np.stack(spreads, axis=1).astype(np.float32),
-            np.linalg.norm(turned, axis=1).astype(np.float32),
-            slacks.astype(np.float32),
+        turned = weight * (rotated.rotation @ self.vectors[query].astype(np.float64))
+        weights = np.zeros(-(-len(turned) // CHUNK) * CHUNK)
+        weights[: len(turned)] = turned * rotated.step
+        # Whole numbers of two bytes; twice the sums of their products with 4 bits fit into 32.
+        scale = float(np.abs(weights).max()) / min(_HIGHEST_WEIGHT, (1 << 27) // len(turned)) or 1.0
+        whole = np.rint(weights / scale).astype(np.int32)
+        high = (whole + 128) >> 8
+        slack += 127.5 * float(np.abs(weights - scale * whole).sum())  # what rounding loses
+        first, rest, length = (np.linalg.norm(some) for some in (turned[:CHUNK], turned[CHUNK:], turned))
+        return CodeQuery(
+            np.float32(turned @ rotated.mean + slack),
+            high.astype(np.int8),
+            (whole - 256 * high).astype(np.int8),
+            15 * np.array([whole[:CHUNK].sum(), whole[CHUNK:].sum(), whole.sum()], np.int32),
+            np.float32(scale / 2),
+            np.array([first, length, length], np.float32),
+            np.float32(rest),
+            np.float32(slack),
             np.float32(unit),
         )
 
 
-def _some(asked: CodeQueries, share: slice) -> CodeQueries:
-    arrays = {name: array[share] for name, array in asked._asdict().items() if name != "unit"}
-    return asked._replace(**arrays)
-
-
-def _some_impacts(impacts: Impacts, share: slice) -> Impacts:
-    starts = impacts.queries.starts[share.start : share.stop + 1]
-    return impacts._replace(queries=impacts.queries._replace(starts=starts))
-
-
-def _merged(
-    found: list[list[tuple[np.ndarray, ...] | None]], k: int
-) -> list[tuple[np.ndarray, np.ndarray, np.float32] | None]:
-    """The rows of some queries in all windows that can be among the ``k`` best, ascending."""
-    merged: list[tuple[np.ndarray, np.ndarray, np.float32] | None] = []
-    for pieces in zip(*found, strict=True):
-        known = [piece for piece in pieces if piece is not None]
-        if len(known) < len(pieces):
-            merged.append(None)
-            continue
-        rows, sums, totals, best = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
-        least = np.partition(best, len(best) - k)[len(best) - k]
-        near = ~(totals < least)
-        merged.append((rows[near].astype(np.int64), sums[near].astype(np.int64), least))
-    return merged
-
-
-def _frozen(kind: type, *shape: int) -> np.ndarray:
-    array: np.ndarray = np.zeros(shape, kind)
-    array.flags.writeable = False  # as the mapped arrays of postings: one compiled signature
-    return array
-
-
-_ALL = _frozen(np.bool_, 0)
-_NO_FILES = Files(
-    _frozen(np.int64, 1),
-    _frozen(np.uint32, 1, 1),
-    _frozen(np.uint8, 1, 1),
-    _frozen(np.uint16, 0),
-    _frozen(np.uint8, 0),
-    _frozen(np.uint16, 1, 1),
-    _frozen(np.int64, 1),
-    _frozen(np.uint8, 0),
-)
-
-
-def _no_impacts(queries: int) -> Impacts:
-    """The impact part of a search by vectors alone."""
-    nothing = Queries(np.zeros(queries + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32))
-    return Impacts(_NO_FILES, 1 << 16, nothing, 0.0)
+def _joined(found: list[Left | None], before: np.ndarray) -> tuple[Left | None, np.ndarray]:
+    """What is left of all windows; the best lower bounds of these and ``before``."""
+    known = [left for left in found if left is not None]
+    if len(known) < len(found):
+        return None, before
+    rows, sums, totals, lowers = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
+    best = np.partition(np.concatenate([before, lowers]), len(lowers))[len(lowers) :]
+    near = ~(totals < best[0])
+    return Left(rows[near].astype(np.int64), sums[near].astype(np.int64), totals[near], lowers[near]), best

@@ -22,6 +22,7 @@ from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.index.index import Index
 from dupmae_ir.search.candidates.dense import DenseIndex, DensePart, DenseSummary
 from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactPart, ImpactQuery
+from dupmae_ir.search.candidates.rotated_dense import Best
 from dupmae_ir.search.exact.certified_topk import Candidates, Outcome, Part
 from dupmae_ir.search.exact.hits import best_positions
 
@@ -131,8 +132,9 @@ class SegmentedImpact:
         return SegmentedPart(self.index, parts)
 
 
-OnePass = Callable[[DensePart | None, ImpactPart, int, np.ndarray, Rows], Sequence[Outcome] | None]
-"""A search of one segment: its parts, its number, the ranks of its rows, and a row to leave out for each query."""
+OnePass = Callable[[DensePart | None, ImpactPart, int, np.ndarray, Rows, Best], Sequence[Outcome] | None]
+"""A search of one segment: its parts, its number, the ranks of its rows, a row to leave out for each query, and what
+segments before it found."""
 
 
 def in_segments(
@@ -140,16 +142,16 @@ def in_segments(
 ) -> Sequence[Outcome] | None:
     """The best ``hits`` of the exact lists of all segments; None where a segment cannot be searched by one pass."""
     index = impact.index
-    ranks = index.docid_rank
+    ranks, best = index.docid_rank, Best()
     if len(impact.parts) == 1 and impact.parts[0]:
-        return search(None if dense is None else dense.parts[0], impact.parts[0], 0, ranks, excluded)
+        return search(None if dense is None else dense.parts[0], impact.parts[0], 0, ranks, excluded, best)
     found: list[tuple[int, Sequence[Outcome]]] = []
     for number, part in enumerate(impact.parts):
         start, end = int(index.starts[number]), int(index.starts[number + 1])
         if part is None:
             continue
         own = [row - start if row is not None and start <= row < end else None for row in excluded]
-        outcomes = search(None if dense is None else dense.parts[number], part, number, ranks[start:end], own)
+        outcomes = search(None if dense is None else dense.parts[number], part, number, ranks[start:end], own, best)
         if outcomes is None:
             return None
         found.append((start, outcomes))

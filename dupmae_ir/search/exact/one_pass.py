@@ -25,7 +25,7 @@ import numpy as np
 from dupmae_ir.device import blas_threads
 from dupmae_ir.search.candidates.dense import DensePart, inner_products
 from dupmae_ir.search.candidates.impact import ImpactPart
-from dupmae_ir.search.candidates.rotated_dense import Impacts, RotatedPart
+from dupmae_ir.search.candidates.rotated_dense import Best, Impacts, RotatedPart
 from dupmae_ir.search.exact.certified_topk import Outcome
 from dupmae_ir.search.exact.hits import best_positions
 
@@ -45,25 +45,29 @@ def scanned_top(
     k: int,
     excluded: Sequence[int | None],
     threads: int,
+    found: Best,
 ) -> list[Outcome | None]:
     """The ``k`` best documents of each query by ``weights[0]`` dense + ``weights[1]`` impact score.
 
     The other arguments are those of :func:`~dupmae_ir.search.exact.certified_topk.exact_top`, except that
-    the parts know the rows to search. None for a query with too many ties to keep.
+    the parts know the rows to search. None for a query with too many ties to keep. Documents that what was ``found`` in
+    other segments excludes are not listed.
     """
     unit = weights[1] / impact.unit
-    slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
-    count = min(k + any(e is not None for e in excluded), dense.documents)
+    queries = range(len(dense.vectors))
+    slacks = np.array([_slack(dense, impact, q, weights, unit) for q in queries])
+    count = k + any(e is not None for e in excluded)
     if isinstance(dense, RotatedPart) and dense.excludes(len(slacks), postings.window):
         impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
-        best = dense.best_sums(weights[0], count, threads, impacts, slacks)
+        best = [left and left[:2] for left in dense.best_sums(queries, count, weights[0], impacts, slacks, found)]
     else:
         products = partial(dense.products, np.ascontiguousarray(np.float32(weights[0]) * dense.vectors))
         with blas_threads(threads):
+            count = min(count, dense.documents)
             best = postings.best_sums(impact.terms(), products, unit, slacks, count, threads, dense.allowed)
     return [
-        None if sums is None else _rescored(dense, impact, query, sums, weights, ranks, k, excluded[query])
-        for query, sums in enumerate(best)
+        None if s is None else _rescored(dense, impact, q, s, weights, ranks, k, excluded[q], found.get((q, count)))
+        for q, s in enumerate(best)
     ]
 
 
@@ -76,6 +80,7 @@ def _rescored(
     ranks: np.ndarray,
     k: int,
     excluded: int | None,
+    least: np.ndarray | None,
 ) -> Outcome:
     """The exact top ``k`` of the kept rows of one query, with their integer impact sums."""
     rows, sums = candidates
@@ -85,9 +90,10 @@ def _rescored(
     scores = np.zeros(len(rows)) + weights[0] * inner_products(dense.vectors[query], dense.dense.vectors, rows)
     scores += weights[1] * (sums / impact.unit)
     best = best_positions(scores, ranks[rows], k)
-    # Documents that were not kept have scores strictly below the last hit.
-    documents = dense.documents
-    bound = float(np.nextafter(scores[best[-1]], -np.inf)) if len(rows) < documents and len(best) else -np.inf
+    # Documents that were not kept have scores strictly below the last hit, or what another segment has excluded.
+    documents, last = dense.documents, scores[best[-1]] if len(best) == k else -np.inf
+    last = last if least is None else max(last, least[0])
+    bound = float(np.nextafter(last, -np.inf)) if len(rows) < documents else -np.inf
     return Outcome(rows[best], scores[best], True, (documents, documents), len(rows), bound)
 
 
@@ -115,8 +121,8 @@ def summed_top(
 
 
 def _slack(dense: DensePart, impact: ImpactPart, query: int, weights: tuple[float, float], unit: float) -> float:
-    """Upper bound on the error of a float32 sum: that of the product, plus a few units in the last place of the largest
-    intermediate value."""
+    """Upper bound on the error of a float32 sum: that of the dense part, plus a few units in the last place of the
+    largest intermediate value."""
     largest = weights[0] * dense.length(query) * dense.dense.longest
     largest += unit * 255.0 * float(impact.impact_queries[query].impacts.sum())
-    return 2 * (weights[0] * dense.error(query) + 2.0**-22 * largest)
+    return 2 * (weights[0] * dense.error(query) + 2.0**-21 * largest)

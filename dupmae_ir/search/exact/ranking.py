@@ -19,6 +19,7 @@ from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.search.candidates.bm25 import Bm25Part
 from dupmae_ir.search.candidates.dense import DensePart
 from dupmae_ir.search.candidates.impact import ImpactPart
+from dupmae_ir.search.candidates.rotated_dense import Best
 from dupmae_ir.search.candidates.segments import Dense, Impact, Rows, in_segments
 from dupmae_ir.search.config import MODES, SearchSettings
 from dupmae_ir.search.exact.certified_topk import Outcome, Part, Weighted, exact_top
@@ -188,7 +189,7 @@ class Ranker:
         return in_segments(dense, impact, excluded, hits, self._segment_pass)
 
     def _segment_pass(
-        self, dense: DensePart | None, impact: ImpactPart, segment: int, ranks: np.ndarray, excluded: Rows
+        self, dense: DensePart | None, impact: ImpactPart, segment: int, ranks: np.ndarray, excluded: Rows, best: Best
     ) -> Sequence[Outcome] | None:
         """One pass over the postings of one segment."""
         settings, hits, workers = self.settings, self.request.hits, self.settings.workers
@@ -196,7 +197,7 @@ class Ranker:
         if dense is None:
             return summed_top(impact, postings, ranks, hits, excluded, workers)
         weights = self.index.weights(settings)
-        outcomes = scanned_top(dense, impact, postings, weights, ranks, hits, excluded, workers)
+        outcomes = scanned_top(dense, impact, postings, weights, ranks, hits, excluded, workers, best)
         settled = [outcome for outcome in outcomes if outcome is not None]
         return settled if len(settled) == len(outcomes) else None
 
