@@ -169,7 +169,7 @@ class _Server(MCPServer):
             if not isinstance(e.__cause__, ValidationError):
                 raise
             first = e.__cause__.errors()[0]
-        known = ", ".join(self._tool_manager.get_tool(name).parameters["properties"])
+        known = ", ".join(tool.parameters["properties"] if (tool := self._tool_manager.get_tool(name)) else ())
         reason = f"no argument of {name}, which has {known}" if first["type"] == "extra_forbidden" else first["msg"]
         raise ToolError(f"{'.'.join(map(str, first['loc']))}: {reason}")
 

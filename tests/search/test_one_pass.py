@@ -19,6 +19,7 @@ from dupmae_ir.index.postings.searcher import PostingsSearcher
 from dupmae_ir.search.candidates import rotated_dense
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactQuery
+from dupmae_ir.search.candidates.rotated_dense import Best
 from dupmae_ir.search.exact.certified_topk import Weighted, exact_top
 from dupmae_ir.search.exact.one_pass import scanned_top
 
@@ -73,10 +74,11 @@ class Made:
         self.impact = self.impact.index.queries(self.impact.impact_queries, 2, False, allowed)
         self.dense = self.dense.dense.queries(self.dense.vectors, 1, allowed)
 
-    def scanned(self, k: int, weights=(1.0, 1.0), excluded=None, threads=1):
+    def scanned(self, k: int, weights=(1.0, 1.0), excluded=None, threads=1, found=None):
         skip = excluded or [None] * self.queries
         self.dense.threads = threads
-        return scanned_top(self.dense, self.impact, self.postings, weights, self.ranks, k, skip, threads, {})
+        best = {} if found is None else found
+        return scanned_top(self.dense, self.impact, self.postings, weights, self.ranks, k, skip, threads, best)
 
     def certified(self, k: int, weights=(1.0, 1.0), excluded=None):
         parts = [Weighted(self.dense, weights[0]), Weighted(self.impact, weights[1])]
@@ -180,3 +182,36 @@ def test_what_was_not_kept_is_bounded(tmp_path):
         assert found.bound < found.scores[-1]
         assert np.sort(scores)[-11] <= found.bound
         assert found.candidates < 900
+
+
+@pytest.mark.parametrize(("seed", "k", "codes"), grid(range(8), [1, 5, 60, 5000], [(True, True), (True, False)]))
+def test_segments_that_share_their_best_give_the_lists_of_one(tmp_path, seed, k, codes):
+    """The best of the lists of two segments, by codes or the second by vectors, are those of both apart, without a row
+    of each; the lower bounds of the first exclude rows of the second, which change no list."""
+    made = [Made(tmp_path / name, seed, n, 64) for name, n in (("a", 500), ("b", 700))]
+    made[1].impact = made[1].impact.index.queries(made[0].impact.impact_queries, 2)
+    made[1].dense = made[1].dense.dense.queries(made[0].dense.vectors)
+    first = [[int(outcome.rows[0]) for outcome in one.certified(1)] for one in made]
+    without = [[None, first[0][1], *[None] * 5], [first[1][0], *[None] * 6]]
+    apart = [one.certified(k, excluded=rows) for one, rows in zip(made, without, strict=True)]
+    for one, by_codes in zip(made, codes, strict=True):
+        if by_codes:
+            one.rotate()
+    found: Best = {}
+    shared = [one.scanned(k, excluded=rows, found=found) for one, rows in zip(made, without, strict=True)]
+    for expected, listed in zip(zip(*apart, strict=True), zip(*shared, strict=True), strict=True):
+        assert best_of(listed, k) == best_of(expected, k)
+        assert all(one.exact for one in listed)
+    if k <= 5 and codes[1]:
+        alone = made[1].scanned(k, excluded=without[1])
+        assert sum(one.candidates for one in shared[1]) < sum(one.candidates for one in alone)
+
+
+def best_of(outcomes, k):
+    """The k best (score, segment, row) of two lists."""
+    both = [
+        (-score, segment, row)
+        for segment, one in enumerate(outcomes)
+        for score, row in zip(one.scores.tolist(), one.rows.tolist(), strict=True)
+    ]
+    return sorted(both)[:k]

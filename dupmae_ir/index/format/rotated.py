@@ -163,15 +163,15 @@ def write_codes(vectors: np.ndarray, path: Path) -> None:
 
 
 def _choose(vectors: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
-    """Set the rotation, the mean and the steps by a sample of the vectors, which is read three times."""
-    rotation, mean, step = arrays["rotation"], arrays["mean"], arrays["step"]
+    """Set the rotation, the mean and the steps by a sample of the vectors, which is read twice."""
+    rotation, mean = arrays["rotation"], arrays["mean"]
     every = -(-len(vectors) // _SAMPLE)
     count = -(-len(vectors) // every)
-    rotation[:] = np.linalg.eigh(sum(x.T @ x for x in _blocks(vectors, every)))[1].T[::-1]
-    mean[:] = sum((x @ rotation.T).sum(axis=0) for x in _blocks(vectors, every)) / count
-    squares = sum(np.square(x @ rotation.T - mean).sum(axis=0) for x in _blocks(vectors, every))
-    step[:] = _STEP * np.sqrt(squares / count)
-    step[:] = np.maximum(step, 1e-6 * step.max() or 1.0)
+    squares, directions = np.linalg.eigh(sum(x.T @ x for x in _blocks(vectors, every)))
+    rotation[:] = directions.T[::-1]
+    mean[:] = rotation @ sum(x.sum(axis=0) for x in _blocks(vectors, every)) / count
+    spread = np.sqrt(np.maximum(squares[::-1] / count - np.square(mean), 0))
+    arrays["step"][:] = _STEP * np.maximum(spread, 1e-6 * spread.max() or 1.0)
 
 
 def _blocks(vectors: np.ndarray, every: int = 1) -> Iterator[np.ndarray]:

@@ -422,8 +422,7 @@ def _remove_old_caches() -> None:
 
     numba reads a cache before it compares the source's date, and fails if one of its classes has moved.
     """
-    names = ("kernels.py", "compiling.py", "code_products.py")
-    changed = max(Path(__file__).with_name(name).stat().st_mtime for name in names)
+    changed = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
     for path in Path(search.stats.cache_path).glob(f"{Path(__file__).stem}.*.nbi"):
         with contextlib.suppress(OSError):  # another process was faster, or the folder is not ours
             if path.stat().st_mtime < changed:

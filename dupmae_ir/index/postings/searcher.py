@@ -154,7 +154,7 @@ class PostingsSearcher:
         k: int,
         threads: int = 1,
         allowed: RowSet | None = None,
-    ) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    ) -> Sequence[Sequence[np.ndarray] | None]:
         """Candidates for the ``k`` best rows by another score plus ``unit`` times the integer sum of impacts.
 
         Returns for each query the rows (m,) int64, ascending, and their integer sums (m,) int64: every row that can be

@@ -123,13 +123,14 @@ def exact_top(
     depth = min(_limited(first or first_depth(k), max_depth), documents)
     while pending:
         everything = depth >= documents or (depth * SCAN >= documents and not max_depth and not first)
-        lists = None if everything and not first else _deepen(parts, pending, min(depth, documents), complete)
+        if everything and not first:
+            rows = np.arange(documents) if chosen is None else chosen.rows
+            lists = [[Candidates(rows, -np.inf, True)] * len(pending)] * len(parts)
+        else:
+            lists = _deepen(parts, pending, min(depth, documents), complete)
         last = everything or depth == max_depth
         for position, query in enumerate(pending):
-            candidates = (
-                [_everything(documents, chosen)] * len(parts) if lists is None else [part[position] for part in lists]
-            )
-            outcome = _judge(parts, query, candidates, ranks, documents, k, skip[query], floor)
+            outcome = _judge(parts, query, [part[position] for part in lists], ranks, documents, k, skip[query], floor)
             # Without a bound no depth certifies the list, so the first round is final.
             if outcome.exact or last or outcome.bound == np.inf:
                 done[query] = outcome
@@ -158,10 +159,6 @@ def _deepen(
         complete.update({(p, query): candidates for query, candidates in fresh.items() if candidates.complete})
         lists.append([fresh[query] if query in fresh else complete[p, query] for query in pending])
     return lists
-
-
-def _everything(documents: int, allowed: RowSet | None) -> Candidates:
-    return Candidates(np.arange(documents) if allowed is None else allowed.rows, -np.inf, True)
 
 
 def _judge(

@@ -54,20 +54,20 @@ def scanned_top(
     other segments excludes are not listed.
     """
     unit = weights[1] / impact.unit
-    queries = range(len(dense.vectors))
-    slacks = np.array([_slack(dense, impact, q, weights, unit) for q in queries])
+    slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
     count = k + any(e is not None for e in excluded)
-    if isinstance(dense, RotatedPart) and dense.excludes(len(slacks), postings.window):
-        impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
-        best = [left and left[:2] for left in dense.best_sums(queries, count, weights[0], impacts, slacks, found)]
-    else:
+    if not isinstance(dense, RotatedPart) or not dense.excludes(len(slacks), postings.window):
         products = partial(dense.products, np.ascontiguousarray(np.float32(weights[0]) * dense.vectors))
+        count = min(count, dense.documents)
         with blas_threads(threads):
-            count = min(count, dense.documents)
             best = postings.best_sums(impact.terms(), products, unit, slacks, count, threads, dense.allowed)
+    else:
+        impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
+        best = dense.best_sums(range(len(slacks)), count, weights[0], impacts, slacks, found)
+    least = [found.get((q, count), (-np.inf,))[0] for q in range(len(slacks))]
     return [
-        None if s is None else _rescored(dense, impact, q, s, weights, ranks, k, excluded[q], found.get((q, count)))
-        for q, s in enumerate(best)
+        None if some is None else _rescored(dense, impact, q, some, weights, ranks, k, excluded[q], least[q])
+        for q, some in enumerate(best)
     ]
 
 
@@ -75,15 +75,15 @@ def _rescored(
     dense: DensePart,
     impact: ImpactPart,
     query: int,
-    candidates: tuple[np.ndarray, np.ndarray],
+    candidates: Sequence[np.ndarray],
     weights: tuple[float, float],
     ranks: np.ndarray,
     k: int,
     excluded: int | None,
-    least: np.ndarray | None,
+    least: float,
 ) -> Outcome:
     """The exact top ``k`` of the kept rows of one query, with their integer impact sums."""
-    rows, sums = candidates
+    rows, sums = candidates[:2]
     if excluded is not None:
         rows, sums = rows[rows != excluded], sums[rows != excluded]
     # The same operations in the same order as certified_topk, so that scores are bit-identical.
@@ -92,8 +92,7 @@ def _rescored(
     best = best_positions(scores, ranks[rows], k)
     # Documents that were not kept have scores strictly below the last hit, or what another segment has excluded.
     documents, last = dense.documents, scores[best[-1]] if len(best) == k else -np.inf
-    last = last if least is None else max(last, least[0])
-    bound = float(np.nextafter(last, -np.inf)) if len(rows) < documents else -np.inf
+    bound = float(np.nextafter(max(last, least), -np.inf)) if len(rows) < documents else -np.inf
     return Outcome(rows[best], scores[best], True, (documents, documents), len(rows), bound)
 
 

@@ -82,16 +82,12 @@ def check_encoder(index: Index, encoder: Encoder, given: frozenset[str] = frozen
             )
     for what, actual, expected in (
         ("dimensions of [CLS]", encoder.dim, index.dim),
-        ("terms", _length(encoder.terms), _length(index.terms)),
+        ("terms", len(encoder.terms or []), len(index.terms or [])),
     ):
         if actual and expected and actual != expected:
             raise IndexMismatch(
                 f"{index.path} has {expected} {what} but {encoder.name} has {actual}; use its own encoder"
             )
-
-
-def _length(terms: list[str] | None) -> int | None:
-    return None if terms is None else len(terms)
 
 
 @dataclass(frozen=True)
