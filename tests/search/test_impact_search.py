@@ -128,7 +128,7 @@ def damage_id(postings: Path) -> None:
     [
         (damage_id, "was made from another index (digest differ)"),
         (lambda postings: (postings / "rows.npy").write_bytes(b""), "rows.npy"),
-        (lambda postings: (postings / "meta.json").write_text("{"), "meta.json"),
+        (lambda postings: (postings / "meta.json").write_text("{"), "build them with"),
     ],
 )
 def test_unusable_postings_leave_the_search_to_lucene(
