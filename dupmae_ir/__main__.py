@@ -25,7 +25,6 @@ COMMANDS = {
         "index": "build BM25, quantised dense and postings indexes; show and verify an index",
         "search": "search an index: dense, impact, or their exact sum (hybrid)",
         "servers": "load an index into a search engine: PostgreSQL with pgvector, Qdrant, Milvus",
-        "search.fusion": "fuse run files by ranks or scores",
         "serve": "serve indexes: a REST API, a page that shows why each hit was found, tools for assistants (MCP)",
     },
     "evaluate": {

@@ -3,8 +3,8 @@
 If MiniLM's package is installed, MiniLM and its fusions with BM25, what a practitioner would use instead, are
 evaluated too.
 
-Every step runs a command of the toolkit, prints it, and leaves its files in the output folder, so each can be run
-again by hand. A complete index is kept; everything else is computed again, with the same results.
+Every step but the fusions runs a command of the toolkit, prints it, and leaves its files in the output folder, so each
+can be run again by hand. A complete index is kept; everything else is computed again, with the same results.
 """
 
 from __future__ import annotations
@@ -28,19 +28,16 @@ from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.qrels import read_qrels
-from dupmae_ir.io.runs import read_run
+from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.models.names import PACKAGED
 from dupmae_ir.search.config import SearchConfig
-from dupmae_ir.search.fusion import FusionConfig
+from dupmae_ir.search.fusion import Fusion, fuse_runs
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.types import Hit
 
 SYSTEMS = ("bm25", "dense", "impact", "hybrid")
 MINILM = "minilm"
-FUSIONS: Mapping[str, Mapping[str, Any]] = {
-    "bm25+minilm-rrf": {"method": "rrf"},
-    "bm25+minilm-mean": {"method": "interpolation", "normalize": True},
-}
+FUSIONS = {"bm25+minilm-rrf": Fusion("rrf"), "bm25+minilm-mean": Fusion("interpolation", normalize=True)}
 """Fusions of the lists of BM25 and MiniLM: reciprocal ranks (k = 60), and the mean of scores mapped to 0 to 1."""
 MEASURES = ("nDCG@10", "MRR@10", "R@100")
 SHOWN_HITS, SHOWN_WORDS = 3, 4
@@ -48,7 +45,6 @@ STEPS = {
     EncodeConfig: ("encode", "dupmae_ir.encode.run:run"),
     Bm25Config: ("index bm25", "dupmae_ir.index.run:run_bm25"),
     SearchConfig: ("search", "dupmae_ir.search.run:run"),
-    FusionConfig: ("search.fusion", "dupmae_ir.search.fusion:run"),
     ServeConfig: ("serve", "dupmae_ir.serve.run:run"),
 }
 """Settings of a step -> its command and its work, which is imported when it is run."""
@@ -117,9 +113,9 @@ def run(config: DemoConfig) -> dict[str, object]:
         if competitors:
             _encode(folder, replace(config, model=MINILM), MINILM, parts="cls")
             _search(folder, "dense", config, MINILM)
-            for name, method in FUSIONS.items():
-                runs = (str(folder / f"{MINILM}.trec"), str(folder / "bm25.trec"))
-                _step(FusionConfig(runs=runs, output=str(folder / f"{name}.trec"), quiet=config.quiet, **method))
+            minilm, bm25 = (read_run(folder / f"{system}.trec") for system in (MINILM, "bm25"))
+            for name, fusion in FUSIONS.items():
+                write_run(folder / f"{name}.trec", fuse_runs(fusion, minilm, bm25, 1000))
         scores = _evaluate(folder, config, (MINILM, *FUSIONS) if competitors else ())
         examples = list(_examples(folder))
     return {

@@ -23,8 +23,7 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.config import SearchConfig
-from dupmae_ir.search.fusion import FusionConfig
-from dupmae_ir.search.fusion import run as fuse
+from dupmae_ir.search.fusion import Fusion, fuse_runs
 from dupmae_ir.search.run import run as search
 from dupmae_ir.types import EncoderSettings, Hit
 
@@ -35,10 +34,7 @@ LENGTH = 256
 """Word pieces that the base model reads of a document or query."""
 LEVELS = 255
 """Largest impact of an index: 8 bits."""
-FUSIONS: dict[str, dict[str, Any]] = {
-    "rrf": {"method": "rrf"},
-    "min-max": {"method": "interpolation", "normalize": True},
-}
+FUSIONS = {"rrf": Fusion("rrf"), "min-max": Fusion("interpolation", normalize=True)}
 """Fusion of lists of 1,000: reciprocal ranks (k = 60), or the mean of scores mapped to 0 to 1."""
 DIGITS = 6
 """Decimals stored per query and measure."""
@@ -135,7 +131,7 @@ class Evaluator:
 
     def _fused(self, collection: Path, run: Path, bm25: Path, dense: Path, method: str) -> dict[str, Any]:
         run.parent.mkdir(parents=True, exist_ok=True)
-        fuse(FusionConfig(runs=(str(dense), str(bm25)), output=str(run), quiet=True, **FUSIONS[method]))
+        write_run(run, fuse_runs(FUSIONS[method], read_run(dense), read_run(bm25), 1000))
         return self._scores(collection, {"fused": run}) | {"index_bytes": {}, "seconds": {}}
 
     def _search(

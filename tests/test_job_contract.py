@@ -29,7 +29,7 @@ from dupmae_ir.__main__ import VERBS, main
 from dupmae_ir.io.jobs import COMPLETE, Job, record_path, work_folder
 from dupmae_ir.io.locks import lock_path
 
-ANSWERING = {"search", "search.fusion", "serve", "doctor", "eval", "eval.answers"}
+ANSWERING = {"search", "serve", "doctor", "eval", "eval.answers"}
 """Commands that answer. Files that they write besides are replaced whole and swept by ``atomic_write``."""
 COMPOSED = {"demo", "eval.regressions", "collections", "servers"}
 """Commands made of several jobs; ``test_composed_commands`` holds them to the contract, or says where that is done."""

@@ -195,8 +195,7 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     bm25: bool = mode_option(False, "BM25, on a folder made by 'dupmae-ir index bm25'")
     fusion: str | None = mode_option(
         None,
-        "fuse a dense and an impact list instead of summing scores: by reciprocal ranks, by interpolating scores, or "
-        "with the arithmetic of Pyserini's HybridSearcher (on integer impacts, as there)",
+        "fuse a dense and an impact list instead of summing scores: by reciprocal ranks or by interpolating scores",
         choices=METHODS,
     )
 

@@ -121,7 +121,6 @@ def _readers(inputs: Path, out: Path) -> dict[str, tuple[str, list[Any]]]:
         ),
         "qrels": ("qrels.tsv", ["eval", "--qrels", bad, inputs / "run.trec"]),
         "run": ("run.trec", ["eval", "--qrels", inputs / "qrels.tsv", bad]),
-        "runs of fusion": ("run.trec", ["search.fusion", bad, inputs / "run.trec", "--output", out / "f.trec"]),
         "pairs": ("pairs.jsonl", ["finetune.mine", "--pairs", bad, "--by", "bm25", "--output", out / "mined.jsonl"]),
         "mined": (
             "mined.jsonl",

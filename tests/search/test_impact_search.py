@@ -52,7 +52,9 @@ def search(folder: Path, output: Path, *flags: str, index: str = "index") -> byt
     return output.read_bytes()
 
 
-@pytest.mark.parametrize("mode", [["--impact"], ["--hybrid"], ["--impact", "--raw-impacts"], ["--fusion", "pyserini"]])
+@pytest.mark.parametrize(
+    "mode", [["--impact"], ["--hybrid"], ["--impact", "--raw-impacts"], ["--fusion", "interpolation"]]
+)
 @pytest.mark.parametrize("hits", ["3", "20", "1000"])
 def test_the_run_file_is_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: list[str], hits: str

@@ -237,7 +237,7 @@ def test_explain_one_document(folder: Path, searcher: Searcher, capsys: pytest.C
 def test_quiet_and_other_modes_of_one_query(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert search(folder, "--query", "zyzzyva", "--impact", "--quiet") == 0
     assert capsys.readouterr() == ("no document matches\n", "")
-    assert search(folder, "--query", "lock", "--fusion", "pyserini", "--quiet", "--hits", "1") == 0
+    assert search(folder, "--query", "lock", "--fusion", "interpolation", "--quiet", "--hits", "1") == 0
     assert "  (meaning " in capsys.readouterr().out
     assert search(folder, "--query", "lock", "--dense-weight", "2", "--quiet", "--hits", "1") == 0
     assert " = 2 x meaning " in capsys.readouterr().out
@@ -274,7 +274,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--query", "a", "--query-terms", "2000"], "--query-terms must be at most 1024"),
     (["--query", "a", "--dense-weight", "-1"], "--dense-weight must be greater than 0"),
     (["--query", "a", "--max-depth", "3"], "--max-depth 3 is less than the 10 requested hits"),
-    (["--query", "a", "--fusion", "interpolation", "--alpha", "2"], "--alpha must be between 0 and 1"),
+    (["--query", "a", "--fusion", "interpolation", "--alpha", "2"], "--alpha must be at most 1"),
     (["--query", "a", "--bm25"], "is not a BM25 index"),
     (["--query", "a", "--model", "/no/such/model"], "/no/such/model"),
     (["--query", "a", "--corpus", "/no/such/corpus"], "/no/such/corpus"),

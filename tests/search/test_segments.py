@@ -118,7 +118,7 @@ def test_conditions_on_metadata(changed: tuple[Living, Path]) -> None:
 
 def test_fusions_and_explanations(changed: tuple[Living, Path]) -> None:
     found, expected = both(changed)
-    for method in ("rrf", "interpolation", "pyserini"):
+    for method in ("rrf", "interpolation"):
         fusion = Fusion(method=method)
         assert found.search(TOPICS, 9, fusion=fusion) == expected.search(TOPICS, 9, fusion=fusion)
     ids = [POOL[0].docid, POOL[20].docid, POOL[45].docid]

@@ -31,7 +31,7 @@ searcher, out = Searcher.open(index, server=url, table="mine", batch_size=2), []
 ways = [dict(mode=mode, hits=hits) for mode in ("dense", "impact", "hybrid") for hits in (5, 1000)]
 ways += [dict(hits=7, filter="year >= 2019"), dict(hits=7, within=[*known, "nobody"]), dict(hits=3, within=["nobody"])]
 ways += [dict(hits=7, filter="year > 3000"), dict(mode="impact", raw_impacts=True), dict(hits=1000, remove_query=True)]
-ways += [dict(hits=4, fusion=Fusion("pyserini"), fusion_depth=9)]
+ways += [dict(hits=4, fusion=Fusion("interpolation", missing="min"), fusion_depth=9)]
 for way in ways:
     for answer in searcher.answers([*TOPICS, TOPICS[0]._replace(qid=known[0])], **way):
         out.append([str(way), [[h.docid, h.score.hex()] for h in answer.hits], answer.report and vars(answer.report)])

@@ -25,7 +25,7 @@ from dupmae_ir.search.config import MODES, SearchSettings
 from dupmae_ir.search.exact.certified_topk import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.exact.hits import RankedHits
 from dupmae_ir.search.exact.one_pass import MOST_HITS, scanned_top, summed_top
-from dupmae_ir.search.fusion import Exact, Fusion, fuse
+from dupmae_ir.search.fusion import Fusion, fuse
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.types import Hit, Query
@@ -80,12 +80,6 @@ class Request:
     def name(self) -> str:
         """The mode, or ``fused``."""
         return "fused" if self.fusion else self.mode
-
-    @property
-    def raw(self) -> bool:
-        """Whether impact scores are integers."""
-        # Pyserini's HybridSearcher adds what LuceneImpactSearcher returns, and that is integers.
-        return self.fusion.method == "pyserini" if self.fusion else self.raw_impacts
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -145,7 +139,9 @@ class Ranker:
             dense = self.index.dense(settings).queries(vectors, settings.workers, request.allowed)
         if "ot" in request.parts:
             weights = [q.ot for q in self.encoded]
-            impact = self.index.impact(settings).queries(weights, settings.workers, request.raw, request.allowed)
+            impact = self.index.impact(settings).queries(
+                weights, settings.workers, request.raw_impacts, request.allowed
+            )
         return dense, impact
 
     def _certified(
@@ -159,7 +155,7 @@ class Ranker:
         parts: list[Part] = [Weighted(part, weight) if len(summands) > 1 else part for part, weight in summands]
         server = self.index.server(settings)
         if server is not None:
-            unit, rows = 1.0 if request.raw or impact is None else self.index.scale**2, self.index.rows
+            unit, rows = 1.0 if request.raw_impacts or impact is None else self.index.scale**2, self.index.rows
             parts = server.parts(self.encoded, dense, impact, unit, weights, rows, request.allowed, request.condition)
         return exact_top(
             parts,
@@ -206,17 +202,11 @@ class Ranker:
     ) -> list[Answer]:
         fusion, hits, depth = self.request.fusion, self.request.hits, self.request.fusion_depth
         assert fusion is not None
-        assert dense is not None
-        assert impact is not None
-
-        def exact(part: Part, number: int) -> Exact:
-            return lambda docids: part.scores(number, self.index.rows(docids)).tolist()
-
         by_dense = self._certified(dense, None, depth, excluded)
         by_impact = self._certified(None, impact, depth, excluded)
         return [
-            Answer(query, fuse(fusion, self._hits(d), self._hits(i), hits, (exact(dense, n), exact(impact, n))), None)
-            for n, (query, d, i) in enumerate(zip(queries, by_dense, by_impact, strict=True))
+            Answer(query, fuse(fusion, self._hits(d), self._hits(i), hits), None)
+            for query, d, i in zip(queries, by_dense, by_impact, strict=True)
         ]
 
     def _hits(self, outcome: Outcome) -> RankedHits:
