@@ -36,6 +36,10 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 MIXED = "mixed"
 """Precision of encoding on a CPU: the products of the layers in bfloat16, everything else in float32."""
 CPU_INFO = Path("/proc/cpuinfo")
+LITTLE_WORK = 1 << 18
+"""Numbers (impacts, or rows times queries) that numpy handles in a few milliseconds."""
+MUCH_WORK = 128 * LITTLE_WORK
+"""Numbers that numpy handles in about the time that loading takes: a process that got so far is likely to go on."""
 IMPACT_SEARCHES = ("lucene", "postings", "auto")
 """How impacts are searched."""
 
@@ -254,6 +258,28 @@ def pick_impact_search(
     if found := problem():
         return "lucene", f"the postings cannot be used: {found}"
     return "postings", "postings and numba found"
+
+
+_left_to_numpy = 0
+
+
+def pays(numbers: int) -> bool:
+    """Whether to use compiled loops for this amount of work; results are the same without.
+
+    Importing numba and loading its cached functions takes a third of a second. False without numba, and for small work
+    in a process that has neither loaded it nor done much without it.
+    """
+    global _left_to_numpy
+    if "numba" in sys.modules or numbers > LITTLE_WORK or _left_to_numpy > MUCH_WORK:
+        return _has_numba()
+    # Threads may lose an addition to each other; then the loops are loaded a little later.
+    _left_to_numpy += numbers
+    return False
+
+
+@cache
+def _has_numba() -> bool:
+    return importlib.util.find_spec("numba") is not None
 
 
 def need_packages(what: str, packages: Iterable[str], extra: str = "train") -> None:

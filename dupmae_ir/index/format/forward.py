@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from dupmae_ir.device import pays
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.postings.compiling import pays
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

@@ -1,20 +1,10 @@
-"""What the compiled loops take, and when they pay: importing numba and loading its cached functions takes a third of a
-second."""
+"""What the compiled loops take."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import sys
 from typing import NamedTuple
 
 import numpy as np
-
-SMALL = 1 << 18
-"""Numbers (impacts, or rows times queries) that numpy handles in a few milliseconds."""
-
-MUCH = 128 * SMALL
-"""Numbers that numpy handles in about the time that loading takes: a process that got so far is likely to go on."""
 
 BLOCK = 64
 """Rows whose first components are multiplied together."""
@@ -24,27 +14,6 @@ CHUNK = 128
 ALL = np.zeros(0, np.bool_)
 """The mask of all rows; as that of a :class:`~dupmae_ir.index.format.row_set.RowSet`, for one compiled signature."""
 ALL.flags.writeable = False
-
-_LOOPS = "dupmae_ir.index.postings.kernels"
-_left_to_numpy = 0
-
-
-def pays(numbers: int) -> bool:
-    """Whether to use :mod:`dupmae_ir.index.postings.kernels` for this amount of work; results are the same without.
-
-    False without numba, and for small work in a process that has neither loaded the loops nor done much without them.
-    """
-    global _left_to_numpy
-    if _LOOPS in sys.modules or numbers > SMALL or _left_to_numpy > MUCH:
-        return _installed()
-    # Threads may lose an addition to each other; then the loops are loaded a little later.
-    _left_to_numpy += numbers
-    return False
-
-
-@functools.cache
-def _installed() -> bool:
-    return importlib.util.find_spec("numba") is not None
 
 
 class Files(NamedTuple):

@@ -13,11 +13,11 @@ from types import ModuleType
 
 import numpy as np
 
-from dupmae_ir.device import need_packages
+from dupmae_ir.device import need_packages, pays
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT
 from dupmae_ir.index.format.row_set import RowSet
-from dupmae_ir.index.postings.compiling import ALL, Files, Kept, Queries, pays
+from dupmae_ir.index.postings.compiling import ALL, Files, Kept, Queries
 from dupmae_ir.index.postings.format import ImpactSegment, folder_of, open_postings
 
 HIGHEST_SCORE = (1 << 31) - 1

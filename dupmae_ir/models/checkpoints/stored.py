@@ -92,19 +92,26 @@ class StoredWeights(Mapping[str, np.ndarray]):
 
     def rows(self, name: str, rows: Sequence[int] | slice) -> np.ndarray:
         """Some rows of a matrix, or numbers of a vector."""
-        codes, factors = self._stored[name], self._factors.get(name)
-        if factors is None:
-            if codes.dtype == np.int8:
+        if coded := self.codes(name):
+            return decode(coded[0][rows], coded[1][rows])
+        array = self._stored[name]
+        return array[rows].astype(np.float32) if array.dtype.kind == "f" else array[rows].copy()
+
+    def codes(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """int8 codes (r, c) and float32 factors (r, groups) of a matrix; None for one that is stored otherwise."""
+        codes, factors = self._stored.get(name), self._factors.get(name)
+        if factors is None or codes is None:
+            if codes is not None and codes.dtype == np.int8:
                 raise self._damage(f"{name} has no {name}{SCALE}")
-            return codes[rows].astype(np.float32) if codes.dtype.kind == "f" else codes[rows].copy()
+            return None
         if codes.dtype != np.int8 or codes.ndim != 2:
             raise self._damage(f"{name} must be a matrix of int8, got {codes.ndim} dimensions of {codes.dtype}")
         shape = (len(codes) or len(factors), -(-codes.shape[1] // GROUP))
         if factors.shape != shape or not np.isfinite(factors).all():
             raise self._damage(f"{name}{SCALE} must be {shape[0]} x {shape[1]} finite numbers")
         if not len(codes):  # a matrix of zeros
-            return np.zeros((len(factors), codes.shape[1]), np.float32)[rows]
-        return decode(codes[rows], factors[rows])
+            codes = np.zeros((len(factors), codes.shape[1]), np.int8)
+        return codes, factors
 
     def _damage(self, problem: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: {problem}; the file is damaged")

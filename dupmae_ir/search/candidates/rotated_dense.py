@@ -26,10 +26,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dupmae_ir.device import pays
 from dupmae_ir.index.config import ROTATED
 from dupmae_ir.index.format.rotated import Rotated
 from dupmae_ir.index.format.row_set import RowSet
-from dupmae_ir.index.postings.compiling import ALL, BLOCK, CHUNK, CodeQuery, Files, Left, Queries, pays
+from dupmae_ir.index.postings.compiling import ALL, BLOCK, CHUNK, CodeQuery, Files, Left, Queries
 from dupmae_ir.index.postings.searcher import FEW
 from dupmae_ir.search.candidates.dense import DenseIndex, DensePart
 from dupmae_ir.search.exact.certified_topk import Candidates
