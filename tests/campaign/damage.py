@@ -1,6 +1,6 @@
 """Damage to an index: single bits, blocks, truncation, swapped parts and edited metadata of every file.
 
-Two small indexes with every part (texts, vectors, impacts, postings, three dense kinds) are copied and damaged in one
+Two small indexes with every part (texts, vectors, impacts, postings, codes) are copied and damaged in one
 way: one as it was encoded, and one that was changed since (further segments, deleted rows). A process opens the copy,
 searches it in every mode, reads its texts, and verifies it. A variant is *refused* (one line, when the index is opened
 or when a part is first used), gives *unchanged* answers, or gives other answers, which is a failure, as are tracebacks

@@ -10,8 +10,8 @@ the texts is computed on the host, before the first product.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -25,9 +25,6 @@ from dupmae_ir.models import pooling
 from dupmae_ir.models.heads.masked_lm import encoder_of
 from dupmae_ir.models.inference.cpu_linear import Linear, LinearFactory, pad_rows
 from dupmae_ir.models.retriever import Retriever
-
-with suppress(ImportError):  # not in torch before 2.10
-    from torch.nn.attention.varlen import varlen_attn
 
 if TYPE_CHECKING:
     from transformers.models.bert.modeling_bert import BertLayer
@@ -251,6 +248,9 @@ class VarlenAttention:
     """:class:`GroupedAttention` in one call of torch's kernel for texts of any lengths; CUDA in half precision only."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        from torch.nn.attention.varlen import varlen_attn  # imports the compiler, and is not in torch before 2.10
+
+        self._kernel = varlen_attn
         ends = torch.tensor([[0, *accumulate(lengths)], range(len(lengths) + 1)], dtype=torch.int32)
         self._bounds, self._each = to_device(ends, device)
         self._longest = max(lengths)
@@ -264,7 +264,7 @@ class VarlenAttention:
 
     def _attend(self, q: Tensor, kv: Tensor, bounds: Tensor, longest: int, near: tuple[int, int]) -> Tensor:
         k, v = kv.unbind(1)
-        context = varlen_attn(q, k, v, bounds, self._bounds, longest, self._longest, window_size=near)
+        context = self._kernel(q, k, v, bounds, self._bounds, longest, self._longest, window_size=near)
         assert isinstance(context, Tensor)
         return context
 
@@ -278,7 +278,9 @@ def pick_attention(model: Retriever, products: torch.dtype, device: torch.device
     That of variable length needs CUDA, an Ampere GPU, half precision and torch 2.10.
     """
     width = model.lm.config.hidden_size // model.lm.config.num_attention_heads
-    able = device.type == "cuda" and "varlen_attn" in globals() and products.itemsize == 2 and width % 8 == 0
+    able = (
+        device.type == "cuda" and find_spec("torch.nn.attention.varlen") and products.itemsize == 2 and width % 8 == 0
+    )
     if able and torch.cuda.get_device_capability(device) >= (8, 0):
         return VarlenAttention, "attention of variable length"
     return GroupedAttention, "attention by runs of equal length"

@@ -81,7 +81,7 @@ def reference(q, k, v, bounds, key_bounds, longest, longest_key, window_size=(-1
 @pytest.fixture
 def varlen(monkeypatch):
     """The device's choices on the CPU."""
-    monkeypatch.setattr(packed_layers, "varlen_attn", reference, raising=False)
+    monkeypatch.setattr(pytest.importorskip("torch.nn.attention.varlen"), "varlen_attn", reference)
     monkeypatch.setattr(packed, "pick_attention", lambda *_: (packed_layers.VarlenAttention, "forced"))
     for module in (packed, packed_layers):
         monkeypatch.setattr(module, "pad_rows", lambda x: x)
@@ -119,8 +119,7 @@ class Count(TorchDispatchMode):
 @pytest.mark.parametrize("keep", [0, TOP])
 def test_a_batch_is_as_many_calls_for_any_texts_and_waits_for_none(model, keep, monkeypatch):
     """Tensors without data: an operator whose result the host reads raises an error."""
-    if "varlen_attn" not in vars(packed_layers):
-        pytest.skip("this torch has no attention of variable length")
+    pytest.importorskip("torch.nn.attention.varlen")
     monkeypatch.setattr(packed, "pick_attention", lambda *_: (packed_layers.VarlenAttention, "forced"))
     device = PackedRetriever(model.to("meta"))
     device._pooled_ids = np.ones(len(model.term_mask), np.bool_)
