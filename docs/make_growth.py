@@ -58,7 +58,7 @@ def limit() -> str:
     return (
         f"With {duration(seconds)} for {size:,} documents, one core answers a hybrid query within "
         f"{duration(PATIENCE)} up to about **{most:,.0f} documents**, {MEMORY * most / 1e9:.1f} GB of vectors "
-        f"and postings, if it reads all of them."
+        f"and postings."
     )
 
 
