@@ -223,35 +223,21 @@ def report(args: argparse.Namespace, seconds: dict[str, list[float]], gate: str,
         for name in (OURS, "pre-train")
     }
     what = passages.NAMES[args.shape]
-    share = {"unit": " %", "gate": gate, "round": 2}
+    common = {"gate": gate, "round": 2}
+    faster = (
+        ("encode both parts", OURS, PEER, 3),
+        ("vocabulary head", "head, ours", "head, released", 1),
+        ("pre-train, updates of DupMAE", "pre-train", "pre-train, released", 2),
+    )
     claims = [
+        harness.Claim(17, f"{work}, {what}", own, peer, harness.speedup(seconds, peer, own), goal, **common)
+        for work, own, peer, goal in faster
+    ]
+    claims += [
         harness.Claim(
-            17, f"encode both parts, {what}", OURS, PEER, harness.speedup(seconds, PEER, OURS), 3, gate=gate, round=2
-        ),
-        harness.Claim(
-            17,
-            f"vocabulary head, {what}",
-            "head, ours",
-            "head, released",
-            harness.speedup(seconds, "head, released", "head, ours"),
-            1,
-            gate=gate,
-            round=2,
-        ),
-        harness.Claim(
-            17,
-            f"pre-train, updates of DupMAE, {what}",
-            "pre-train",
-            "pre-train, released",
-            harness.speedup(seconds, "pre-train, released", "pre-train"),
-            2,
-            gate=gate,
-            round=2,
-        ),
-        harness.Claim(17, f"encode, share of the product rate, {what}", OURS, "the device", shares[OURS], 50, **share),
-        harness.Claim(
-            17, f"pre-train, share of the product rate, {what}", "ours", "the device", shares["pre-train"], 50, **share
-        ),
+            17, f"{work}, share of the product rate, {what}", own, "the device", shares[name], 50, unit=" %", **common
+        )
+        for work, own, name in (("encode", OURS, OURS), ("pre-train", "ours", "pre-train"))
     ]
     speeds = {name: args.passages / s for name, s in harness.middle(seconds).items() if name in (OURS, COMPILED, PEER)}
     harness.report(

@@ -4,8 +4,8 @@
 
 The passages are windows of 30 words of DATA/pretrain, shuffled; they are encoded by the embedded model in parts of
 100,000 into --work, once, and the indexes of all sizes are made of these. With --parts N no more than N are encoded;
-larger collections are drawn from them, and labelled so: vectors with noise, beside the impacts of other passages. Of
-these rotated and before sq8 are compared for ten hits, and nothing else: 8,800,000 need 24 GB of disk.
+larger collections are drawn from them and labelled as drawn: vectors with noise, paired with the impacts of other
+passages. For these only rotated and before sq8 are compared, for ten hits: 8,800,000 need 24 GB of disk.
 Queries are the questions of DATA/pairs/dev. They are encoded beforehand, so search alone is timed: one query at a time,
 on one thread, in processes that take turns.
 
