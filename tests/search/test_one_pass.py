@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -118,6 +119,19 @@ def test_codes_give_the_same_lists_as_vectors(tmp_path, seed, size, k, threads):
     same(made.scanned(k, (2.0, 1.0), excluded, threads), expected)
     made.restrict(np.random.default_rng(seed).random(n) < 0.5)
     same(made.scanned(k, threads=threads), made.certified(k))
+
+
+@pytest.mark.parametrize("k", [1, 10])
+def test_codes_that_say_little_of_some_rows_lose_none(tmp_path, k):
+    """These have high upper bounds; their lower bounds must exclude nothing."""
+    made = Made(tmp_path, 3, 900, 64)
+    expected = made.certified(k)
+    made.rotate()
+    stored = made.dense.dense.rotated
+    errors = stored.codes.errors.copy()
+    errors[:, ::2] += 3
+    made.dense.dense.rotated = dataclasses.replace(stored, codes=stored.codes._replace(errors=errors))
+    same(made.scanned(k), expected)
 
 
 def test_codes_need_whole_blocks(tmp_path):
