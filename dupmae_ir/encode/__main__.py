@@ -21,7 +21,7 @@ def summarize(config: EncodeConfig, result: EncodeResult) -> str:
         if result["clipped"]:
             text += f", {result['clipped']:,} clipped at 255"
     if result["documents_per_second"]:
-        text += f", encoded at {result['documents_per_second']:,} {unit}/s"
+        text += f", in {result['seconds']:,.0f} s ({result['documents_per_second']:,} {unit}/s)"
     if result["resumed"]:
         text += f", {result['resumed']:,} {unit} from an earlier run"
     return text + left_out(result.get("sources"))

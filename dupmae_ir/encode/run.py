@@ -195,7 +195,6 @@ class _Run:
         self.started = time.monotonic()
         self.encoded = self.resumed = self.windows = 0
         self.at_work: dict[int, Window] = {}  # what the executor has, by number
-        self.busy: dict[str, float] = {}  # seconds in the encoder, by worker
         self.by_worker: dict[str, int] = {}  # documents, by worker
 
     def __call__(self) -> dict[str, object]:
@@ -211,14 +210,14 @@ class _Run:
             quiet=config.quiet,
         ) as job:
             result = job.finished() or self._make(job)
-        seconds = max(1e-9, *self.busy.values(), 0.0)  # the workers work at the same time
+        seconds = time.monotonic() - self.started
         return {
             "index": config.index,
             **result,
             # What this run did, as opposed to what the index is.
             "encoded_now": self.encoded,
             "resumed": self.resumed,
-            "seconds": round(time.monotonic() - self.started, 2),
+            "seconds": round(seconds, 2),
             "documents_per_second": round(self.encoded / seconds, 1) if self.encoded else None,
             **({"by_worker_now": self.by_worker} if len(self.by_worker) > 1 else {}),
         }
@@ -317,7 +316,6 @@ class _Run:
     def _commit(self, files: WindowFiles, result: WindowResult, bar: EncodingBar) -> None:
         """Write what a worker returned; from here on the window is finished."""
         window = self.at_work.pop(result.number)
-        self.busy[result.worker] = self.busy.get(result.worker, 0.0) + result.seconds
         if result.scale is not None and files.scale is None:
             files.set_scale(result.scale, result.reading)
             if result.reading and result.reading.weight < 1:

@@ -218,11 +218,9 @@ class ServerTable(ABC):
         yield
 
     def unanswered(self, cause: str = "") -> ServerFailed:
-        """The error of a request that was not answered in time."""
-        reason = f" ({cause})" if cause else ""
-        return ServerFailed(
-            f"{self.where}: no answer within {self.timeout:g} s{reason}; raise `timeout`, or check server and network"
-        )
+        """The error of a request that was not answered: its cause, or that none came in time."""
+        reason = cause or f"no answer within {self.timeout:g} s"
+        return ServerFailed(f"{self.where}: {reason}; raise `timeout`, or check server and network")
 
     def read_record(self) -> Record | None:
         """The load record; None if the table does not exist. Another program's table of this name is refused."""

@@ -186,7 +186,7 @@ class Qdrant(ServerTable):
     @contextmanager
     def errors(self) -> Iterator[None]:
         """The client's errors in one line, its warnings as nothing."""
-        from httpx import HTTPError
+        from httpx import HTTPError, TimeoutException
         from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
 
         with warnings.catch_warnings():
@@ -195,7 +195,7 @@ class Qdrant(ServerTable):
                 yield
             except (HTTPError, ResponseHandlingException) as e:
                 cause = e.source if isinstance(e, ResponseHandlingException) else e
-                raise self.unanswered(first_line(cause)) from None
+                raise self.unanswered("" if isinstance(cause, TimeoutException) else first_line(cause)) from None
             except UnexpectedResponse as e:
                 fix = "; set QDRANT_API_KEY" if e.status_code in (401, 403) else ""
                 raise ServerFailed(f"{self.where}: {e.status_code} {e.reason_phrase}: {first_line(e)}{fix}") from None

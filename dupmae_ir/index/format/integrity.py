@@ -31,7 +31,7 @@ PARTS: dict[str, tuple[str, ...]] = {"cls": ("cls",), "ot": ("ot", "forward")}
 """A part as ``meta.json`` names it -> its folders."""
 READ_AT_MOST = 1 << 28
 """Bytes of a segment whose sha256 is compared without being asked: about 0.15 s with the SHA extensions of a CPU."""
-AGAIN = "encode the collection again, or restore the index from a backup"
+AGAIN = "encode the collection again (a record: push it again), or restore the index from a backup"
 
 
 class FileRecord(NamedTuple):
