@@ -126,6 +126,24 @@ def test_headings_of_markdown_text_and_code():
     assert [(h.level, h.text) for h in code.headings] == [(1, "Reader"), (1, "Reader.read"), (1, "main")]
 
 
+def test_the_questions_of_a_faq_are_headings():
+    faq = (
+        "Questions\n=========\n\n 1. Is it thread-safe?\n\n    Yes. Is it fast? It is.\n\n 2. deflate() fails.\n\n"
+        "    Why\n    would it?\n\nQ:  Can it be stopped?\n\nA:  Yes.\n\nWhy does it stop?\n\n\tNobody knows.\n\n"
+        "Two lines, is\nthis one?\n\nA sentence alone.\n\n"
+    )
+    found = formats.text(faq.encode())
+    assert [(h.level, h.text) for h in sorted(found.headings)] == [
+        (1, "Questions"),
+        (2, "1. Is it thread-safe?"),
+        (2, "2. deflate() fails."),
+        (2, "Q:  Can it be stopped?"),
+        (2, "Why does it stop?"),
+    ]
+    assert found.title == "Questions"
+    assert formats.text(b"Where is it?\n\nHere.\n").title == ""
+
+
 def test_pages_of_a_pdf_and_joined_words(tmp_path):
     (tmp_path / "a.pdf").write_bytes(pdf(("About pen-", "guins " * 150 + ".", "The last page.")))
     _, documents = read(tmp_path / "a.pdf", length=50, overlap=0)

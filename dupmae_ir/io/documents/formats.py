@@ -25,6 +25,10 @@ from dupmae_ir.io.documents.extracted import LARGEST, Builder, Extracted, Headin
 _ATX = re.compile(r"^ {0,3}(#{1,6})[ \t]+(\S.*)$", re.MULTILINE)
 _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
 _UNDERLINE = re.compile(r"^(?=([=\-~^\"'`*+#.:_]))\1{3,}[ \t]*$", re.MULTILINE)
+_QUESTION = re.compile(
+    r"(?:\A|(?<=\n\n))[ \t]{0,3}(?=\d+(?:\.\d+)*[.)]?[ \t]|Q[:.)]|.*\?[ \t]*$)(\S.{3,150})$(?=\n[ \t]*$)", re.MULTILINE
+)
+"""A line between blank ones that is numbered, begins with Q, or ends with a question mark."""
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*\n", re.DOTALL)
 _TITLE_LINE = re.compile(r"^title:(.*)$", re.MULTILINE)
 _DEFINITION = re.compile(
@@ -58,10 +62,13 @@ _CONTAINER = "META-INF/container.xml"
 
 
 def text(data: bytes) -> Extracted:
-    """Plain text and reStructuredText: underlined lines are headings."""
+    """Plain text and reStructuredText: underlined lines are headings, and the questions of a FAQ."""
     found = decoded(data)
     headings = list(_underlined(found, set()))
-    return Extracted(found, headings[0].text if headings and not found[: headings[0].start].strip() else "", headings)
+    title = headings[0].text if headings and not found[: headings[0].start].strip() else ""
+    deepest, taken = len({h.level for h in headings}) + 1, {h.start for h in headings}
+    headings += [Heading(m.start(), deepest, m[1]) for m in _QUESTION.finditer(found) if m.start() not in taken]
+    return Extracted(found, title, headings)
 
 
 def markdown(data: bytes) -> Extracted:
