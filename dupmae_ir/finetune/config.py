@@ -32,6 +32,11 @@ class Objective(Config):
     """The similarity and the terms of the loss (DupMAE Eq. 12-15)."""
 
     similarity: str = model_option("sum", "sum of both parts (Eq. 12), or one of them", choices=("sum", "cls", "ot"))
+    dense_weight: float | None = model_option(
+        None,
+        "weight of the dense score in the loss and in the sum, recorded in the model (default: the base's)",
+        above=0,
+    )
     impact_weight: float | None = model_option(
         None,
         "weight of the impact score in the sum, recorded in the model (default: the base's, which is 1 for most)",

@@ -139,6 +139,8 @@ def _terms(
     cut_documents = cut(all_documents, objective.top_k if objective.train_top_k else 0, batch)
     dense = similarity((queries[0], None), (documents[0], None)) if objective.similarity != "ot" else None
     impact = similarity((None, cut_queries), (None, cut_documents)) if objective.similarity != "cls" else None
+    if dense is not None:
+        dense = (objective.dense_weight or 1.0) * dense
     halves = [s for s in (dense, impact) if s is not None]
     scores = halves[0] if len(halves) == 1 else halves[0] + (objective.impact_weight or 1.0) * halves[1]
     target, excluded = batch["group"][:, 0], other_answers(batch)

@@ -132,7 +132,8 @@ def fused_teacher(config: ScoreConfig, mined: Sequence[MinedQuery], source: str,
             "cross-encoder"
         )
     if config.fusion == "sum":
-        weights = {"dense_weight": config.dense_weight, "impact_weight": config.dense_weight}
+        dense, impact = searcher.part_weights if config.parts == "hybrid" else (1.0, 1.0)
+        weights = {"dense_weight": config.dense_weight * dense, "impact_weight": config.dense_weight * impact}
         bm25_settings: dict[str, Any] = {"bm25_index": str(work / "bm25"), "k1": config.k1, "b": config.b}
         summed = searcher.with_settings(**bm25_settings, **weights)
         return lambda window: [{e.docid: e.score for e in summed.explain_all(m.query, m.docids)} for m in window]

@@ -224,6 +224,7 @@ def _case(
             terms=tuple(hit.explanation.terms[: config.terms]),
             matching=hit.words[: config.terms],
             matching_words=len(hit.words),
+            weights=hit.explanation.weights[:2],
             title=hit.document.title if hit.document else "",
             text=hit.document.text if hit.document else "",
         )

@@ -28,8 +28,8 @@ LONGEST = 300  #: characters of a document's text that are shown, in pages
 
 @dataclass(frozen=True)
 class ShownDocument:
-    """A document of the case. ``score`` is ``dense + impact``; ``terms`` are the strongest of ``matched`` index terms,
-    ``matching`` the strongest of ``matching_words`` words behind them."""
+    """A document of the case. ``score`` is the sum of ``dense`` and ``impact`` times their ``weights``; ``terms`` are
+    the strongest of ``matched`` index terms, ``matching`` the strongest of ``matching_words`` words behind them."""
 
     docid: str
     grade: int | None  #: None if not judged
@@ -43,6 +43,7 @@ class ShownDocument:
     text: str = ""
     matching: tuple[WordShare, ...] = ()
     matching_words: int = 0
+    weights: tuple[float, float] = (1.0, 1.0)
 
     @property
     def words(self) -> str:
@@ -216,7 +217,9 @@ def _rank_and_id(shown: ShownDocument, mode: str) -> str:
 
 def _score(shown: ShownDocument, mode: str) -> str:
     if mode == "hybrid":
-        return f"{shown.score:.2f} = {shown.dense:.2f} + {shown.impact:.2f}"
+        parts = zip(shown.weights, (shown.dense, shown.impact), strict=True)
+        shares = (f"{part:.2f}" if weight == 1 else f"{weight:g} x {part:.2f}" for weight, part in parts)
+        return f"{shown.score:.2f} = {' + '.join(shares)}"
     return f"{shown.dense if mode == 'dense' else shown.impact:.2f}"
 
 

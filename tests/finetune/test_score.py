@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from functools import partialmethod
 from math import log
 
 import pytest
@@ -264,6 +265,23 @@ def test_fused_scores_are_those_of_the_lists_by_hand(mined):
             seen += wanted[0] == 0.0
     assert seen  # some candidate is in neither short list
     require_scores(read_mined(mined / "mined.jsonl"), rows[0], "fused.jsonl")
+
+
+@pytest.mark.jvm
+@pytest.mark.parametrize("parts", ["hybrid", "dense"])
+def test_the_retrievers_score_has_its_own_weights_of_the_parts(mined, monkeypatch, parts):
+    monkeypatch.setattr(HashingEncoder, "__init__", partialmethod(HashingEncoder.__init__, part_weights=(6.0, 0.5)))
+    flags = ["--fusion", "sum", "--parts", parts, "--dense-weight", 7]
+    assert fused(mined, *flags, output="sum.jsonl") == 0
+    found, by_hand, encoder = read_scores(mined / "sum.jsonl"), lists(mined), HashingEncoder()
+    texts = {p["_id"]: p["text"] for p in map(json.loads, (mined / "corpus.jsonl").read_text().splitlines())}
+    for m in read_mined(mined / "mined.jsonl"):
+        bm25, dense = by_hand[m.qid]
+        for docid in (*(p.docid for p in m.positives), *m.negatives):
+            weights = (encoder.encode_queries([m.query]).ot @ encoder.encode_documents([texts[docid]]).ot.T)[0, 0]
+            own = 6 * dense[docid] + 0.5 * weights if parts == "hybrid" else dense[docid]
+            # the impact part is in whole impacts
+            assert found[m.qid][docid] == pytest.approx(bm25.get(docid, 0.0) + 7 * own, rel=2e-2, abs=2e-2)
 
 
 @pytest.mark.jvm

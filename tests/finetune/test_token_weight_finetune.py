@@ -85,15 +85,17 @@ def test_a_bge_m3_folder_is_trained_on_with_its_weight_of_the_impact_score(folde
     assert read_config(train(folder, "bge", "even", impact_weight=1.0, steps=1)).impact_weight == 1.0
 
 
-def test_the_loss_weighs_the_impact_score():
+@pytest.mark.parametrize("weights", [(1.0, 3.0), (6.0, 1.0), (6.0, 0.5)])
+def test_the_loss_weighs_both_scores(weights):
+    dense, impact = weights
     generator = torch.Generator().manual_seed(0)
     parts = [tuple(torch.rand(2, 5, generator=generator) for _ in range(2)) for _ in range(2)]
     batch = {"group": torch.tensor([[0], [1]]), "query_keys": torch.arange(2), "document_keys": torch.arange(2)}
     batch["answers"] = batch["group"]
     plain = {"part_weight": 0.0, "query_flops": 0.0, "document_flops": 0.0, "top_k": 0}
-    heavy, _ = batch_loss(*parts, batch, Objective(impact_weight=3.0, **plain))
-    tripled = (parts[0][0], 3 * parts[0][1])
-    torch.testing.assert_close(heavy, batch_loss(tripled, parts[1], batch, Objective(**plain))[0])
+    heavy, _ = batch_loss(*parts, batch, Objective(dense_weight=dense, impact_weight=impact, **plain))
+    weighed = (dense * parts[0][0], impact * parts[0][1])
+    torch.testing.assert_close(heavy, batch_loss(weighed, parts[1], batch, Objective(**plain))[0])
 
 
 def test_a_bge_m3_folder_has_no_masked_lm_head(folder):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from case import CaseConfig, main, published
 from case import run as study
-from case_report import FINDS, FORMATS, LISTS, CaseStudy, CaseTally, Ranks3, ShownDocument
+from case_report import FINDS, FORMATS, LISTS, CaseStudy, CaseTally, Ranks3, ShownDocument, _rank_and_id
 
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.errors import UsageError
@@ -70,7 +70,7 @@ def test_ranks_and_shares_are_those_of_a_search(home):
             why.impact,
             len(why.terms),
         )
-        assert shown.score == pytest.approx(shown.dense + shown.impact)
+        assert shown.score == pytest.approx(shown.weights[0] * shown.dense + shown.weights[1] * shown.impact)
         assert list(shown.terms) == why.terms[:6]
         assert (shown.title, shown.text) == DOCUMENTS[docid]
 
@@ -296,3 +296,8 @@ def test_a_case_study_has_no_control_characters(kind: str) -> None:
     shown = FORMATS[kind]([hostile_case()])
     assert "\\u001b" in shown
     assert not CONTROLS & set(shown)
+
+
+def test_a_sum_names_the_weights_of_its_parts():
+    shown = ShownDocument("d", 1, {"dense": 1, "impact": 2, "hybrid": 3}, 5.0, 0.75, 0.5, 0, (), weights=(6.0, 1.0))
+    assert "5.00 = 6 x 0.75 + 0.50 (" in _rank_and_id(shown, "hybrid")
