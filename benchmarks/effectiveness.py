@@ -107,7 +107,8 @@ def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | Non
     documents = sp.csr_matrix((weights, forward.terms.astype(np.int64), forward.indptr), shape=shape)
     impacts = quantise(encoded.ot, index.scale)[0].astype(np.float64)
     dense = encoded.cls.astype(np.float64) @ opened.vectors.astype(np.float64).T
-    total = dense + np.asarray((impacts @ documents.T).todense()) / index.scale**2
+    weights_of = index.part_weights
+    total = weights_of[0] * dense + weights_of[1] * np.asarray((impacts @ documents.T).todense()) / index.scale**2
     run = read_run(folder / "hybrid.trec")
     worst, same_order = 0.0, 0
     for row, query in enumerate(queries):

@@ -19,7 +19,7 @@ from pathlib import Path
 PAGES = [Path(__file__).with_name(name) for name in ("tutorial.md", "by-example.md")]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```\n', re.M | re.S)
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
-SPEED = re.compile(r"[\d,.]+(?= documents/s| s\b)|\([\d,.]+/s\)")
+SPEED = re.compile(r"[\d,.]+(?= (?:documents|passages)/s| s\b)|\([\d,.]+/s\)")
 """Parts of the output that depend on the machine's speed."""
 TOLERANCE = 1e-2
 """Relative; processors add floating-point numbers in different orders, and three digits are printed."""

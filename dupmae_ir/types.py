@@ -108,7 +108,7 @@ class EncoderSettings:
     dtype: str = "float32"  #: precision of the forward pass
     device: str = "cpu"  #: recorded only; results on different devices agree up to rounding
     title_separator: str = " "  #: between title and text
-    normalize: bool = False  #: dense vectors of unit length
+    normalize: float = False  #: length of the dense vectors; false = as they are
     dimensions: int | None = None  #: leading dimensions kept of a dense vector; None = all
     impact_scale: float | None = None  #: the model's own scale; None = calibrated on the collection
     ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``

@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> None:
     stages = {step: dev[step] for step in STAGES}
     chosen = max(stages, key=lambda step: stages[step]["sum"])
     source = args.output / "runs" / chosen
-    size = store(source, target, "", {"step": chosen, **read_json(source / "training.json")}, (), MOST_BYTES)
+    size = store(source, target, "", {"step": chosen, **read_json(source / "training.json")}, MOST_BYTES)
     read_out(args, target)
     sources, tables = sources_text(args.data / "SOURCES.md"), measured(records, read_records(RECORDS))
     text = card(chosen, mae_from_scratch.read_settings(), stages, sources, tables)

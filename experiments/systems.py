@@ -226,15 +226,14 @@ class Driver:
         }
 
     def _fusion(self, evaluator: Evaluator, method: str, folder: Path) -> dict[str, Any]:
-        """Scores of the runs of the references ``bm25`` and ``mean``, fused."""
-        runs = {}
-        for kind, name in (("bm25", "bm25"), ("mean", "dense")):
-            row = next(r for r in self.experiment.rows.values() if r.reference == kind)
-            self._reference(row)
-            runs[kind] = self.home / "eval" / row.name, f"{name}.trec"
+        """Scores of the runs of BM25 and of the embedded model's vectors, fused."""
+        rows = {row.reference: row for row in self.experiment.rows.values()}
+        for kind in ("bm25", "embedded"):
+            self._reference(rows[kind])
+        words, vectors = self.home / "eval" / rows["bm25"].name, self._eval(embedded_folder())
         found = {}
         for name in self.experiment.budget.sets:
-            bm25, dense = (home / name / run for home, run in runs.values())
+            bm25, dense = words / name / "bm25.trec", vectors / name / "dense.trec"
             found[name] = evaluator.fused(self.home / "data" / name, folder / name, bm25, dense, method)
         return found
 

@@ -187,8 +187,8 @@ def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedToken
         "impact_scale": None,
         "ot": form.removesuffix("+mlm"),
         "lexical": None,
-        "dense_weight": 1.0,
-        "impact_weight": config.impact_weight or own.impact_weight / own.dense_weight,
+        "dense_weight": config.dense_weight or own.dense_weight,
+        "impact_weight": config.impact_weight or own.impact_weight,
     }
     if form.startswith("lexical"):
         assert own.lexical is not None
@@ -208,9 +208,7 @@ def with_learned_scale(stored: ModelConfig, model: Retriever | UntiedRetriever) 
     return replace(stored, lexical=replace(stored.lexical, head_scale=float(scale.detach().abs())))
 
 
-def lexical_batches(
-    config: FinetuneConfig, stored: ModelConfig, base: Path, tokenizer: PreTrainedTokenizerBase, width: int
-) -> LexicalBatches | None:
+def lexical_batches(config: FinetuneConfig, stored: ModelConfig, base: Path, width: int) -> LexicalBatches | None:
     """The lexical weights of training batches; None for the papers' form.
 
     Document frequencies are the model's own. ``width`` is the number of word pieces.
@@ -218,7 +216,7 @@ def lexical_batches(
     if stored.lexical is None or config.similarity == "cls":
         return None
     lexicon = Lexicon.load(base / LEXICON, stored.lexical, width)
-    return LexicalBatches(lexicon, tokenizer.all_special_ids, stored.has_head)
+    return LexicalBatches(lexicon)
 
 
 def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever) -> FrozenTeacher | None:

@@ -227,7 +227,7 @@ class ExampleCollator:
         if examples[0].scores:
             batch["teacher_scores"] = _padded([list(e.scores) for e in examples], 0.0)
         if self.lexical is not None:
-            batch |= self.lexical([e.query for e in examples], unpadded(queries), documents, unpadded(passages))
+            batch |= self.lexical([e.query for e in examples], documents)
         return batch
 
     def tokens(self, texts: list[str], length: int) -> BatchEncoding:
@@ -235,12 +235,6 @@ class ExampleCollator:
         return self.tokenizer(
             texts, padding=True, truncation=True, max_length=length, return_tensors="pt", return_token_type_ids=False
         )
-
-
-def unpadded(tokens: BatchEncoding) -> list[list[int]]:
-    """The ids of each text without padding."""
-    rows = zip(tokens["input_ids"].tolist(), tokens["attention_mask"].sum(1).tolist(), strict=True)
-    return [ids[:length] for ids, length in rows]
 
 
 def _padded(rows: Sequence[Sequence[Any]], filler: float) -> Tensor:

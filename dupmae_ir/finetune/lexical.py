@@ -23,42 +23,27 @@ class LexicalBatches:
 
     Args:
         lexicon: the weights; document frequencies are those it has.
-        special: ids of special tokens, which have no weight.
-        with_head: whether a head's weights are added.
     """
 
-    def __init__(self, lexicon: Lexicon, special: Sequence[int], with_head: bool) -> None:
-        self.lexicon, self.special, self.with_head = lexicon, frozenset(special), with_head
+    def __init__(self, lexicon: Lexicon) -> None:
+        self.lexicon = lexicon
 
-    def __call__(
-        self,
-        queries: Sequence[str],
-        query_pieces: Sequence[Sequence[int]],
-        documents: Sequence[Document],
-        document_pieces: Sequence[Sequence[int]],
-    ) -> dict[str, Tensor]:
-        """The tensors of a batch from texts and their word pieces; padding and special tokens are left out."""
+    def __call__(self, queries: Sequence[str], documents: Sequence[Document]) -> dict[str, Tensor]:
+        """The tensors of a batch."""
         lexicon = self.lexicon
         rows = {
-            "query": [lexicon.query(q, self._ordinary(p)) for q, p in zip(queries, query_pieces, strict=True)],
-            "document": [
-                lexicon.document(d.title, d.text, self._ordinary(p))
-                for d, p in zip(documents, document_pieces, strict=True)
-            ],
+            "query": [lexicon.query(query) for query in queries],
+            "document": [lexicon.document(d.title, d.text) for d in documents],
         }
         matrices = {side: lexicon.matrix(weights, lexicon.width).tocoo() for side, weights in rows.items()}
-        first = lexicon.pieces if self.with_head else 0
+        first = lexicon.pieces
         used = np.unique(np.concatenate([m.col for m in matrices.values()]))
-        used = used[used >= first]
         batch = {"lexical_width": torch.tensor(first + len(used))}
         for side, matrix in matrices.items():
-            columns = np.where(matrix.col < first, matrix.col, first + np.searchsorted(used, matrix.col))
+            columns = first + np.searchsorted(used, matrix.col)
             batch[f"{side}_terms"] = torch.from_numpy(np.stack([matrix.row, columns]).astype(np.int64))
             batch[f"{side}_weights"] = torch.from_numpy(matrix.data)
         return batch
-
-    def _ordinary(self, pieces: Sequence[int]) -> list[int]:
-        return [piece for piece in pieces if piece not in self.special]
 
 
 def cut(weights: Tensor | None, k: int, batch: dict[str, Tensor]) -> Tensor | None:
@@ -78,7 +63,7 @@ def cut(weights: Tensor | None, k: int, batch: dict[str, Tensor]) -> Tensor | No
 
 
 def with_lexical(head: Tensor | None, batch: dict[str, Tensor], side: str, texts: int) -> Tensor | None:
-    """OT weights (n, W) of the ``texts`` texts of a side: the ``head``'s weights (n, V) plus the lexical weights."""
+    """OT weights (n, W) of the ``texts`` texts of a side: the ``head``'s weights (n, V), then the lexical weights."""
     if "lexical_width" not in batch:
         return head
     weights, terms = batch[f"{side}_weights"], batch[f"{side}_terms"]
@@ -88,4 +73,4 @@ def with_lexical(head: Tensor | None, batch: dict[str, Tensor], side: str, texts
         return lexical
     pieces = head.shape[1]
     head = at_least_float32(head)
-    return torch.cat([head + lexical[:, :pieces], lexical[:, pieces:].to(head.dtype)], 1)
+    return torch.cat([head, lexical[:, pieces:].to(head.dtype)], 1)

@@ -109,10 +109,10 @@ def _train(
             recompute_activations(retriever.side(side).lm)
     stored = stored_config(config, base, tokenizer)
     width = int(retriever.side("document").lm.config.vocab_size)
-    lexical = lexical_batches(config, stored, base, tokenizer, width)
+    lexical = lexical_batches(config, stored, base, width)
     collator = ExampleCollator(tokenizer, config.query_length, config.document_length, stored.title_separator, lexical)
     model = BiEncoder(retriever, (config.uses[0], config.uses[1] and stored.has_head))
-    config = replace(config, impact_weight=stored.impact_weight)
+    config = replace(config, dense_weight=stored.dense_weight, impact_weight=stored.impact_weight)
     trainer = _trainer(config, model, data, collator, job)
     trainer.train_or_resume(callbacks)
     if trainer.data.dev:

@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 
 from dupmae_ir.finetune.config import FinetuneConfig, Objective
 from dupmae_ir.finetune.data import Pair
-from dupmae_ir.finetune.examples import ExampleCollator, MinedExamples, PairExamples, TopicalSchedule, unpadded
+from dupmae_ir.finetune.examples import ExampleCollator, MinedExamples, PairExamples, TopicalSchedule
 from dupmae_ir.finetune.large_batches import cached_step, chunks_of, gather_batch, gather_rows
 from dupmae_ir.finetune.lexical import cut, with_lexical
 from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss, in_groups
@@ -180,8 +180,7 @@ def dev_scores(
     parts: dict[str, Parts] = {}
     lexical: dict[str, Tensor] = {}
     if collator.lexical is not None:
-        pieces = [unpadded(collator.tokens(texts[side], lengths[side])) for side in SIDES]
-        weights = collator.lexical(texts["query"], pieces[0], [p.positive for p in pairs], pieces[1])
+        weights = collator.lexical(texts["query"], [p.positive for p in pairs])
         lexical = {name: value.to(device) for name, value in weights.items()}
     with torch.inference_mode():
         for side in SIDES:
@@ -195,8 +194,12 @@ def dev_scores(
         if objective.similarity != "sum":
             dense = objective.similarity == "cls"
             parts = {s: (p[0] if dense else None, None if dense else p[1]) for s, p in parts.items()}
-        elif objective.impact_weight and (ot := parts["query"][1]) is not None:
-            parts["query"] = parts["query"][0], objective.impact_weight * ot
+        else:
+            cls, ot = parts["query"]
+            parts["query"] = (
+                None if cls is None else (objective.dense_weight or 1.0) * cls,
+                None if ot is None else (objective.impact_weight or 1.0) * ot,
+            )
         scores = similarity(parts["query"], parts["document"])
     rank = ranks(scores, texts["document"])
     return {"eval_mrr": mrr(rank), "eval_accuracy": float((rank == 1).float().mean())}
@@ -216,7 +219,8 @@ def encoder_mrr(encoder: Encoder, pairs: Sequence[Pair]) -> float:
     assert queries.cls is not None
     assert queries.ot is not None
     assert found.cls is not None
-    scores = queries.cls @ found.cls.T + (queries.ot @ found.ot.T).toarray()  # type: ignore[union-attr]
+    dense, impact = encoder.settings.part_weights
+    scores = dense * (queries.cls @ found.cls.T) + impact * (queries.ot @ found.ot.T).toarray()  # type: ignore[union-attr]
     return mrr(ranks(torch.from_numpy(scores), [document.joined() for document in documents]))
 
 

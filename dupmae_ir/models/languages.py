@@ -70,8 +70,10 @@ def separates_words(character: str) -> bool:
 
 @cache
 def function_words(language: str) -> frozenset[str]:
-    """The articles, pronouns, prepositions, auxiliaries and question words of a language, folded."""
-    return frozenset(_fold(language, word) for word in _lists().get(language, ()))
+    """The articles, pronouns, prepositions, auxiliaries and question words of a language, folded; in
+    English, their stems."""
+    words = _lists().get(language, ())
+    return frozenset(stems(" ".join(words)) if language == ENGLISH else (_fold(language, word) for word in words))
 
 
 @cache
@@ -135,12 +137,12 @@ class Analyzer:
         return "" if folded in function_words(self.language) else self._stem(folded)
 
     def query_terms(self, text: str) -> list[str]:
-        """The index terms of a query. With several languages, texts keep their function words; a query keeps them only
-        if it has no other words."""
+        """The index terms of a query. Texts in English or several languages keep their function words; a query keeps
+        them only if it has no other words."""
         terms = self.terms(text)
-        if self.language != OTHER:
+        if self.language not in (ENGLISH, OTHER):
             return terms
-        own = _lists().get(_language_of(text) or OTHER, ())
+        own = _lists().get(_language_of(text) or OTHER, ()) if self.language == OTHER else function_words(ENGLISH)
         return [term for term in terms if term not in own] or terms
 
     def _terms(self, text: str) -> list[str]:

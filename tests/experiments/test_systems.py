@@ -25,6 +25,7 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.names import embedded_folder
 from dupmae_ir.search.fusion import interpolate, rrf
 from dupmae_ir.types import Hit
 
@@ -124,20 +125,19 @@ def test_half_bytes_equal_the_published_size(tmp_path):
 
 
 def test_the_runs_of_two_references_are_fused(shared):
-    """BM25 and MiniLM are measured already: their run files and scores are read, and nothing is searched."""
+    """BM25 and the vectors are measured already: their run files and scores are read, and nothing is searched."""
     driver = Driver(Experiment.read("smoke"), shared / "home", quiet=True)
     queries = [f"q{n}" for n in range(6)]
     runs = {
         "bm25": {q: [Hit(f"p{n:03}", 9.0), Hit("p021", 8.0), Hit("p022", 1.0)] for n, q in enumerate(queries)},
-        "minilm": {q: [Hit("p022", 0.9), Hit(f"p{n:03}", 0.8), Hit("p023", 0.1)] for n, q in enumerate(queries)},
+        "dense": {q: [Hit("p022", 0.9), Hit(f"p{n:03}", 0.8), Hit("p023", 0.1)] for n, q in enumerate(queries)},
     }
     for name in ("dev", "cacm"):
         shutil.copytree(shared / "data" / "cacm", driver.home / "data" / name)
-        for row, file in (("bm25", "bm25"), ("minilm", "dense")):
-            folder = driver.home / "eval" / row / name
-            folder.mkdir(parents=True)
-            (folder / "scores.json").write_text("{}")
-            write_run(folder / f"{file}.trec", runs[row], "x")
+        for kind, home in (("bm25", driver.home / "eval" / "bm25"), ("dense", driver._eval(embedded_folder()))):
+            (home / name).mkdir(parents=True)
+            (home / name / "scores.json").write_text("{}")
+            write_run(home / name / f"{kind}.trec", runs[kind], "x")
     for row, fused in (
         ("fused-rrf", lambda first, second: rrf([first, second], 60)),
         ("fused-min-max", lambda first, second: interpolate(first, second, 0.5, normalize=True)),
@@ -145,12 +145,12 @@ def test_the_runs_of_two_references_are_fused(shared):
         assert driver.run(driver.experiment.rows[row], 0)
         found = read_run(driver.home / "eval" / row / "cacm" / "fused.trec")
         for query in queries:
-            wanted = fused(runs["minilm"][query], runs["bm25"][query])
+            wanted = fused(runs["dense"][query], runs["bm25"][query])
             assert [h.docid for h in found[query]] == [h.docid for h in wanted]
         record = json.loads(driver.record_path(driver.experiment.rows[row], 0).read_text())
         assert set(record["sets"]) == {"dev", "cacm"}
         assert record["sets"]["cacm"]["scores"]["fused"]["nDCG@10"] > 0.5
-        assert "BM25 + MiniLM" in score_table([record], ("references",), None, "nDCG@10")
+        assert "BM25 + its vectors" in score_table([record], ("references",), None, "nDCG@10")
 
 
 def test_stage3_requires_the_records_of_all_methods(tmp_path):

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 import torch
 from support.lexical_models import make_lexical
-from support.tiny_models import WORDS
+from support.tiny_models import WORDS, load_padded
 
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.export import main as export
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import FinetuneConfig, Objective
+from dupmae_ir.finetune.data import Pair
 from dupmae_ir.finetune.examples import Example, ExampleCollator
 from dupmae_ir.finetune.lexical import LexicalBatches, cut, with_lexical
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss
+from dupmae_ir.finetune.trainer import encoder_mrr, mrr, ranks
 from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import read_config
@@ -26,6 +28,7 @@ from dupmae_ir.models.heads.lexical import Lexicon
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.inference.packed import PackedRetriever
 from dupmae_ir.models.retriever import similarity
+from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document
 
 RNG = random.Random(2)
@@ -74,7 +77,7 @@ def as_in_training(folder, documents=DOCUMENTS, top_k=9):
     config = read_config(folder)
     model, tokenizer, _ = load_model(folder, need_ot=config.has_head)
     lexicon = Lexicon.load(folder / LEXICON, config.lexical, 29)
-    lexical = LexicalBatches(lexicon, tokenizer.all_special_ids, config.has_head)
+    lexical = LexicalBatches(lexicon)
     collator = ExampleCollator(tokenizer, 12, 16, config.title_separator, lexical)
     examples = [Example(q, d, (), frozenset()) for q, d in zip(QUERIES, documents, strict=True)]
     batch = collator([e._replace(answers=frozenset([1])) for e in examples])
@@ -118,23 +121,23 @@ def test_the_sum_is_the_closed_form_and_the_scaled_head(models):
             bare = packed([ids])[2][0]
             model.head_scale = torch.nn.Parameter(torch.tensor(scale))
         np.testing.assert_array_equal(alone, (bare * torch.tensor(scale)).numpy())
-        weights = lexicon.document(document.title, document.text, [i for i in ids if i > 4])
+        weights = lexicon.document(document.title, document.text)
+        assert weights
+        assert min(weights) >= 29  # word pieces have the head's weights alone
         wanted = np.concatenate([alone, np.zeros(512, np.float32)])
-        for dimension, weight in weights.items():
-            wanted[dimension] += np.float32(weight)
+        wanted[list(weights)] = list(weights.values())
         np.testing.assert_allclose(row.toarray()[0], wanted, atol=1e-6)  # another batch, other float32 rounding
         positive += int((bare > 0).sum())
-        stems = {d: np.float32(w) for d, w in weights.items() if d >= 29}
+        stems = {d: np.float32(w) for d, w in weights.items()}
         assert {d: row[0, d] for d in stems} == stems
     assert positive > 30
 
 
 def test_the_fast_path_and_padded_batches_agree(models):
-    encoder = TextEncoder.load(models["mixed"])
-    packed, packed_queries = encoder.encode_collection(DOCUMENTS), encoder.encode_queries(QUERIES)
+    encoder, other = TextEncoder.load(models["mixed"]), load_padded(models["mixed"])
     assert encoder._packed is not None
-    encoder._packed = None
-    padded, padded_queries = encoder.encode_collection(DOCUMENTS), encoder.encode_queries(QUERIES)
+    packed, packed_queries = encoder.encode_collection(DOCUMENTS), encoder.encode_queries(QUERIES)
+    padded, padded_queries = other.encode_collection(DOCUMENTS), other.encode_queries(QUERIES)
     for ours, theirs in ((packed, padded), (packed_queries, padded_queries)):
         np.testing.assert_allclose(ours.ot.toarray(), theirs.ot.toarray(), atol=1e-5)
         np.testing.assert_allclose(ours.cls, theirs.cls, atol=1e-5)
@@ -153,17 +156,52 @@ def test_a_scale_of_zero_is_the_closed_form(models):
 
 
 def test_the_factor_gets_a_gradient_through_the_sum(models):
-    queries, documents, (_, batch) = as_in_training(models["mixed"])
+    _, _, (_, batch) = as_in_training(models["mixed"])
     model, _, _ = load_model(models["mixed"])
-    encoder = BiEncoder(model.requires_grad_(True))
-    trained = encoder(batch)
-    settings = {"query_flops": 0.0, "document_flops": 0.0, "part_weight": 0.0, "top_k": 9}
+    with torch.no_grad():
+        model.lm.get_output_embeddings().bias += 3.0  # queries and documents share word pieces
+    trained = BiEncoder(model.requires_grad_(True))(batch)
+    settings = {"query_flops": 0.0, "document_flops": 0.0, "part_weight": 0.0, "top_k": 30}
     loss, _ = batch_loss(trained["query"], trained["document"], batch, Objective(**settings))
     loss.backward()
-    scores = similarity((queries[0], queries[1]), (documents[0], documents[1]))
+    queries, documents = (
+        (trained[side][0], with_lexical(trained[side][1], batch, side, len(QUERIES))) for side in ("query", "document")
+    )
+    scores = similarity(queries, (documents[0], cut(documents[1], 30, batch)))
     wanted = torch.nn.functional.cross_entropy(scores, torch.arange(len(QUERIES)))
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
     assert model.head_scale.grad.abs().item() > 0
+
+
+def test_the_bases_weights_of_the_parts_stay_and_measure_the_start(tmp_path):
+    base = make_lexical(tmp_path, dense_weight=4.0, impact_weight=0.5, normalize=True)
+    assert train(base, tmp_path / "made") == 0
+    stored = read_config(tmp_path / "made")
+    assert (stored.dense_weight, stored.impact_weight, stored.normalize) == (4.0, 0.5, True)
+    before = json.loads((tmp_path / "made" / "training.json").read_text())["result"]["before"]
+    encoder = TextEncoder.load(base, document_length=16, query_length=12, top_k=9)
+    documents = [Document("", text, "mat" * (i % 2)) for i, text in enumerate(TEXTS)]
+    queries = encoder.encode_queries([" ".join(text.split()[:3]) for text in TEXTS])
+    found = encoder.encode_collection(documents)
+    dense, impact = queries.cls @ found.cls.T, (queries.ot @ found.ot.T).toarray()
+    joined = [document.joined() for document in documents]
+    right, other = (mrr(ranks(torch.from_numpy(s), joined)) for s in (4 * dense + 0.5 * impact, dense + impact))
+    assert before["start"] == pytest.approx(right, abs=1e-6)
+    assert abs(right - other) > 1e-3
+
+
+@pytest.mark.parametrize("weight", [0.1, 5.0])
+def test_a_model_is_measured_as_a_search_would_rank(tmp_path, weight):
+    encoder = TextEncoder.load(make_lexical(tmp_path, dense_weight=weight, normalize=True))
+    corpus, pairs = tmp_path / "corpus.jsonl", [Pair(q, d) for q, d in zip(QUERIES, DOCUMENTS, strict=True)]
+    corpus.write_text("".join(json.dumps({"_id": d.docid, "title": d.title, "text": d.text}) + "\n" for d in DOCUMENTS))
+    index = str(tmp_path / "index")
+    encode(EncodeConfig(corpus=str(corpus), index=index, model=str(tmp_path / "model"), quiet=True))
+    searcher, ranking = Searcher.open(index), []
+    for pair in pairs:
+        ids = [hit.docid for hit in searcher.search(pair.query, 10)]
+        ranking.append(1 + ids.index(pair.positive.docid) if pair.positive.docid in ids else 11)
+    assert encoder_mrr(encoder, pairs) == pytest.approx(mrr(torch.tensor(ranking)), abs=1e-6)
 
 
 def test_the_index_records_the_form_and_the_export_keeps_it(models, tmp_path):

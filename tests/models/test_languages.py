@@ -113,15 +113,18 @@ def test_a_chinese_text_is_half_as_long_as_its_pairs():
     """At twice the average number of stems a pair that occurs once has the weight of an average text, 1 / (1 + k1)."""
     folder = embedded_folder()
     settings = read_config(folder).lexical
-    lexicon = Lexicon.load_words(folder / "lexicon.safetensors", settings, "zh")
+    lexicon = Lexicon.load(folder / "lexicon.safetensors", settings, 0, "zh")
     text = "".join(chr(0x4E00 + n) for n in range(2 * settings.average_stems + 1))
-    weights = set(lexicon.document("", text, []).values())
+    weights = set(lexicon.document("", text).values())
     assert round(settings.document_scale / (1 + settings.k1)) / settings.document_scale in weights
     assert len(weights) <= 2  # of two pairs in one bucket
 
 
-def test_function_words_of_a_query_are_left_out_where_texts_are_in_several_languages():
-    other, german = Analyzer(OTHER), Analyzer("de")
+def test_function_words_of_a_query_are_left_out_where_texts_keep_them():
+    other, german, english = Analyzer(OTHER), Analyzer("de"), Analyzer()
+    assert english.query_terms("How do I hide what others have?") == ["hide"]
+    assert english.terms("How do I hide what others have?") == ["how", "do", "i", "hide", "what", "other", "have"]
+    assert english.query_terms("What will be, will be") == ["what"]
     assert other.query_terms("Wie kündige ich die Wohnung?") == ["kündige", "wohnung"]
     assert other.query_terms("Où est le quai du train ?") == ["quai", "train"]
     assert other.query_terms("How do bees die in the cold?") == ["bees", "die", "cold"]

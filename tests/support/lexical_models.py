@@ -11,7 +11,7 @@ import numpy as np
 
 from support.tiny_models import tiny_config, tiny_tokenizer
 
-SETTINGS = {"b": 0.3, "buckets": 512, "average_stems": 6, "average_pieces": 8, "prior_documents": 40}
+SETTINGS = {"b": 0.3, "buckets": 512, "average_stems": 6, "prior_documents": 40}
 
 
 def make_lexical(folder: Path, **changes: Any) -> Path:
@@ -29,7 +29,7 @@ def make_lexical(folder: Path, **changes: Any) -> Path:
     tokenizer = tiny_tokenizer()
     lm = BertModel(tiny_config(), add_pooling_layer=False)
     model = Retriever(lm, torch.nn.Linear(24, 8, bias=False), *excluded_ids(tokenizer)).eval()
-    frequencies = np.random.default_rng(0).integers(0, 300, 29 + 512).astype(float)
+    frequencies = np.random.default_rng(0).integers(0, 300, 512).astype(float)
     save_lexicon(folder / "lexicon.safetensors", frequencies, 300)
     lengths = {"document_length": 16, "query_length": 12, "top_k": 9, **changes}
     config = ModelConfig(ot="lexical", lexical=LexicalSettings(**SETTINGS), **lengths)
@@ -38,27 +38,22 @@ def make_lexical(folder: Path, **changes: Any) -> Path:
 
 def dimension(stem: str) -> int:
     """The dimension of a stem, from the definition."""
-    return 29 + int.from_bytes(hashlib.blake2b(stem.encode(), digest_size=8).digest(), "little") % 512
+    return int.from_bytes(hashlib.blake2b(stem.encode(), digest_size=8).digest(), "little") % 512
 
 
-def document_impacts(title: list[str], text: list[str], pieces: list[int], keep: int) -> dict[int, int]:
-    """The impacts of a document, from the definition: its stems, its word pieces, the ``keep`` largest weights."""
+def document_impacts(title: list[str], text: list[str], keep: int) -> dict[int, int]:
+    """The impacts of a document, from the definition: its stems, the ``keep`` largest weights."""
     tf = Counter(map(dimension, title + text))
     tf.update(map(dimension, title))
-    n, own = len(title + text), Counter(pieces)
+    n = len(title + text)
     impacts = {d: round(255 * c / (c + 0.9 * (0.7 + 0.3 * n / 6))) for d, c in tf.items()}
-    impacts |= {d: round(255 * c / (c + 0.9 * (0.7 + 0.3 * len(pieces) / 8))) for d, c in own.items()}
     return dict(sorted(sorted(impacts.items(), key=lambda item: (-item[1], item[0]))[:keep]))
 
 
-def query_impacts(
-    stems: list[str], pieces: list[int], rates: np.ndarray, documents: int, df: np.ndarray
-) -> dict[int, int]:
+def query_impacts(stems: list[str], rates: np.ndarray, documents: int, df: np.ndarray) -> dict[int, int]:
     """The impacts of a query, from the definition."""
-    found: dict[int, int] = {}
-    for counts, factor in ((Counter(map(dimension, stems)), 1.0), (Counter(pieces), 0.15)):
-        d = {t: df[t] + 40 * rates[t] for t in counts}
-        w = {t: q * np.log(1 + (documents + 40 - d[t] + 0.5) / (d[t] + 0.5)) for t, q in counts.items()}
-        total = sum(w.values()) or 1.0
-        found |= {t: round(255 * factor * x / np.sqrt(total)) for t, x in w.items()}
-    return {t: x for t, x in found.items() if x}
+    counts = Counter(map(dimension, stems))
+    d = {t: df[t] + 40 * rates[t] for t in counts}
+    w = {t: q * np.log(1 + (documents + 40 - d[t] + 0.5) / (d[t] + 0.5)) for t, q in counts.items()}
+    impacts = {t: round(255 * x / np.sqrt(sum(w.values()))) for t, x in w.items()}
+    return {t: x for t, x in impacts.items() if x}

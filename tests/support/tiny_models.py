@@ -50,6 +50,19 @@ def tiny_tokenizer() -> Any:
     )
 
 
+def load_padded(folder: Any, **options: Any) -> Any:
+    """An encoder that computes padded batches with transformers' own modules, as on a device without packed layers."""
+    import pytest
+
+    from dupmae_ir.models.inference import encoder
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "PACKED", ())
+        made = encoder.TextEncoder.load(folder, **options)
+    assert made._packed is None
+    return made
+
+
 def tiny_config(**changes: Any) -> Any:
     from transformers import BertConfig
 

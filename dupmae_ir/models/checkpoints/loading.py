@@ -101,7 +101,7 @@ def load_model(
     folder: str | Path,
     need_ot: bool = True,
     activation: str | None = None,
-    normalize: bool | None = None,
+    normalize: float | None = None,
     published: bool = False,
     plain: bool = False,
 ) -> tuple[Retriever | UntiedRetriever, Any, ModelConfig]:
@@ -154,7 +154,7 @@ def _assemble(
     tokenizers: Sequence[Tokenizer],
     modules: Modules | None,
     activation: str | None,
-    normalize: bool | None,
+    normalize: float | None,
 ) -> tuple[Retriever | UntiedRetriever, Any, ModelConfig]:
     """The retriever of language models that were read, with the other files of its folder."""
     home = path.parent if path.is_file() else path

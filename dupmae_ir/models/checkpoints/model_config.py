@@ -38,9 +38,7 @@ class LexicalSettings:
     k1: float = 0.9  #: saturation of term frequencies
     b: float = 0.2  #: how much the length of a document counts
     average_stems: int = 60  #: a document's length in stems at which b has no effect
-    average_pieces: int = 100  #: the same in word pieces
     title_times: int = 2  #: how often a word of the title counts
-    pieces_weight: float = 0.15  #: weight of a query's word pieces; its stems have 1
     query_power: float = 0.5  #: a query's weights are divided by their sum to this power
     prior_documents: int = 1000  #: documents of the model's own text added to those of the collection
     document_scale: int = 255  #: the impact scale, unless there is a head
@@ -78,7 +76,7 @@ class ModelConfig:
     impact_scale: float | None = None
     include_sep: bool = False  #: include [SEP] in pooling, as the released DupMAE code does; the paper excludes it
     include_cls: bool = False  #: include [CLS] in pooling, as SPLADE does
-    normalize: bool = False  #: scale [CLS] vectors to unit length, as SimLM was trained
+    normalize: float = False  #: length of [CLS] vectors; true is 1, as SimLM was trained, false leaves them as they are
     pooling: str = "cls"  #: the dense vector: the state of [CLS] or the last token, or a mean of all
     query_prompt: str = ""  #: put before every query
     document_prompt: str = ""  #: put before every document, and before its title
@@ -93,7 +91,7 @@ class ModelConfig:
     query_table: str = ""  #: file with the weights of query tokens, which then need no model; no dense part
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
-    embedded_lexicon: bool = False  #: the lexicon is that of the embedded model, without word pieces
+    embedded_lexicon: bool = False  #: the lexicon is that of the embedded model
     dense_weight: float = 1.0  #: of the dense score in the sum of both, unless a search says otherwise
     impact_weight: float = 1.0  #: the same of the impact score
 

@@ -31,11 +31,20 @@ _EXPECTED = {
 }
 """Entries of config.json that a plain BERT has, or lacks."""
 _CLASSES = tuple(f"{family}Tokenizer{fast}" for family in ("Bert", "DistilBert") for fast in ("", "Fast"))
-_TOKENIZER = {"tokenizer_class": _CLASSES, "truncation_side": ("right",)}
+_AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes for which tokenizer.json says everything."""
+_TOKENIZER = {"tokenizer_class": (*_CLASSES, *_AS_IT_IS), "truncation_side": ("right",)}
 PADDING = 128
 """Word embeddings are padded to a multiple of this many rows at most."""
 _UNUSUAL_TOKEN = ("single_word", "lstrip", "rstrip", "normalized")
-_UNUSUAL = ("additional_special_tokens", "extra_special_tokens", "never_split")
+_UNUSUAL = (
+    "add_prefix_space",
+    "additional_special_tokens",
+    "extra_special_tokens",
+    "model_specific_special_tokens",
+    "never_split",
+    "split_special_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -140,7 +149,7 @@ class PlainTokenizer:
 
     @classmethod
     def read(cls, folder: Path) -> PlainTokenizer | None:
-        """The tokenizer in ``folder``; None unless its two files describe the same BERT tokenizer."""
+        """The tokenizer in ``folder``; None unless its two files describe the same tokenizer."""
         settings, described = (
             dict(json.loads((folder / name).read_text(encoding="utf-8")))
             for name in ("tokenizer_config.json", "tokenizer.json")
@@ -197,6 +206,14 @@ class PlainTokenizer:
 
 def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool:
     """Whether ``tokenizer.json`` is what transformers would make of ``tokenizer_config.json``."""
+    added, processor = described["added_tokens"], described.get("post_processor") or {}
+    cut_left = (described.get("truncation") or {}).get("direction") == "Left"
+    if cut_left or any(settings.get(name) for name in _UNUSUAL):
+        return False
+    if settings["tokenizer_class"] in _AS_IT_IS:  # transformers adds the tokens that only the settings name
+        named = {str(token) for name, token in settings.items() if name.endswith("_token") and token is not None}
+        named |= {str(token["content"]) for token in (settings.get("added_tokens_decoder") or {}).values()}
+        return named <= {token["content"] for token in added if token["special"]}
     special = [str(settings.get(name)) for name in _SPECIAL]
     normalizer = {
         "type": "BertNormalizer",
@@ -212,7 +229,6 @@ def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool
         "max_input_chars_per_word": 100,
     }
     template = [settings.get("cls_token"), "A", settings.get("sep_token")]
-    added, processor = described["added_tokens"], described.get("post_processor") or {}
     return (
         described.get("normalizer") == normalizer
         and described.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
@@ -220,6 +236,5 @@ def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool
         and [next(iter(part.values()))["id"] for part in processor.get("single", [])] == template
         and sorted(token["content"] for token in added) == sorted(special)
         and all(token["special"] and not any(token.get(name) for name in _UNUSUAL_TOKEN) for token in added)
-        and not any(settings.get(name) for name in _UNUSUAL)
         and {name: value for name, value in described["model"].items() if name != "vocab"} == model
     )

@@ -1,25 +1,26 @@
 """Lexical OT weights: the dimensions, the weights of documents and queries, and ``lexicon.safetensors``.
 
-Dimensions 0 to V - 1 are the tokenizer's word pieces; V + hash(s) mod ``buckets`` is the stem s of a word or of a part
-of an identifier, whose index term is ``=`` and the bucket in hexadecimal. With the constants of
+Dimension hash(s) mod ``buckets`` is the stem s of a word or of a part of an identifier, whose index term is ``=`` and
+the bucket in hexadecimal. With the constants of
 :class:`~dupmae_ir.models.checkpoints.model_config.LexicalSettings`:
 
     document   tf / (tf + k1 (1 - b + b n / average))                   BM25's, without its idf; in steps of 1 / scale
     idf_t      ln(1 + (N' - D_t + 0.5) / (D_t + 0.5)),   N' = N + prior, D_t = df_t + prior * rate_t
-    query      w_t / (sum of w)^p  of stems,   pieces_weight * w_t / (sum of w)^p  of pieces,   w_t = qtf_t * idf_t
+    query      w_t / (sum of w)^p,   w_t = qtf_t * idf_t
 
+Function words of a query count only where it has no other words.
 In other languages than English there are no rates, so no prior, and b is Anserini's.
 
-With ``head_scale`` s above 0 a text's weights are these plus s times those of the masked-LM head (DupMAE Eq. 6-7),
-which are about word pieces alone.
+With ``head_scale`` s above 0 the first V dimensions are the tokenizer's word pieces, whose weights are s times those of
+the masked-LM head (DupMAE Eq. 6-7); the stems follow.
 
-The text alone determines a document's weights: n is its number of stems (title and text, not truncated) or of word
-pieces (as the encoder reads them), the averages are constants, and words of the title count ``title_times``. N and df
+The text alone determines a document's weights: n is its number of stems (title and text, not truncated), the average
+is a constant, and words of the title count ``title_times``. N and df
 are the collection's (:class:`~dupmae_ir.types.CollectionStatistics`), the rates the model's own, from the text that it
 was made from; without a collection, N and df are 0. The idf is that of BM25 in Lucene (Robertson and Zaragoza, 2009).
 
-``lexicon.safetensors`` contains ``document_frequency``, (V + buckets,) uint8: df = 2**(code / 12) / 2, or 0 for code 0,
-in a number of documents that the metadata names ``documents``.
+``lexicon.safetensors`` contains ``document_frequency``, (buckets,) uint8: df = 2**(code / 12) / 2, or 0 for code 0, in
+a number of documents that the metadata names ``documents``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import copy
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,9 +60,10 @@ class Lexicon:
 
     Args:
         settings: the constants.
-        rates: (V + buckets,) float64, the share of documents that contain each dimension, 0 to 1.
+        rates: (buckets,) float64, the share of documents that contain each stem, 0 to 1.
         language: whose words and stems; the rates are of English text, so other languages do without.
         collection: statistics of the searched collection; None uses the rates alone.
+        pieces: V, the word pieces of the head whose weights are added; 0 = no head.
     """
 
     def __init__(
@@ -70,11 +72,12 @@ class Lexicon:
         rates: np.ndarray,
         language: str = ENGLISH,
         collection: CollectionStatistics | None = None,
+        pieces: int = 0,
     ) -> None:
         self.settings = settings
         self.rates = rates
         self.collection = collection
-        self.pieces = len(rates) - settings.buckets
+        self.pieces = pieces
         self.analyzer = analyzer_of(settings, language)
         english = language == ENGLISH
         self.prior, self.b = (settings.prior_documents, settings.b) if english else (0, _ANSERINI_B)
@@ -89,20 +92,13 @@ class Lexicon:
             raise CheckpointError(f"{path}: is missing; a model with a lexical OT part needs it") from None
         except Exception as e:  # what safetensors raises depends on its version
             raise CheckpointError(f"{path}: not a readable lexicon: {one_line(e, 200)}") from None
-        width = vocabulary + settings.buckets
-        if codes.dtype != np.uint8 or codes.shape != (width,) or documents < 1:
+        if codes.dtype != np.uint8 or codes.shape != (settings.buckets,) or documents < 1:
             raise CheckpointError(
-                f"{path}: expected {width} bytes ({vocabulary} word pieces and {settings.buckets} buckets) and a "
-                f"number of documents, got {codes.dtype} of shape {codes.shape} and {documents}"
+                f"{path}: expected {settings.buckets} bytes and a number of documents, got {codes.dtype} of shape "
+                f"{codes.shape} and {documents}"
             )
-        return cls(settings, np.minimum(decoded(codes) / documents, 1.0), language)
-
-    @classmethod
-    def load_words(cls, path: Path, settings: LexicalSettings, language: str = ENGLISH) -> Lexicon:
-        """The weights of stems in a lexicon, without word pieces: for a model with any tokenizer."""
-        with safe_open(path, framework="np") as f:
-            pieces = f.get_slice(_TENSOR).get_shape()[0] - settings.buckets
-        return cls(settings, cls.load(path, settings, pieces).rates[pieces:], language)
+        rates = np.minimum(decoded(codes) / documents, 1.0)
+        return cls(settings, rates, language, pieces=vocabulary if settings.head_scale else 0)
 
     def for_collection(self, collection: CollectionStatistics) -> Lexicon:
         """The same weights with the statistics of a collection."""
@@ -113,7 +109,7 @@ class Lexicon:
     @property
     def width(self) -> int:
         """Number of dimensions."""
-        return len(self.rates)
+        return self.pieces + len(self.rates)
 
     def terms(self, pieces: Sequence[str]) -> list[str]:
         """The index term of each dimension, given those of the word pieces."""
@@ -134,42 +130,31 @@ class Lexicon:
         """(dimension, start, end) of each stem of a text, in order; parts of a word follow it."""
         return [(self.dimension(stemmed), start, end) for stemmed, start, end in self.analyzer.spans(text)]
 
-    def document(self, title: str, text: str, pieces: Iterable[int]) -> TermWeights:
-        """The weights of a document: its title, its text, and the word pieces of both as the encoder reads them."""
+    def document(self, title: str, text: str) -> TermWeights:
+        """The weights of a document from its title and its text."""
         s = self.settings
         of_title = self.analyzer.terms(title) if title else []
         stemmed = of_title + self.analyzer.terms(text)
         counts = Counter(map(self.dimension, stemmed))
         counts.update(Counter(map(self.dimension, of_title * (s.title_times - 1))))
-        weights = self._saturated(counts, len(stemmed), s.average_stems * self.analyzer.terms_per_word)
-        own = Counter(pieces)
-        return weights | self._saturated(own, own.total(), s.average_pieces)
-
-    def query(self, text: str, pieces: Iterable[int]) -> TermWeights:
-        """The weights of a query: its text and its word pieces as the encoder reads them."""
-        s = self.settings
-        weights = self._normalised(Counter(map(self.dimension, self.analyzer.query_terms(text))), 1.0)
-        return weights | self._normalised(Counter(pieces), s.pieces_weight)
-
-    def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> TermWeights:
-        s = self.settings
-        norm = s.k1 * (1 - self.b + self.b * length / average)
+        average = s.average_stems * self.analyzer.terms_per_word
+        norm = s.k1 * (1 - self.b + self.b * len(stemmed) / average)
         # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either way.
         impacts = ((dimension, round(s.document_scale * tf / (tf + norm))) for dimension, tf in counts.items())
         return {dimension: impact / s.document_scale for dimension, impact in impacts if impact}
 
-    def _normalised(self, counts: Mapping[int, int], factor: float) -> TermWeights:
+    def query(self, text: str) -> TermWeights:
+        """The weights of a query."""
+        counts = Counter(map(self.dimension, self.analyzer.query_terms(text)))
         weights = {dimension: qtf * self.idf(dimension) for dimension, qtf in counts.items()}
         total = math.fsum(weights.values())
-        if total <= 0:
-            return {}
-        return {dimension: factor * w / total**self.settings.query_power for dimension, w in weights.items()}
+        return {dimension: w / total**self.settings.query_power for dimension, w in weights.items() if total > 0}
 
     def idf(self, dimension: int) -> float:
-        """Inverse document frequency in the collection and the prior together."""
+        """Inverse document frequency of a stem in the collection and the prior together."""
         prior, collection = self.prior, self.collection
         documents = prior + (collection.documents if collection else 0)
-        df = prior * float(self.rates[dimension])
+        df = prior * float(self.rates[dimension - self.pieces])
         df += int(collection.frequencies[dimension]) if collection else 0
         return math.log(1 + (documents - df + 0.5) / (df + 0.5))
 
@@ -204,13 +189,8 @@ class Lexicon:
         self, dimensions: np.ndarray, weights: np.ndarray, head: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Dimensions and weights of one text, those of the head added; weights that are not positive are left out."""
-        whole, of_pieces = head.copy(), dimensions < self.pieces
-        whole[dimensions[of_pieces]] += weights[of_pieces]
-        positive = np.flatnonzero(whole > 0).astype(np.int32)
-        return (
-            np.concatenate([positive, dimensions[~of_pieces]]),
-            np.concatenate([whole[positive], weights[~of_pieces]]),
-        )
+        positive = np.flatnonzero(head > 0).astype(np.int32)
+        return np.concatenate([positive, dimensions]), np.concatenate([head[positive], weights])
 
 
 _NO_IDS = np.zeros(0, np.int32)
@@ -242,5 +222,5 @@ def decoded(codes: np.ndarray) -> np.ndarray:
 
 
 def save_lexicon(path: Path, frequencies: np.ndarray, documents: int) -> None:
-    """Write ``lexicon.safetensors`` of (V + buckets,) document frequencies in ``documents`` documents."""
+    """Write ``lexicon.safetensors`` of (buckets,) document frequencies in ``documents`` documents."""
     save_file({_TENSOR: encoded(frequencies)}, path, {"documents": str(documents)})

@@ -3,7 +3,7 @@
 Importing torch takes longer than reading the model and encoding a query, so the first answer of a search does not wait
 for it. A call with one text is computed in numpy (:class:`OneQuery`), whichever program makes it, so equal calls return
 equal results. Several texts, and documents, are encoded by
-:class:`~dupmae_ir.models.inference.encoder.TextEncoder`. The two agree to 4e-7 of a vector's length in each of its
+:class:`~dupmae_ir.models.inference.encoder.TextEncoder`. The two agree to 1e-6 of a vector's length in each of its
 numbers, as two batches of that encoder do, for a model of float32 weights, and to 1e-4 for one of 8-bit weights (4e-5
 was seen), whose products round their inputs to 16 bits (:mod:`~dupmae_ir.models.inference.quantised_linear`). OT
 weights, which no product computes, are the same.
@@ -58,14 +58,14 @@ class OneQuery:
         folder: the model folder, for W_cls.
         bert: the sizes of the model.
         stored: its weights.
-        normalize: vectors of unit length.
+        normalize: length of the vectors; 0 leaves them as they are.
         dimensions: leading dimensions kept of a vector; None = all.
 
     Raises :class:`CheckpointError` for weights that are missing, damaged or of other shapes.
     """
 
     def __init__(
-        self, folder: Path, bert: BertShape, stored: StoredWeights, normalize: bool, dimensions: int | None = None
+        self, folder: Path, bert: BertShape, stored: StoredWeights, normalize: float, dimensions: int | None = None
     ) -> None:
         self._prefix = "bert." if f"bert.{_WORDS}" in stored else ""
         self._stored, self._bert, self._normalize = stored, bert, normalize
@@ -103,7 +103,7 @@ class OneQuery:
                 x = self._layer(f"encoder.layer.{number}", x, 1 if number == layers - 1 else len(x))
             vector = (self._linear("projection", x) if "projection.weight" in weights else x)[:, : self.dim]
         if self._normalize:
-            vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
+            vector = vector * (self._normalize / max(float(np.linalg.norm(vector)), 1e-12))
         return np.ascontiguousarray(vector, np.float32)
 
     def _layer(self, name: str, x: np.ndarray, rows: int) -> np.ndarray:
@@ -225,7 +225,7 @@ class LazyTextEncoder(TermEncoder):
         """[CLS] of a query, its lexical weights, and how many of them are kept."""
         keep, (pieces,) = self._query_terms(cap), self._query_pieces([text])
         cls = None if self._model is None else self._model.cls(pieces)
-        return cls, {} if self._lexicon is None else self._lexicon.query(text, self._ordinary(pieces)), keep
+        return cls, {} if self._lexicon is None else self._lexicon.query(text), keep
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """As :meth:`TextEncoder.encode_documents`."""

@@ -63,7 +63,7 @@ class StaticEncoder(TermEncoder):
             if tokens:
                 vectors[row] = self._embeddings[tokens].mean(0)
         if self.settings.normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            vectors *= self.settings.normalize / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return Representation(vectors, None)
 
 

@@ -17,7 +17,7 @@ from dupmae_ir.models.checkpoints.layout import LEXICON, folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import Lexicon, TermWeights
 from dupmae_ir.models.heads.query_table import QueryTable
-from dupmae_ir.models.languages import ENGLISH, is_letter
+from dupmae_ir.models.languages import ENGLISH
 from dupmae_ir.models.names import embedded_folder, model_folder, model_name
 from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
 
@@ -55,18 +55,11 @@ class TermEncoder:
         self.name, self.digest = model_name(model), folder_digest(folder)
         self.config, self.settings, self.tokenizer, self.parts = config, settings, tokenizer, parts
         self._width = width
-        self._special = frozenset(tokenizer.all_special_ids)
         self._lexicon = None
         if config.lexical is not None and "ot" in parts:
             language = settings.language
-            if config.embedded_lexicon:
-                self._lexicon = Lexicon.load_words(embedded_folder() / LEXICON, config.lexical, language)
-            else:
-                self._lexicon = Lexicon.load(folder / LEXICON, config.lexical, width, language)
-            if language != ENGLISH:  # a letter of a word that the model does not know is no word
-                self._special |= {
-                    i for piece, i in tokenizer.get_vocab().items() if is_letter(piece.removeprefix("##"))
-                }
+            home = embedded_folder() if config.embedded_lexicon else folder
+            self._lexicon = Lexicon.load(home / LEXICON, config.lexical, width, language)
         if settings.fold_terms and (self._lexicon is not None or config.query_table):
             raise UsageError("`fold_terms` is for term weights of the model's own head")
         table = config.query_table
@@ -89,10 +82,7 @@ class TermEncoder:
         if self._lexicon is None:
             return self.encode_documents(texts)
         pieces = self._tokenise(texts, self.config.document_prompt, self.settings.document_length)
-        rows = [
-            self._lexicon.document(document.title, document.text, self._ordinary(p))
-            for document, p in zip(documents, pieces, strict=True)
-        ]
+        rows = [self._lexicon.document(document.title, document.text) for document in documents]
         return self._encode_lexical(pieces, "document", rows, self.settings.top_k)
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
@@ -106,7 +96,7 @@ class TermEncoder:
             return Representation(None, self._table.matrix(pieces, keep))
         if self._lexicon is None:
             return self._encode(pieces, "query", keep)
-        rows = [self._lexicon.query(text, self._ordinary(p)) for text, p in zip(texts, pieces, strict=True)]
+        rows = [self._lexicon.query(text) for text in texts]
         return self._encode_lexical(pieces, "query", rows, keep)
 
     def for_collection(self, collection: CollectionStatistics) -> Self:
@@ -175,16 +165,12 @@ class TermEncoder:
         names = (term.lstrip(_SPACES).casefold() or term for term in vocabulary(self.tokenizer, self._width))
         return np.array([first.setdefault(name, i) for i, name in enumerate(names)])
 
-    def _ordinary(self, pieces: Sequence[int]) -> list[int]:
-        """Word pieces without special tokens; none where the lexicon has none."""
-        if self._lexicon is not None and not self._lexicon.pieces:
-            return []
-        return [piece for piece in pieces if piece not in self._special]
-
     def _tokenise(self, texts: Sequence[str], prompt: str, length: int, special: bool = True) -> list[list[int]]:
         """The word pieces of texts, with ``prompt`` before each, cut to ``length``; with ``special`` tokens."""
         if not len(texts):
             return []
+        if "cls" not in self.parts and self._lexicon is not None and not self._lexicon.pieces:
+            return [[] for _ in texts]  # no layer of the model reads them
         out = self.tokenizer(
             [prompt + text for text in texts],
             add_special_tokens=special,

@@ -18,13 +18,14 @@ from dupmae_ir.models.checkpoints.loading import PlainBert, read_plain
 from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 from dupmae_ir.models.checkpoints.saving import write_compact
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.names import embedded_folder
+from dupmae_ir.models.names import SMALL, embedded_folder
 
 TEXTS = [
     "how do I wait for a thread to end",
     "",
     "  \t ",
     "na\u00efve \u00dcn\u00efcode \u6f22\u5b57 \U0001f600 don't [MASK] [SEP] ##x [unused1] e\u0301",
+    "<mask> a </s>b<s> <pad>  <unk>",
     "x" * 300,
     "\x01 a\u200bb\u00a0c",
     "word " * 400,
@@ -73,8 +74,14 @@ def test_transformers_is_not_imported() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    shutil.copytree(embedded_folder(), tmp_path / "model")
-    return tmp_path / "model"
+    """The embedded model, whose tokenizer is described by tokenizer.json alone."""
+    return shutil.copytree(embedded_folder(), tmp_path / "model")
+
+
+@pytest.fixture
+def wordpiece(tmp_path: Path) -> Path:
+    """The small model, whose tokenizer is BERT's."""
+    return shutil.copytree(embedded_folder(SMALL), tmp_path / "small")
 
 
 def changed(name: str, **values: object) -> Callable[[Path], None]:
@@ -99,6 +106,9 @@ def normalizer(folder: Path) -> None:
     path.write_text(json.dumps(found), encoding="utf-8")
 
 
+ADDED = {"content": "[X]", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -108,10 +118,17 @@ def normalizer(folder: Path) -> None:
         changed("config.json", position_embedding_type="relative_key"),
         changed("config.json", vocab_size=30_000),
         changed("tokenizer_config.json", tokenizer_class="ElectraTokenizer"),
-        changed("tokenizer_config.json", do_lower_case=False),
         changed("tokenizer_config.json", additional_special_tokens=["[X]"]),
+        changed("tokenizer_config.json", model_specific_special_tokens={"image_token": "[X]"}),
+        changed("tokenizer_config.json", added_tokens_decoder={"50265": {**ADDED, "special": True}}),
+        changed("tokenizer_config.json", bos_token="[X]"),
+        changed("tokenizer_config.json", mask_token="the"),
+        changed("tokenizer_config.json", mask_token={**ADDED, "content": "<mask>", "__type": "AddedToken"}),
+        changed("tokenizer_config.json", split_special_tokens=True),
+        changed("tokenizer_config.json", add_prefix_space=True),
         changed("tokenizer_config.json", truncation_side="left"),
-        normalizer,
+        changed("tokenizer.json", truncation={"direction": "Left", "max_length": 9, "strategy": "LongestFirst"}),
+        changed("tokenizer.json", added_tokens=[]),
         lost,
         lambda folder: (folder / "modules.json").write_text("[]"),
         lambda folder: (folder / "pooler.pt").write_bytes(b""),
@@ -124,6 +141,13 @@ def test_everything_else_is_left_to_transformers(copy: Path, change: Callable[[P
     assert read_plain(copy, False) is not None
     change(copy)
     assert read_plain(copy, False) is None
+
+
+@pytest.mark.parametrize("change", [changed("tokenizer_config.json", do_lower_case=False), normalizer])
+def test_a_tokenizer_that_is_not_berts_is_left_to_transformers(wordpiece: Path, change: Callable[[Path], None]) -> None:
+    assert read_plain(wordpiece, False) is not None
+    change(wordpiece)
+    assert read_plain(wordpiece, False) is None
 
 
 def test_a_bare_encoder_has_no_ot_part(copy: Path) -> None:

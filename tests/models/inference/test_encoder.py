@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.tiny_models import load_padded
 
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import load_encoder
@@ -40,10 +41,8 @@ def test_a_text_alone_and_in_a_batch_agree(encoder):
 
 
 def test_packed_equals_padded(encoder, tiny_folder):
-    padded = TextEncoder.load(tiny_folder)
-    assert padded._packed is not None
-    padded._packed = None
-    ours, reference = encoder.encode_documents(TEXTS), padded.encode_documents(TEXTS)
+    assert encoder._packed is not None
+    ours, reference = encoder.encode_documents(TEXTS), load_padded(tiny_folder).encode_documents(TEXTS)
     np.testing.assert_allclose(ours.cls, reference.cls, atol=1e-5)
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-5)
 
@@ -220,8 +219,7 @@ def test_screened_and_unscreened_heads_agree(tiny_folder, monkeypatch):
 def test_too_many_candidates_are_computed_in_full(tiny_folder, monkeypatch):
     monkeypatch.setattr(packed, "pick_screen", lambda *_: (True, "forced"))
     monkeypatch.setattr(packed, "MOST_CANDIDATES", 0)
-    one, plain = TextEncoder.load(tiny_folder), TextEncoder.load(tiny_folder)
-    plain._packed = None
+    one, plain = TextEncoder.load(tiny_folder), load_padded(tiny_folder)
     ours, reference = one.encode_documents(TEXTS), plain.encode_documents(TEXTS)
     assert one._packed["document"].unscreened > 0
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-5)

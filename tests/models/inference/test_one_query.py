@@ -33,14 +33,15 @@ TEXTS = [
     "how do I wait for a thread to end",
     "",
     "  \t ",
-    "naïve Ünïcode 漢字 \U0001f600 don't [MASK] [SEP] ##x [unused1] é",
+    "naïve Ünïcode 漢字 \U0001f600 don't [MASK] [SEP] ##x [unused1] <mask> </s> a<s>b <pad> é",
     "x" * 300,
     "\x01 a​b c",
     "word " * 400,
 ]
-CLOSE, OF_16_BITS = 4e-7, 1e-4
-"""Of the length of a vector, which is 2.24 for the embedded model. Float32 weights: sums of up to 1,536 products in
-different orders; 2.2e-7 was seen. 8-bit weights: inputs of products are rounded to 16 bits; 3.9e-5 was seen."""
+CLOSE, OF_16_BITS = 1e-6, 1e-4
+"""Of the length of a vector, which is 1 for the embedded model. Float32 weights: sums of up to 1,536 products in
+different orders; 7.2e-7 was seen, of which 6.5e-7 are torch's. 8-bit weights: inputs of products are rounded to 16
+bits; 3.9e-5 was seen."""
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +200,7 @@ def of_another_width(folder: Path) -> None:
         changed("config.json", hidden_act="relu"),
         changed("config.json", vocab_size=30_000),
         changed("dupmae_config.json", pooling="mean"),
-        changed("tokenizer_config.json", do_lower_case=False),
+        changed("tokenizer_config.json", split_special_tokens=True),
         without_a_bias,
         of_another_width,
         lambda folder: (folder / "modules.json").write_text("[]"),
