@@ -3,7 +3,7 @@
     python experiments/embedded.py --data DATA --output runs/embedded
 
 OUTPUT/float32 is the lexical model of experiments/lexical.py, made once; OUTPUT/model has the layout of
-dupmae_ir/default_model. Nothing is trained and nothing is random: the same data give the same bytes. To ship it, copy
+dupmae_ir/default_model. Nothing is trained and nothing is random: the same data give the same weights. To ship it, copy
 it there, measure it (`experiments/systems.py --budget embedded`), copy the records to experiments/records/embedded, and
 run this again: the card gets the new scores.
 """
