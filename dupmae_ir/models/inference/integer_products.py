@@ -1,6 +1,7 @@
-"""Compiled products of whole numbers. Needs numba, which is optional; import it inside functions only.
+"""Compiled integer matrix products. Needs numba, which is optional; import this module inside functions only.
 
-The instructions are those of any processor; LLVM joins them where it multiplies pairs of 16 bits (AVX-512 VNNI, AVX2).
+The code uses only generic instructions; LLVM fuses them on processors that can multiply pairs of 16-bit integers
+(AVX-512 VNNI, AVX2).
 """
 
 from __future__ import annotations

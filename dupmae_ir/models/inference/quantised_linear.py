@@ -1,8 +1,8 @@
 """Products of a few rows with 8-bit weights: the same bits from numpy and from compiled loops, on every machine.
 
-Each 64 consecutive numbers of an input are rounded to whole multiples of a unit, the largest of them divided by
-32,767. Products with the codes of the weights are then sums of whole numbers, exact in any order; they are converted to
-float32, multiplied by unit and factor, and added group after group.
+The input is split into groups of 64 numbers. Each group is rounded to multiples of a unit, which is its largest
+absolute value divided by 32,767. Products with the weights' codes are then integer sums, which are exact in any order.
+They are converted to float32, multiplied by unit and factor, and added up group by group.
 
 The rounding changes an input by at most half a unit, and an output by at most the sum of that times the absolute
 weights, which is 2e-5 of the outputs' length for normally distributed numbers. Weights stay what they are.

@@ -168,3 +168,11 @@ def test_part_weights_of_a_model_must_be_positive(folder, tmp_path):
     (copy / "dupmae_config.json").write_text(json.dumps({"ot": "token_weight", "impact_weight": 0}))
     with pytest.raises(CheckpointError, match="impact_weight must be a positive number, got 0"):
         load_encoder(str(copy))
+
+
+@pytest.mark.parametrize("length", ["yes", -1, None, [1], float("nan"), float("inf")])
+def test_the_length_of_vectors_must_be_a_number(folder, tmp_path, length):
+    copy = shutil.copytree(folder, tmp_path / "m")
+    (copy / "dupmae_config.json").write_text(json.dumps({"ot": "token_weight", "normalize": length}))
+    with pytest.raises(CheckpointError, match="normalize must be true, false or a length, got"):
+        load_encoder(str(copy))
