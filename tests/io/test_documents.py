@@ -126,6 +126,23 @@ def test_headings_of_markdown_text_and_code():
     assert [(h.level, h.text) for h in code.headings] == [(1, "Reader"), (1, "Reader.read"), (1, "main")]
 
 
+def test_comments_and_decorators_belong_to_the_definition_below_them():
+    source = (
+        "#!/usr/bin/env python\n# About the file.\n\nimport os\n"
+        "# Adds one.\n@cache\ndef add(x):\n    return x + 1  # more\n    # the last line\n\n"
+        "class Reader: # reads\n    # Opens it.\n    @property\n    def open(self):\n        pass\n"
+    )
+    found = formats.code(source.encode())
+    ends = [*(h.start for h in found.headings[1:]), len(source)]
+    assert [(h.text, source[h.start : end]) for h, end in zip(found.headings, ends, strict=True)] == [
+        ("add", source[source.index("# Adds") : source.index("class")]),
+        ("Reader", "class Reader: # reads\n"),
+        ("Reader.open", source[source.index("    # Opens") :]),
+    ]
+    go = "// Add adds.\n// It returns the sum.\nfunc Add(x int) int {\n}\n/**\n * Twice.\n */\nfunction twice(x) {}\n"
+    assert [go[h.start :][:6] for h in formats.code(go.encode()).headings] == ["// Add", "/**\n *"]
+
+
 def test_the_questions_of_a_faq_are_headings():
     faq = (
         "Questions\n=========\n\n 1. Is it thread-safe?\n\n    Yes. Is it fast? It is.\n\n 2. deflate() fails.\n\n"

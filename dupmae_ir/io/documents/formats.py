@@ -38,6 +38,8 @@ _DEFINITION = re.compile(
     r"(?:class|def|fn|func|function)[ \t]+([A-Za-z_]\w*)(?=\W)",
     re.MULTILINE,
 )
+_ABOVE = re.compile(r"[ \t]*(?:@|#(?!!)|//|/?\*|--)")
+"""A line of a comment, or a decorator."""
 _LONGEST_HEADING = 200
 _NAME = re.compile(r"\w+")
 _SKIPPED = frozenset(
@@ -92,12 +94,20 @@ def markdown(data: bytes) -> Extracted:
 
 
 def code(data: bytes) -> Extracted:
-    """Source code: definitions at the left margin, and methods one step from it, are headings; split at line ends."""
+    """Source code: definitions at the left margin, and methods one step from it, are headings; split at line ends.
+
+    Comments and decorators on the lines directly above a definition belong to it.
+    """
     found = decoded(data)
-    headings, outer = [], ""
+    headings: list[Heading] = []
+    outer, before = "", 0
     for m in _DEFINITION.finditer(found):
         outer = m[1] or outer
-        headings.append(Heading(m.start(), 1, m[1] or f"{outer}.{m[2]}".lstrip(".")))
+        start = m.start()
+        while start and (above := found.rfind("\n", 0, start - 1) + 1) >= before and _ABOVE.match(found, above):
+            start = above
+        headings.append(Heading(start, 1, m[1] or f"{outer}.{m[2]}".lstrip(".")))
+        before = m.end()
     return Extracted(found, "", headings, lines=True)
 
 
