@@ -48,7 +48,7 @@ def test_an_estimate_of_a_folder_is_a_range_or_a_refusal(tmp_path, monkeypatch, 
     monkeypatch.setattr("estimate.READ", 200)
     asked = arguments(tmp_path, tmp_path / "I", "--sample", 8, "--parts", "cls")
     for i in range(60):
-        (tmp_path / f"n{i}.txt").write_text(f"Note {i}. " + "word " * (400 if i % 2 else 900))
+        (tmp_path / f"n{i}.txt").write_text(f"Note {i}. " + "word " * (600 if i % 2 else 1350))
     assert main(asked) == 0
     said = capsys.readouterr().out
     low, high = (int(n.replace(",", "")) for n in re.search(r": ([\d,]+) to ([\d,]+) documents", said).groups())

@@ -47,7 +47,7 @@ def test_a_folder_becomes_an_index_with_its_texts(docs, tmp_path, encode, capsys
     assert (status, "nothing to do" in said, "broken.pdf" in said) == (0, True, True)
     status, said = encode(docs, tmp_path / "I")
     assert status == 2
-    assert "--passage-length 40 (requested 200), --passage-overlap 8 (requested 40)" in said
+    assert "--passage-length 40 (requested 300), --passage-overlap 8 (requested 40)" in said
     (docs / "notes.txt").write_text("Other notes.")
     status, said = encode(docs, tmp_path / "I", "--passage-length", 40, "--passage-overlap", 8)
     assert (status, "the contents of --corpus" in said) == (2, True)

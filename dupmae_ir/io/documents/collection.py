@@ -27,7 +27,7 @@ from dupmae_ir.io.documents.extracted import Extracted, Heading, Unreadable
 from dupmae_ir.io.documents.files import FoundFile, ending_of, extract, find_files, kind_of, need_extra, read_file
 from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
 
-LENGTH, OVERLAP = 200, 40
+LENGTH, OVERLAP = 300, 40
 """Tokens of a passage, and of what two passages share."""
 MOST_NAMED = 1000
 """Unreadable files that a record names; their number is always recorded."""
