@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizerFast
 
+from dupmae_ir.models import names
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.heads.masked_lm import excluded_ids
-from dupmae_ir.models.names import embedded_folder
 from dupmae_ir.models.retriever import Retriever
 
 SHAPES = {
@@ -39,8 +39,8 @@ FEW_WORDS = 4096
 
 
 def tokenizer_of(shape: str):
-    """BERT's vocabulary from the embedded model; its first entries for the tiny shape."""
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
+    """BERT's vocabulary, which MiniLM has; its first entries for the tiny shape."""
+    tokenizer = AutoTokenizer.from_pretrained(names.model_folder("minilm"))
     if shape != "tiny":
         return tokenizer
     words = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])[:FEW_WORDS]

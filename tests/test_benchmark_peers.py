@@ -89,7 +89,7 @@ def test_the_benchmark_of_an_accelerator_runs_on_the_processor(monkeypatch, caps
     accelerator.main()
     printed = capsys.readouterr().out
     assert "float32 on the device: [CLS] of the plain model" in printed
-    assert [line.split()[0] for line in printed.splitlines()].count("17") == 4
+    assert [line.split()[0] for line in printed.splitlines()].count("17") == 5
 
 
 def test_the_benchmark_of_an_accelerator_needs_one(monkeypatch):

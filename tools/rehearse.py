@@ -10,6 +10,7 @@ they are compared with nothing. Options are those of ``dupmae-ir eval.regression
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -36,8 +37,12 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.pretrain.augment import AugmentConfig
 from dupmae_ir.pretrain.config import PretrainConfig
 
-TRAINING = {"msmarco-train-judgements": "msmarco-passage", "msmarco-doc-train-judgements": "msmarco-doc"}
-"""Files of training judgements -> the collections they refer to, by the beginning of their names."""
+TRAINING = {
+    "msmarco-train-judgements": "msmarco-passage",
+    "msmarco-hard-negatives": "msmarco-passage",
+    "msmarco-doc-train-judgements": "msmarco-doc",
+}
+"""Files of training judgements or mined negatives -> the collections they refer to, by the beginning of their names."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,8 @@ class RehearsalWorkspace(Workspace):
         path = super().file(name, part, fetch)
         if part or "queries" not in self.toml.get(DOWNLOADS, {}).get(name, {}):
             return path
-        target = self.folder / "files" / f"{name}{'.json' if '.json' in path.name else '.tsv'}"
+        ending = next(ending for ending in (".jsonl", ".json", "") if ending in path.name) or ".tsv"
+        target = self.folder / "files" / f"{name}{ending}"
         if fetch and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             sample_training(path, target, self.rehearsal.queries)
@@ -200,21 +206,26 @@ def _docid(line: str) -> str:
 
 
 def sample_training(source: Path, target: Path, queries: int) -> None:
-    """Copy training judgements (or DPR's JSON array) with those of the first ``queries`` queries by digest."""
-    if ".json" in source.name:
+    """Copy training judgements, mined negatives in JSON lines or DPR's JSON array: the first ``queries`` by digest."""
+    if ".json" in source.name and ".jsonl" not in source.name:
         rows = json.loads("".join(line for _, line in numbered_lines(source)))
         chosen = sorted(rows, key=lambda row: _uniform(row["question"]))[:queries]
         text = json.dumps(chosen)
     else:
         lines = [line for _, line in numbered_lines(source)]
-        kept = set(sorted({line.split()[0] for line in lines}, key=_uniform)[:queries])
-        text = "".join(f"{line.rstrip()}\n" for line in lines if line.split()[0] in kept)
+        ids = [str(json.loads(line)["qid"]) if line.startswith("{") else line.split()[0] for line in lines]
+        kept = set(sorted(set(ids), key=_uniform)[:queries])
+        text = "".join(f"{line.rstrip()}\n" for qid, line in zip(ids, lines, strict=True) if qid in kept)
     with atomic_write(target) as f:
         f.write(text)
 
 
 def judged_documents(path: Path) -> set[str]:
-    """Ids of the documents in a file of judgements: columns of TREC's or BEIR's format."""
+    """Ids of the documents in a file of judgements, with columns of TREC's or BEIR's format, or of mined negatives."""
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for _, line in numbered_lines(path)]
+        found = itertools.chain.from_iterable([*row["pos"], *itertools.chain(*row["neg"].values())] for row in rows)
+        return {str(one["pid"] if isinstance(one, dict) else one) for one in found}
     rows = [line.split() for _, line in numbered_lines(path)]
     return {row[2] if len(row) > 3 else row[1] for row in rows if len(row) > 2}
 

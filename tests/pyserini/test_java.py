@@ -332,7 +332,7 @@ def test_topics_that_cannot_be_downloaded_are_a_one_line_error():
         HOME="/nonexistent",
     )
     assert done.stdout == ""
-    assert done.stderr.count("without a network, give the path of a file instead") == 2
+    assert done.stderr.count("without a network, give the path of a file instead") == 1
     assert done.returncode == 0
 
 

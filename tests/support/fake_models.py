@@ -185,7 +185,7 @@ def _save(home: Path, model: Any, config: Any, safe: bool) -> None:
 
 
 def write_training(folder: Path, passages: list[tuple[str, str]], documents: list[tuple[str, str]]) -> None:
-    """Write MS MARCO's training queries and judgements for passages and documents, and DPR's training file for NQ.
+    """Write MS MARCO's training queries, judgements and mined negatives, and DPR's training file for NQ.
 
     ``passages`` and ``documents``: (id, text) from the stand-ins of the collections, from which the queries are made.
     """
@@ -197,6 +197,17 @@ def write_training(folder: Path, passages: list[tuple[str, str]], documents: lis
         if kind == "msmarco":
             served(folder, files["msmarco-queries"]["url"]).write_bytes(_tar({"queries.train.tsv": queries}))
             served(folder, files["msmarco-train-judgements"]["url"]).write_text(judged, encoding="utf-8")
+            ids = [docid for docid, _ in chosen]
+            mined = (
+                {
+                    "qid": 9000 + n,
+                    "pos": [{"pid": docid, "ce-score": 9.0}],
+                    "neg": {"bm25": [{"pid": other, "ce-score": 1.0} for other in ids[-4:] if other != docid]},
+                }
+                for n, (docid, _) in enumerate(drawn)
+            )
+            lines = "".join(f"{json.dumps(row)}\n" for row in mined)
+            served(folder, files["msmarco-hard-negatives"]["url"]).write_bytes(gzip.compress(lines.encode()))
         else:
             served(folder, files["msmarco-doc-train-queries"]["url"]).write_bytes(gzip.compress(queries.encode()))
             served(folder, files["msmarco-doc-train-judgements"]["url"]).write_bytes(gzip.compress(judged.encode()))
