@@ -26,6 +26,7 @@ from dupmae_ir.console import one_line
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import (
+    DOCID_FIELDS,
     STDIN,
     DocumentSource,
     FileReport,
@@ -193,6 +194,8 @@ def _folder_is_lines(folder: Path) -> bool:
         raise InputError(f"{folder}: cannot be read: {e.strerror or e}") from None
     lines = [path for path in files if is_collection_name(path.name) and not _is_whole_json(path)]
     others = [path for path in files if path not in lines and not _is_beside(path) and kind_of(path.name) is not None]
+    if others:
+        lines = [path for path in lines if _has_ids(path)]
     if lines and others:
         raise InputError(
             f"{folder}: {lines[0].name} has a document on each line, {others[0].name} is a document; {_CHOOSE}"
@@ -208,6 +211,12 @@ def _is_beside(path: Path) -> bool:
 def _is_whole_json(path: Path) -> bool:
     """Whether a ``.json`` file is one value over several lines, or an array, instead of lines of objects."""
     return path.suffix == ".json" and not isinstance(_value_of(next(iter(_first_lines(path)), "")), dict)
+
+
+def _has_ids(path: Path) -> bool:
+    """Whether the objects in a file's lines have ids, as far as the first one shows it."""
+    value = _value_of(next(iter(_first_lines(path)), ""))
+    return not isinstance(value, dict) or not value.keys().isdisjoint(DOCID_FIELDS)
 
 
 def _value_of(line: str) -> object:

@@ -108,6 +108,7 @@ KINDS = {
         {"sub/a.jsonl": b'{"_id": "1", "text": "x"}'},
         {"settings.json": b'{\n "a": 1\n}', "b.md": b"x"},
         {"list.json": b"[1, 2]"},
+        {"settings.json": b'{"a": 1}', "events.jsonl": b'{"at": 1}\n{"at": 2}', "b.md": b"x"},
     ],
 }
 
