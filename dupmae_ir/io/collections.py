@@ -82,7 +82,7 @@ class FileReport(TypedDict):
     """What became of the files of a collection that may leave some out."""
 
     files: int  #: that were read
-    skipped: dict[str, int]  #: by ending: those that are no documents
+    skipped: dict[str, int]  #: by ending: those that are no documents, or have no text
     unreadable: dict[str, str]  #: name -> reason
     unreadable_files: int
 

@@ -263,10 +263,12 @@ def test_what_is_left_out_of_a_folder(tmp_path):
         "sub/e.md",
     )
     write_folder(tmp_path, dict.fromkeys(names, b"some text"))
+    (tmp_path / "blank.md").write_bytes(b" \n")
     write_folder(tmp_path, {"index/meta.json": b"{}", "index/docid": b"x\n", "index/cls/docid": b"x\n"})
     collection, documents = read(tmp_path)
     assert [d.metadata["path"] for d in documents] == ["a.txt", "sub/e.md"]
-    assert collection.report["skipped"] == {".png": 1}
+    assert collection.report["files"] == 2
+    assert collection.report["skipped"] == {".md without text": 1, ".png": 1}
     _, documents = read(tmp_path, exclude=["sub/*"])
     assert [d.metadata["path"] for d in documents] == ["a.txt"]
 

@@ -172,9 +172,12 @@ class DocumentCollection(DocumentSource):
         if found is None:
             return
         kind, extracted = found
-        self.read += 1
         if extracted.problems:
             self.unreadable[shown_name(file.name)] = f"read in part: {'; '.join(extracted.problems[:3])}"
+        if not extracted.text.strip():
+            self.skipped[f"{ending_of(file.name)} without text"] += 1
+            return
+        self.read += 1
         for passage in self._documents(file, kind, extracted):
             self.documents += 1
             yield passage
