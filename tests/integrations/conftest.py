@@ -22,10 +22,8 @@ DOCUMENTS = {
 }
 
 
-@pytest.fixture(scope="session")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of :data:`DOCUMENTS` with stored texts."""
-    folder = tmp_path_factory.mktemp("integrations")
+def write_index(folder: Path, store_texts: bool = True) -> Path:
+    """Encode :data:`DOCUMENTS`."""
     with json_lines(folder / "corpus.jsonl") as write:
         for number, (docid, (title, text)) in enumerate(DOCUMENTS.items()):
             write({"_id": docid, "title": title, "text": text, "number": number})
@@ -35,10 +33,23 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
             index=str(folder / "index"),
             model="testing:hashing",
             scale=50.0,
+            store_texts=store_texts,
             quiet=True,
         )
     )
     return folder / "index"
+
+
+@pytest.fixture(scope="session")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of :data:`DOCUMENTS` with stored texts."""
+    return write_index(tmp_path_factory.mktemp("integrations"))
+
+
+@pytest.fixture
+def index_without_texts(tmp_path: Path) -> Path:
+    """An index of :data:`DOCUMENTS` without stored texts."""
+    return write_index(tmp_path, store_texts=False)
 
 
 @pytest.fixture(scope="session")

@@ -19,11 +19,10 @@ def test_nodes_are_the_hits_with_their_texts(framework, searcher):
     assert nodes[0].metadata["title"] == "Rotating logs"
 
 
-def test_texts_may_come_from_elsewhere(framework, searcher, monkeypatch):
+def test_texts_may_come_from_elsewhere(framework, index_without_texts):
     module = framework("llama_index")
     own = {docid: Document(docid, f"text of {docid}") for docid in ("logs", "mail", "time", "files")}
-    monkeypatch.setitem(searcher.index.__dict__, "texts", None)
-    nodes = module.LlamaIndexRetriever(searcher, 1, texts=own).retrieve("rotate log files")
+    nodes = module.LlamaIndexRetriever(index_without_texts, 1, texts=own).retrieve("rotate log files")
     assert nodes[0].node.get_content() == "text of logs"
     with pytest.raises(UsageError, match="stores no texts"):
-        module.LlamaIndexRetriever(searcher)
+        module.LlamaIndexRetriever(index_without_texts)
