@@ -54,7 +54,7 @@ $(VENV)/.installed-integrations: $(VENV)/.installed-dev
 	@touch $@
 
 integrations: $(VENV)/.installed-integrations  ## the tests of dupmae_ir/integrations, with every framework
-	$(RUN) -m pytest -m '' -o asyncio_mode=auto -o asyncio_default_fixture_loop_scope=function tests/integrations
+	$(RUN) -m pytest -m '' -o asyncio_mode=auto tests/integrations
 
 $(VENV)/.installed-cluster: $(VENV)/.installed-dev
 	@echo "installing Ray into $(VENV)"

@@ -44,12 +44,13 @@ def run(config: ServeConfig) -> ServeSummary:
     token = config.token()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("dupmae_ir.serve").setLevel(logging.WARNING if config.quiet else logging.INFO)
+    listener = None if config.mcp else listen(config)
+    service = Service(config, token)
+    interval = sys.getswitchinterval()
     # An encoding waits after every product for the threads that write large answers and pages. Three of them made it
     # nine times as long with turns of 5 ms, Python's default, and five times with turns of 1 ms.
     sys.setswitchinterval(0.001)
     gc.freeze()  # a full collection, during which nothing is answered, looked at 200,000 objects of imported modules
-    listener = None if config.mcp else listen(config)
-    service = Service(config, token)
     try:
         if listener is None:
             _serve_stdio(service)
@@ -57,6 +58,8 @@ def run(config: ServeConfig) -> ServeSummary:
             service.open()
             _serve_http(service, listener)
     finally:
+        gc.unfreeze()
+        sys.setswitchinterval(interval)
         if listener is not None:
             listener.close()
         service.close()

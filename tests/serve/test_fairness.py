@@ -262,11 +262,8 @@ def test_threads_take_short_turns_and_collections_are_short(
         seen.append((sys.getswitchinterval(), frozen / (frozen + len(gc.get_objects()))))
 
     monkeypatch.setattr(run, "_serve_http", serve)
-    try:
-        run.run(ServeConfig(index=(str(folders["docs"]),), port=0, quiet=True, threads=1))
-    finally:
-        sys.setswitchinterval(interval)
-        gc.unfreeze()
+    run.run(ServeConfig(index=(str(folders["docs"]),), port=0, quiet=True, threads=1))
+    assert (sys.getswitchinterval(), gc.get_freeze_count()) == (interval, 0)
     ((turn, frozen),) = seen
     assert turn <= 0.001
     assert frozen > 0.8
