@@ -211,6 +211,12 @@ def test_a_term_beyond_the_vocabulary_is_no_place_in_memory(tmp_path):
         write_postings(forward, tmp_path, "d")
 
 
+def test_a_file_that_cannot_be_opened_leaves_none_open(tmp_path):
+    (tmp_path / "rows.npy").mkdir()
+    with pytest.raises(OSError, match="rows"):
+        write_postings(Made(tmp_path, np.ones((4, 3), np.int64)).forward, tmp_path, "d")
+
+
 def test_the_files_are_the_transposed_forward_index(tmp_path):
     rng = np.random.default_rng(5)
     impacts = drawn(rng, 100, 30, 0.3, 255)

@@ -197,9 +197,7 @@ def write_postings(
     if not 1 <= window <= MOST_ROWS:
         raise UsageError(f"a window must have 1 to {MOST_ROWS} rows, got {window}")
     with contextlib.ExitStack() as files:
-        out = {name: NpyWriter(folder / f"{name}.npy", kind) for name, kind in FILES.items()}
-        for writer in out.values():
-            files.callback(writer.close)
+        out = {name: files.enter_context(NpyWriter(folder / f"{name}.npy", kind)) for name, kind in FILES.items()}
         for name in ("starts", "column_starts"):
             out[name].add(np.zeros(1))
         for first in range(0, len(forward), window):
