@@ -55,13 +55,12 @@ def run(config: ServeConfig) -> ServeSummary:
         if listener is None:
             _serve_stdio(service)
         else:
-            service.open()
-            _serve_http(service, listener)
+            with listener:
+                service.open()
+                _serve_http(service, listener)
     finally:
         gc.unfreeze()
         sys.setswitchinterval(interval)
-        if listener is not None:
-            listener.close()
         service.close()
     answerer = service.answerer
     return {
@@ -82,9 +81,8 @@ def listen(config: ServeConfig) -> socket.socket:
         listener.bind((config.host, config.port))
     except OSError as e:
         listener.close()
-        reason = e.strerror or str(e)
         raise EnvironmentProblem(
-            f"cannot listen on {config.host}:{config.port}: {reason}; try another `port`"
+            f"cannot listen on {config.host}:{config.port}: {e.strerror or e}; try another `port`"
         ) from None
     return listener
 
@@ -108,8 +106,7 @@ def make_app(service: Service) -> ASGIApp:
         return create_app(service, routers)
     from dupmae_ir.serve.mcp import http_routes, make_tools
 
-    routes, beside = http_routes(make_tools(service))
-    return create_app(service, routers, routes, beside)
+    return create_app(service, routers, *http_routes(make_tools(service)))
 
 
 def _serve_http(service: Service, listener: socket.socket) -> None:
