@@ -34,7 +34,7 @@ _ACCELERATORS = ("nvidiactl", "nvidia0", "nvhost-ctrl", "kfd", "dxg")
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 MIXED = "mixed"
-"""Precision of encoding on a CPU: the products of the layers in bfloat16, everything else in float32."""
+"""Precision of encoding: of documents, the products of the layers in bfloat16 where the CPU has them; else float32."""
 CPU_INFO = Path("/proc/cpuinfo")
 LITTLE_WORK = 1 << 18
 """Numbers (impacts, or rows times queries) that numpy handles in a few milliseconds."""
@@ -124,16 +124,15 @@ def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
 
 
 def pick_encoding(wanted: str, device: torch.device) -> tuple[str, torch.dtype, torch.dtype]:
-    """The name of an encoder's precision, the dtype of its weights and that of the products in its layers.
+    """The name of an encoder's precision, the dtype of its weights and that of its layers' products for documents.
 
     ``wanted`` is :data:`MIXED` or one of :func:`pick_dtype`. Raises :class:`UsageError` for others.
     """
     import torch
 
     if wanted == MIXED:
-        if device.type != "cpu":
-            raise UsageError(f"`dtype` {MIXED} is for encoding on a CPU; use bfloat16 on {device}")
-        return MIXED, torch.float32, torch.bfloat16
+        fast = device.type == "cpu" and cpu_supports_bf16()
+        return MIXED, torch.float32, torch.bfloat16 if fast else torch.float32
     dtype, _ = pick_dtype(wanted, device)
     return str(dtype).removeprefix("torch."), dtype, dtype
 

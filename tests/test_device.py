@@ -79,11 +79,14 @@ def test_auto_is_bfloat16_only_on_gpus_that_do_not_emulate_it(
     assert "the GPU" in reason
 
 
-def test_mixed_is_for_encoding_on_a_cpu() -> None:
-    assert device.pick_encoding("mixed", torch.device("cpu")) == ("mixed", torch.float32, torch.bfloat16)
+@pytest.mark.parametrize(("native", "products"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_mixed_has_the_products_that_the_cpu_has(
+    monkeypatch: pytest.MonkeyPatch, native: bool, products: torch.dtype
+) -> None:
+    monkeypatch.setattr(device, "cpu_supports_bf16", lambda: native)
+    assert device.pick_encoding("mixed", torch.device("cpu")) == ("mixed", torch.float32, products)
+    assert device.pick_encoding("mixed", torch.device("cuda")) == ("mixed", torch.float32, torch.float32)
     assert device.pick_encoding("bfloat16", torch.device("cpu")) == ("bfloat16", torch.bfloat16, torch.bfloat16)
-    with pytest.raises(UsageError, match="`dtype` mixed is for encoding on a CPU; use bfloat16 on cuda"):
-        device.pick_encoding("mixed", torch.device("cuda"))
     with pytest.raises(UsageError, match="`dtype` mixed is for encoding alone; use one of auto, float32"):
         device.pick_dtype("mixed", torch.device("cpu"))
 

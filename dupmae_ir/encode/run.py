@@ -26,7 +26,7 @@ from tqdm import tqdm
 from dupmae_ir import __version__
 from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
-from dupmae_ir.device import with_torch_threads
+from dupmae_ir.device import MIXED, with_torch_threads
 from dupmae_ir.encode.config import EncodeConfig, EncodeResult
 from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
 from dupmae_ir.encode.reading import READS_WELL, Reading
@@ -64,8 +64,10 @@ def run(config: EncodeConfig) -> EncodeResult:
     collection = config.collection()
     check_target(output.folder)
     collection.check()  # before the model is loaded
-    if isinstance(collection, DocumentCollection) and (note := collection.dominating):
-        say(f"note: {note}", config.quiet)
+    if isinstance(collection, DocumentCollection):
+        config = dataclasses.replace(config, dtype=config.dtype or MIXED)
+        if note := collection.dominating:
+            say(f"note: {note}", config.quiet)
     output.prepare()
     batches = windows(collection, config.window)
     first = list(islice(batches, 1))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from dupmae_ir.device import MIXED, out_of_memory, pick_batch_tokens, pick_device, pick_encoding
+from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick_encoding
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
 from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, SIDES
@@ -72,10 +72,9 @@ class TextEncoder(TermEncoder):
         self._pools = "ot" in parts and config.has_head  #: whether a layer of the model computes OT weights
         self._device = device
         pack = device.type in PACKED and all(map(can_pack, sides.values()))
-        if products != dtype and not pack:
-            raise UsageError(f"{name}: `dtype` {MIXED} is for BERT and ModernBERT models; use float32 or bfloat16")
-        packed = {n: PackedRetriever(s, products) for n, s in {id(s): s for s in sides.values()}.items() if pack}
-        self._packed = {side: packed[id(s)] for side, s in sides.items()} if pack else None
+        self._packed = {"document": PackedRetriever(sides["document"], products)} if pack else None
+        if self._packed and products == dtype and sides["query"] is sides["document"]:
+            self._packed["query"] = self._packed["document"]
         self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
         self.on_share: Callable[[float], object] = lambda _: None
 
@@ -119,7 +118,7 @@ class TextEncoder(TermEncoder):
         vectors = [torch.empty(0)] * len(pieces)
         with torch.inference_mode():
             for rows in batches_by_tokens([len(p) for p in pieces], self._batch_tokens):
-                some, one = [pieces[row] for row in rows], self._packed and self._packed[side]
+                some, one = [pieces[row] for row in rows], self._on(side)
                 for row, states in zip(
                     rows, one.hidden(some) if one else self.model.side(side).hidden(*self._pad(some)), strict=True
                 ):
@@ -196,7 +195,7 @@ class TextEncoder(TermEncoder):
         threads, work = torch.get_num_threads(), partial(self._results, pieces, side, keep)
         # The bits of an index must not depend on the threads; one batch of queries is answered sooner by all of them.
         cpu = self._device.type == "cpu"
-        own = cpu and self._packed is not None and threads > 1 and len(batches) > (side == "query")
+        own = cpu and self._on(side) is not None and threads > 1 and len(batches) > (side == "query")
         results = side_by_side(work, batches, min(threads, len(batches))) if own else map(work, batches)
         if not cpu:  # a batch's results are read when the next one is on the device
             results = (first for first, _ in pairwise(chain(results, [[]])))
@@ -237,8 +236,8 @@ class TextEncoder(TermEncoder):
     def _forward(self, pieces: list[list[int]], side: str, keep: int) -> Batch:
         cls, keep = self.dim is not None, keep if self._pools else 0
         folds = self.settings.fold_terms if keep > 0 else ""
-        if self._packed is not None:
-            dense, ids, weights = self._packed[side](pieces, cls, WHOLE if folds else keep)
+        if one := self._on(side):
+            dense, ids, weights = one(pieces, cls, WHOLE if folds else keep)
         else:
             (dense, weights), ids = self.model.side(side)(*self._pad(pieces), cls, keep != 0), None
         if folds and weights is not None:
@@ -248,6 +247,12 @@ class TextEncoder(TermEncoder):
         if keep > 0 and ids is None and weights is not None:
             ids, weights = pooling.strongest(weights, keep)
         return dense, ids, weights
+
+    def _on(self, side: str) -> PackedRetriever | None:
+        """The packed layers of a side, made when they are first needed; None where the model has none."""
+        if self._packed is not None and side not in self._packed:
+            self._packed[side] = PackedRetriever(self.model.side(side))
+        return self._packed and self._packed[side]
 
     def _pad(self, pieces: list[list[int]]) -> tuple[Tensor, Tensor]:
         ids = [torch.tensor(p) for p in pieces]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from dupmae_ir.device import blas_threads, is_plain_cpu
+from dupmae_ir.device import MIXED, blas_threads, is_plain_cpu
 from dupmae_ir.errors import CheckpointError, DupmaeError
 from dupmae_ir.models.checkpoints.layout import PROJECTION
 from dupmae_ir.models.checkpoints.model_config import ACTIVATIONS, ModelConfig, read_config
@@ -267,7 +267,8 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
     """
     parts, activation, normalize = options.get("parts"), options.get("activation"), options.get("normalize")
     parts = PARTS if parts is None else parts
-    if (options.get("dtype") or "float32") != "float32" or not is_plain_cpu(options.get("device") or "auto"):
+    precision = options.get("dtype") or "float32"  # with mixed, that of queries is float32 too
+    if precision not in ("float32", MIXED) or not is_plain_cpu(options.get("device") or "auto"):
         return None
     if not parts or not set(parts) <= set(PARTS) or activation not in (None, *ACTIVATIONS):
         return None
@@ -286,7 +287,7 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
             activation=activation or config.activation,
             normalize=config.normalize if normalize is None else normalize,
         )
-        settings = encoder_settings(config, files.shape.max_position_embeddings, options, "float32", "cpu")
+        settings = encoder_settings(config, files.shape.max_position_embeddings, options, precision, "cpu")
         dense = None
         if "cls" in parts:
             if (stored := read_stored(folder)) is None:
@@ -308,5 +309,5 @@ def _read_table(
     limit = int(min(read_json(modules.encoder / "tokenizer_config.json").get("model_max_length", longest), longest))
     config = modules.applied(read_config(modules.folder), limit, width)
     config = with_head(replace(config, activation=options.get("activation") or config.activation), options)
-    settings = encoder_settings(config, longest, options, "float32", "cpu")
+    settings = encoder_settings(config, longest, options, options.get("dtype") or "float32", "cpu")
     return LazyTextEncoder(model, config, settings, tokenizer, width, ("ot",), None, complete)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dupmae_ir.device import MIXED
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.modules import TABLE, Modules, read_json, read_modules
@@ -76,7 +77,7 @@ def load_static(model: str | Path | None, options: EncoderOptions) -> StaticEnco
     modules = read_modules(folder) if folder.is_dir() else None
     if modules is None or not modules.static:
         return None
-    if options.get("dtype") not in (None, "auto", "float32"):
+    if options.get("dtype") not in (None, "auto", "float32", MIXED):
         raise UsageError(f"{model}: static embeddings are encoded in float32; leave `dtype` out")
     parts = options.get("parts") or PARTS
     if "ot" in parts and options.get("head") is None:

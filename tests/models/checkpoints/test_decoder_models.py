@@ -34,6 +34,11 @@ def test_a_token_without_an_embedding_is_read_as_unknown(tmp_path):
     assert np.isfinite(load_encoder(str(folder), parts=("cls",)).encode_queries(["a <image> b"]).cls).all()
 
 
+def test_mixed_is_float32_for_models_that_are_not_packed(folder):
+    full, mixed = (load_encoder(str(folder), parts=("cls",), dtype=name) for name in ("float32", "mixed"))
+    assert np.array_equal(full.encode_documents(TEXTS).cls, mixed.encode_documents(TEXTS).cls)
+
+
 def test_there_is_no_head(folder):
     with pytest.raises(HeadMissing, match="`head` lexical"):
         load_encoder(str(folder))

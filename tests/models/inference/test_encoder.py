@@ -9,7 +9,6 @@ from support.tiny_models import load_padded
 
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.inference import encoder as encoder_module
 from dupmae_ir.models.inference import packed, packed_layers
 from dupmae_ir.models.inference.encoder import TextEncoder, batches_by_tokens
 from dupmae_ir.models.pooling import strongest
@@ -162,8 +161,9 @@ def test_bfloat16_is_close_and_recorded(tiny_folder):
     assert np.abs(half.encode_documents(TEXTS).cls - full).max() < 0.1 * np.abs(full).max()
 
 
-def test_mixed_has_bfloat16_products_and_float32_between(tiny_folder):
-    """Nearer to float32 than bfloat16 throughout, in both parts."""
+def test_mixed_has_bfloat16_products_and_float32_between(tiny_folder, monkeypatch):
+    """Nearer to float32 than bfloat16 throughout, in both parts; queries are as in float32."""
+    monkeypatch.setattr("dupmae_ir.device.cpu_supports_bf16", lambda: True)
     found = {name: TextEncoder.load(tiny_folder, dtype=name) for name in ("float32", "mixed", "bfloat16")}
     assert found["mixed"].settings.dtype == "mixed"
     assert "those of the layers in bfloat16" in found["mixed"].running["kernel"]
@@ -173,12 +173,9 @@ def test_mixed_has_bfloat16_products_and_float32_between(tiny_folder):
     errors = [np.abs(part.ot.toarray() - full.ot.toarray()).mean() for part in (mixed, half)]
     assert 0 < errors[0] < errors[1]
     assert mixed.cls.dtype == mixed.ot.dtype == np.float32
-
-
-def test_mixed_is_refused_where_it_does_not_apply(tiny_folder, monkeypatch):
-    monkeypatch.setattr(encoder_module, "can_pack", lambda _: False)
-    with pytest.raises(UsageError, match="`dtype` mixed is for BERT and ModernBERT models; use float32 or bfloat16"):
-        TextEncoder.load(tiny_folder, dtype="mixed")
+    queries = [found[name].encode_queries(TEXTS) for name in ("float32", "mixed")]
+    assert np.array_equal(queries[0].cls, queries[1].cls)
+    assert np.array_equal(queries[0].ot.toarray(), queries[1].ot.toarray())
 
 
 def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):

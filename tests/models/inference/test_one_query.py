@@ -132,7 +132,14 @@ def test_several_texts_and_documents_are_for_the_whole_encoder(both: tuple[LazyT
 
 @pytest.mark.parametrize(
     "settings",
-    [{"parts": ("cls",)}, {"parts": ("ot",)}, {"normalize": True}, {"query_length": 5}, {"activation": "log1p"}],
+    [
+        {"parts": ("cls",)},
+        {"parts": ("ot",)},
+        {"normalize": True},
+        {"query_length": 5},
+        {"activation": "log1p"},
+        {"dtype": "mixed"},
+    ],
 )
 def test_settings_mean_the_same(settings: dict[str, Any]) -> None:
     lazy, whole = load_lazy_encoder(None, **settings), load_text_encoder(None, **settings)
