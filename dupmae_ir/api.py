@@ -76,7 +76,7 @@ def build_index(
         document_length: word pieces kept of each document; without it, the model's own.
         top_k: largest impacts kept of each document; without it, the model's own.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        dtype: ``float32``, ``mixed``, ``bfloat16``, ``float16`` or ``auto``.
+        dtype: ``float32``, ``mixed`` (default for files that become passages), ``bfloat16``, ``float16`` or ``auto``.
         threads: CPU threads; 0 = one per available processor.
         overwrite: replace an index of other documents or settings.
         progress: show a progress bar and notes on standard error.

@@ -167,8 +167,8 @@ class ComputeOptions(ThreadOptions):
     device: str = compute_option("auto", "auto, cpu, cuda, cuda:N or mps", metavar="NAME")
     dtype: str | None = compute_option(
         None,
-        "precision of the model: float32, mixed (bfloat16 products in the layers, for encoding on a CPU), bfloat16, "
-        "float16 or auto (the fastest here)",
+        "precision of the model: float32, mixed (products for documents in bfloat16 where the CPU has them; the "
+        "default for files that become passages), bfloat16, float16 or auto (the fastest here)",
         choices=("auto", "float32", "mixed", "bfloat16", "float16"),
     )
 

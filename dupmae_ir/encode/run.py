@@ -48,7 +48,7 @@ LONG = 900.0
 """Seconds of encoding above which :data:`SOONER` is printed."""
 SOONER = (
     "encoding takes more than 15 minutes here; --parts ot with another --index makes an index of words alone in about "
-    "a thirtieth of the time"
+    "a tenth of the time"
 )
 
 
