@@ -72,9 +72,8 @@ class TextEncoder(TermEncoder):
         self._pools = "ot" in parts and config.has_head  #: whether a layer of the model computes OT weights
         self._device = device
         pack = device.type in PACKED and all(map(can_pack, sides.values()))
-        self._packed = {"document": PackedRetriever(sides["document"], products)} if pack else None
-        if self._packed and products == dtype and sides["query"] is sides["document"]:
-            self._packed["query"] = self._packed["document"]
+        self._products = {"document": products, "query": dtype}
+        self._packed: dict[tuple[Retriever, torch.dtype], PackedRetriever] | None = {} if pack else None
         self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
         self.on_share: Callable[[float], object] = lambda _: None
 
@@ -130,8 +129,7 @@ class TextEncoder(TermEncoder):
     def running(self) -> dict[str, str]:
         """What was chosen for this machine, each with its reason: device, dtype, kernel, head, threads, batch."""
         chosen = {"device": self.settings.device, "dtype": self.settings.dtype}
-        if self._packed is not None:
-            one = self._packed["document"]
+        if one := self._on("document"):
             chosen |= {"kernel": f"packed: {one.kernel}"}
             chosen |= {"head": one.head_kernel} if self._pools else {}
             if self._device.type == "cpu":
@@ -250,9 +248,12 @@ class TextEncoder(TermEncoder):
 
     def _on(self, side: str) -> PackedRetriever | None:
         """The packed layers of a side, made when they are first needed; None where the model has none."""
-        if self._packed is not None and side not in self._packed:
-            self._packed[side] = PackedRetriever(self.model.side(side))
-        return self._packed and self._packed[side]
+        if self._packed is None:
+            return None
+        key = self.model.side(side), self._products[side]
+        if key not in self._packed:
+            self._packed[key] = PackedRetriever(*key)
+        return self._packed[key]
 
     def _pad(self, pieces: list[list[int]]) -> tuple[Tensor, Tensor]:
         ids = [torch.tensor(p) for p in pieces]

@@ -179,7 +179,7 @@ def test_mixed_has_bfloat16_products_and_float32_between(tiny_folder, monkeypatc
 
 
 def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
-    packed = encoder._packed["document"]
+    packed = encoder._on("document")
     pieces = sorted(encoder._tokenise(TEXTS, "", 32), key=len, reverse=True)
     with torch.inference_mode():
         whole = strongest(packed(pieces)[2], 5)
@@ -191,7 +191,7 @@ def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
 @pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
 def test_cls_alone_is_cls_of_all_tokens(tiny_folder, dtype):
     """The last layer for the first tokens alone gives their states after the whole layer."""
-    side = TextEncoder.load(tiny_folder, dtype=dtype)._packed["document"]
+    side = TextEncoder.load(tiny_folder, dtype=dtype)._on("document")
     pieces = sorted(TextEncoder.load(tiny_folder)._tokenise([*TEXTS, *TEXTS], "", 32), key=len, reverse=True)
     with torch.inference_mode():
         alone, *nothing = side(pieces, keep=0)
@@ -207,7 +207,7 @@ def test_screened_and_unscreened_heads_agree(tiny_folder, monkeypatch):
         monkeypatch.setattr(packed, "pick_screen", lambda *_, s=screens: (s, "forced"))
         one = TextEncoder.load(tiny_folder, top_k=6)
         found.append(one.encode_documents(TEXTS).ot)
-        side = one._packed["document"]
+        side = one._on("document")
         assert (side.unscreened == 0) is screens
     assert found[0].indices.tolist() == found[1].indices.tolist()
     np.testing.assert_allclose(found[0].data, found[1].data, atol=1e-5)
@@ -218,7 +218,7 @@ def test_too_many_candidates_are_computed_in_full(tiny_folder, monkeypatch):
     monkeypatch.setattr(packed, "MOST_CANDIDATES", 0)
     one, plain = TextEncoder.load(tiny_folder), load_padded(tiny_folder)
     ours, reference = one.encode_documents(TEXTS), plain.encode_documents(TEXTS)
-    assert one._packed["document"].unscreened > 0
+    assert one._on("document").unscreened > 0
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-5)
 
 
