@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -40,4 +41,9 @@ def test_the_notebook_runs_without_java():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     shown = "".join(line for cell in cells for output in cell["outputs"] for line in output["text"])
-    assert [line.split()[:2] for line in done.stdout.splitlines()] == [line.split()[:2] for line in shown.splitlines()]
+    assert len(done.stdout.splitlines()) == len(shown.splitlines())
+    for printed, expected in zip(done.stdout.splitlines(), shown.splitlines(), strict=True):
+        for one, other in zip(printed.split()[:2], expected.split()[:2], strict=True):
+            with contextlib.suppress(ValueError):  # scores differ between processors in the third digit
+                one, other = float(one), pytest.approx(float(other), rel=0.01)
+            assert one == other
