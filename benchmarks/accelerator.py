@@ -167,8 +167,9 @@ def _corpus(tokenizer: Any, texts: int, length: int) -> Corpus:
 
 def compiled(encoder: TextEncoder) -> TextEncoder:
     """``encoder`` with what follows the attention of each layer compiled."""
-    assert encoder._packed is not None
-    for layer in encoder._on("document")._stack._layers:
+    packed = encoder._on("document")
+    assert packed is not None
+    for layer in packed._stack._layers:
         layer._after = torch.compile(layer._after, dynamic=True)
     return encoder
 

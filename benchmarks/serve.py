@@ -312,7 +312,7 @@ def claims(servers: Sequence[Server], case: str, gate: str, note: str) -> list[C
 
 
 ROW = 19
-NOTE = "the encoder takes most of a request; both sides compute one without torch; a batch of 8 is a quarter faster"
+NOTE = "the encoder takes most of a request; neither server needs torch for a single query; batches of 8 save a quarter"
 
 
 def compare(args: argparse.Namespace, texts: Sequence[str]) -> None:

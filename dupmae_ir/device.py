@@ -34,7 +34,7 @@ _ACCELERATORS = ("nvidiactl", "nvidia0", "nvhost-ctrl", "kfd", "dxg")
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 MIXED = "mixed"
-"""Precision of encoding: of documents, the products of the layers in bfloat16 where the CPU has them; else float32."""
+"""Precision of encoding: bfloat16 products in the layers for documents, where the CPU has them; otherwise float32."""
 CPU_INFO = Path("/proc/cpuinfo")
 LITTLE_WORK = 1 << 18
 """Numbers (impacts, or rows times queries) that numpy handles in a few milliseconds."""
@@ -124,7 +124,7 @@ def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
 
 
 def pick_encoding(wanted: str, device: torch.device) -> tuple[str, torch.dtype, torch.dtype]:
-    """The name of an encoder's precision, the dtype of its weights and that of its layers' products for documents.
+    """(name of the precision, dtype of the weights, dtype of the products in the layers when documents are encoded).
 
     ``wanted`` is :data:`MIXED` or one of :func:`pick_dtype`. Raises :class:`UsageError` for others.
     """
@@ -143,6 +143,11 @@ def cpu_supports_bf16() -> bool:
 
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in checks)
+
+
+def keep_few_kernels() -> None:
+    """Let oneDNN keep 128 compiled products, not 1,024 that take gigabytes: each new shape of a batch adds one."""
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 
 def processors() -> int:

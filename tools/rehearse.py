@@ -224,8 +224,8 @@ def judged_documents(path: Path) -> set[str]:
     """Ids of the documents in a file of judgements, with columns of TREC's or BEIR's format, or of mined negatives."""
     if path.suffix == ".jsonl":
         rows = [json.loads(line) for _, line in numbered_lines(path)]
-        found = itertools.chain.from_iterable([*row["pos"], *itertools.chain(*row["neg"].values())] for row in rows)
-        return {str(one["pid"] if isinstance(one, dict) else one) for one in found}
+        entries = itertools.chain.from_iterable([*row["pos"], *itertools.chain(*row["neg"].values())] for row in rows)
+        return {str(one["pid"] if isinstance(one, dict) else one) for one in entries}
     rows = [line.split() for _, line in numbered_lines(path)]
     return {row[2] if len(row) > 3 else row[1] for row in rows if len(row) > 2}
 

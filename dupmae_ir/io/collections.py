@@ -47,7 +47,7 @@ ENDINGS = (*JSON_ENDINGS, ".tsv")
 """Names of files with a document on each line, gzipped (``.gz``) or not."""
 LONGEST_ID = 32766
 """Lucene's limit on an id, in UTF-8 bytes."""
-DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
+_DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
 _CONTENTS = ("title", "text", "contents", "vector", "metadata")  #: keys with a meaning of their own
 _UNUSABLE = ("Cc", "Cs")  #: Unicode's control characters and surrogates; joiners and the like are valid in titles
 _IGNORED = "_"  #: in ``fields``: a column to skip
@@ -276,7 +276,7 @@ def file_digests(source: str | Path) -> list[str]:
 class RecordReader:
     """Makes a document of a record: of one line of JSON, or of named values."""
 
-    id_names = DOCID_FIELDS
+    id_names = _DOCID_FIELDS
 
     def __init__(self, fields: tuple[str, ...], docid_field: str | None, delimiter: str) -> None:
         self.fields, self.docid_field, self.delimiter = fields, docid_field, delimiter
@@ -292,13 +292,13 @@ class RecordReader:
             return Document(docid, text, title)
         # Metadata are the values under ``metadata`` and under all other keys.
         inner = record.get("metadata")
-        used = (*DOCID_FIELDS, self.docid_field, *_CONTENTS, *self.fields)
+        used = (*_DOCID_FIELDS, self.docid_field, *_CONTENTS, *self.fields)
         values = {key: value for key, value in record.items() if key not in used}
         values |= inner if isinstance(inner, dict) else {}
         return Document(docid, text, title, metadata_of(values))
 
     def _docid(self, record: Mapping[str, object], where: str) -> str:
-        names = (self.docid_field,) if self.docid_field else DOCID_FIELDS
+        names = (self.docid_field,) if self.docid_field else _DOCID_FIELDS
         name = next((n for n in names if n in record), None)
         if name is None:
             hint = "" if self.docid_field else "; name its key with `docid_field`"
@@ -348,7 +348,7 @@ class _Tsv:
 
     def __init__(self, first: str, fields: tuple[str, ...], where: str) -> None:
         cells = [c.strip().lower() for c in first.split("\t")]
-        self.header = cells[0] in (*DOCID_FIELDS, "pid") and all(c in _HEADER_NAMES for c in cells[1:])
+        self.header = cells[0] in (*_DOCID_FIELDS, "pid") and all(c in _HEADER_NAMES for c in cells[1:])
         width = len(cells)
         self.url = cells.index("url") if self.header and "url" in cells else 0  #: column of a URL; 0 without one
         if self.header:

@@ -26,7 +26,6 @@ from dupmae_ir.console import one_line
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import (
-    DOCID_FIELDS,
     STDIN,
     DocumentSource,
     FileReport,
@@ -194,9 +193,7 @@ def _folder_is_lines(folder: Path) -> bool:
         raise InputError(f"{folder}: cannot be read: {e.strerror or e}") from None
     lines = [path for path in files if is_collection_name(path.name) and not _is_whole_json(path)]
     others = [path for path in files if path not in lines and not _is_beside(path) and kind_of(path.name) is not None]
-    if others:
-        lines = [path for path in lines if _has_ids(path)]
-    if lines and others:
+    if others and (lines := [path for path in lines if _has_ids(path)]):
         raise InputError(
             f"{folder}: {lines[0].name} has a document on each line, {others[0].name} is a document; {_CHOOSE}"
         )
@@ -216,7 +213,7 @@ def _is_whole_json(path: Path) -> bool:
 def _has_ids(path: Path) -> bool:
     """Whether the objects in a file's lines have ids, as far as the first one shows it."""
     value = _value_of(next(iter(_first_lines(path)), ""))
-    return not isinstance(value, dict) or not value.keys().isdisjoint(DOCID_FIELDS)
+    return not isinstance(value, dict) or not value.keys().isdisjoint(RecordReader.id_names)
 
 
 def _value_of(line: str) -> object:

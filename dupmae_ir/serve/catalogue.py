@@ -363,7 +363,7 @@ class OpenIndexes:
                 return Searcher.open(path, encoder, settings=self.settings)
         searcher = Searcher.open(path, config.model, device=config.device, dtype=config.dtype, settings=self.settings)
         if isinstance(searcher.encoder, LazyEncoder):
-            searcher.encoder.whole()  # now rather than at a request
+            searcher.encoder.whole()  # loads it now, so that no request waits for it
         self._encoders.append(searcher.encoder)
         return searcher
 

@@ -20,7 +20,7 @@ from transformers import TrainingArguments
 
 from dupmae_ir.config import to_dict
 from dupmae_ir.console import say
-from dupmae_ir.device import pick_device, pick_dtype
+from dupmae_ir.device import keep_few_kernels, pick_device, pick_dtype
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, InputError, UsageError
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import combined_digest, sha256_file
@@ -89,8 +89,7 @@ def run_training(
         inputs: digests of what is read.
         train: trains and publishes the model; None in the worker processes of a distributed job.
     """
-    # Each new shape of a batch adds a compiled product; oneDNN's 1,024 of them take gigabytes.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+    keep_few_kernels()
     state = process_state(options)
     quiet = options.quiet or not state.is_main_process
     single = Job(options.output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet)

@@ -99,12 +99,12 @@ def test_bad_input_fails_before_the_model_is_loaded(tmp_path, encode, monkeypatc
 def test_passages_of_files_are_encoded_in_mixed_precision(tmp_path):
     write_folder(tmp_path / "docs", {"a.txt": b"cat sat"})
     write_folder(tmp_path, {"lines.jsonl": b'{"id": 1, "contents": "cat sat"}'})
-    found = []
+    dtypes = []
     for number, (corpus, *more) in enumerate((["docs"], ["docs", "--dtype", "float32"], ["lines.jsonl"])):
         folder = tmp_path / f"I{number}"
         assert main(["--corpus", str(tmp_path / corpus), "--index", str(folder), "--parts", "cls", *more]) == 0
-        found.append(Index.open(folder).meta["encoder"]["dtype"])
-    assert found == ["mixed", "float32", "float32"]
+        dtypes.append(Index.open(folder).meta["encoder"]["dtype"])
+    assert dtypes == ["mixed", "float32", "float32"]
 
 
 KINDS = {

@@ -209,8 +209,8 @@ def test_references_and_rows_without_training(shared):
     dupmae, cap, level = (made[name]["sets"]["cacm"]["per_query"] for name in ("dupmae", "cap-32", "level-4"))
     assert cap == dupmae
     assert level["dense"] == dupmae["dense"]
-    found = [json.loads(p.read_text()) for p in (shared / "out").rglob("cacm/**/meta.json")]
-    scales = [meta["scale"] for meta in found if meta.get("scale", 255) != 255]  # 255 is the embedded model's own
+    records = [json.loads(p.read_text()) for p in (shared / "out").rglob("cacm/**/meta.json")]
+    scales = [meta["scale"] for meta in records if meta.get("scale", 255) != 255]  # 255 is the embedded model's own
     assert max(scales) / min(scales) == pytest.approx(255 / 15)
     before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
     subprocess.run(command(shared, "out", *names), check=True, **quiet)

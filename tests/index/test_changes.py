@@ -164,7 +164,7 @@ def test_a_kill_at_every_step(name: str, begun: Path, tmp_path: Path) -> None:
         shutil.rmtree(living.where)
         shutil.copytree(snapshot, living.where, symlinks=True)
         assert state(snapshot / "I") in (before, after), snapshot
-        assert lists(snapshot / "I", hashing(), "lucene", "flat", "impact", 5)  # what a reader sees opens and is whole
+        assert lists(snapshot / "I", hashing(), "lucene", "flat", "impact", 5)  # readers can open and search it
         living.documents = {document.docid: document for document in START}
         change(living)
         assert state(living.index) == after, snapshot

@@ -7,7 +7,6 @@ still in registers. :func:`torch_linear` is the reference implementation in test
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Protocol
@@ -15,6 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from dupmae_ir.device import keep_few_kernels
 
 Linear = Callable[[Tensor], Tensor]
 """(T, d) -> (T, d')."""
@@ -87,8 +88,7 @@ def pick_linear(dtype: torch.dtype, device: str = "cpu") -> tuple[LinearFactory,
         return torch_linear, f"torch's products: oneDNN has no packed {str(dtype).removeprefix('torch.')} here"
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return torch_linear, "torch's products: this torch has no oneDNN, or it is switched off"
-    # oneDNN keeps a kernel for each length of texts; its usual 1,024 take 300 MB more, and no less time.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+    keep_few_kernels()
     try:
         probe = onednn_linear(torch.eye(16, dtype=dtype), torch.zeros(16, dtype=dtype), gelu=True)
         with torch.inference_mode():

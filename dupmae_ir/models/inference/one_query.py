@@ -267,7 +267,7 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
     """
     parts, activation, normalize = options.get("parts"), options.get("activation"), options.get("normalize")
     parts = PARTS if parts is None else parts
-    precision = options.get("dtype") or "float32"  # with mixed, that of queries is float32 too
+    precision = options.get("dtype") or "float32"  # mixed encodes queries in float32
     if precision not in ("float32", MIXED) or not is_plain_cpu(options.get("device") or "auto"):
         return None
     if not parts or not set(parts) <= set(PARTS) or activation not in (None, *ACTIVATIONS):
@@ -275,7 +275,7 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
     try:
         folder = model_folder(model)
         if (modules := read_modules(folder)) is not None and modules.settings.get("query_table"):
-            return None if "cls" in parts else _read_table(model, options, modules, _once(complete))
+            return None if "cls" in parts else _read_table(model, options, modules, precision, _once(complete))
         config, files = with_head(read_config(folder), options), read_plain_files(folder)
         if files is None or config.pooling != "cls" or config.sparse_encoder or ("ot" in parts and config.has_head):
             return None
@@ -299,7 +299,7 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
 
 
 def _read_table(
-    model: str | Path | None, options: EncoderOptions, modules: Modules, complete: LoadComplete
+    model: str | Path | None, options: EncoderOptions, modules: Modules, precision: str, complete: LoadComplete
 ) -> LazyTextEncoder | None:
     """The encoder of a model with a table of query weights; None for a tokenizer that is not BERT's."""
     if (tokenizer := PlainTokenizer.read(modules.encoder)) is None:
@@ -309,5 +309,5 @@ def _read_table(
     limit = int(min(read_json(modules.encoder / "tokenizer_config.json").get("model_max_length", longest), longest))
     config = modules.applied(read_config(modules.folder), limit, width)
     config = with_head(replace(config, activation=options.get("activation") or config.activation), options)
-    settings = encoder_settings(config, longest, options, options.get("dtype") or "float32", "cpu")
+    settings = encoder_settings(config, longest, options, precision, "cpu")
     return LazyTextEncoder(model, config, settings, tokenizer, width, ("ot",), None, complete)

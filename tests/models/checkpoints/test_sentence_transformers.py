@@ -264,8 +264,8 @@ def test_the_default_model(tmp_path):
     ]
     ours = load_encoder()
     export(embedded_folder(), tmp_path / "cls", "cls")
-    found = ours.encode_documents(passages).cls / ours.settings.normalize  # Normalize leaves unit vectors
-    np.testing.assert_allclose(dense(tmp_path / "cls").encode_document(passages), found, atol=1e-5)
+    expected = ours.encode_documents(passages).cls / ours.settings.normalize  # the exported model has unit vectors
+    np.testing.assert_allclose(dense(tmp_path / "cls").encode_document(passages), expected, atol=1e-5)
     with pytest.raises(UsageError, match="its OT part is lexical, without an equivalent"):
         export(embedded_folder(), tmp_path / "ot", "ot")
     assert not (tmp_path / "ot").exists()
