@@ -75,17 +75,23 @@ def check(folder: Path, device: str, texts: list[str]) -> str:
     cls, words, _ = plain_vectors(folder, texts)
     off = float(np.abs(found.cls - cls).max())
     rows = zip(found.ot, words, strict=True)
-    shared = float(np.mean([len(np.intersect1d(row.indices, own[: row.nnz])) / row.nnz for row, own in rows]))
+    shared = float(
+        np.mean([len(np.intersect1d(row.indices, own[: row.nnz])) / row.nnz for row, own in rows])
+    )
     assert off < 1e-3, off
     assert shared >= 0.99, shared
-    return f"float32 on the device: [CLS] of the plain model to {off:.0e}, {shared:.1%} of its words"
+    return (
+        f"float32 on the device: [CLS] of the plain model to {off:.0e}, {shared:.1%} of its words"
+    )
 
 
 def heads(width: int, device: str, dtype: torch.dtype) -> dict[str, Callable[[], Any]]:
     """Two forms of the head on the same token states of 32 texts."""
     drawn = head.Inputs.draw(width)
     names = ("padded", "mask", "packed", "weight", "bias")
-    x = dataclasses.replace(drawn, **{name: getattr(drawn, name).to(device, dtype) for name in names})
+    x = dataclasses.replace(
+        drawn, **{name: getattr(drawn, name).to(device, dtype) for name in names}
+    )
     return {"head, ours": lambda: head.chunked(x), "head, released": lambda: head.released(x)}
 
 
@@ -97,7 +103,9 @@ class Released(DupMAE):
         return F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED)
 
     def _pooled(self, hidden: torch.Tensor, pooling_mask: torch.Tensor) -> torch.Tensor:
-        return (self._logits(hidden) + (1 - pooling_mask.to(hidden.dtype).unsqueeze(-1)) * -1000).amax(1)
+        return (
+            self._logits(hidden) + (1 - pooling_mask.to(hidden.dtype).unsqueeze(-1)) * -1000
+        ).amax(1)
 
     def _logits(self, hidden: torch.Tensor, lm: Any = None) -> torch.Tensor:
         head = head_of(self.lm if lm is None else lm)
@@ -107,10 +115,14 @@ class Released(DupMAE):
 class Training:
     """Updates of DupMAE on the same texts in one of the two forms."""
 
-    def __init__(self, folder: Path, device: str, texts: int, form: type[DupMAE], pool: int) -> None:
+    def __init__(
+        self, folder: Path, device: str, texts: int, form: type[DupMAE], pool: int
+    ) -> None:
         model, tokenizer, _ = load_model(folder)
         lm = model.side("document").lm.train().requires_grad_(True)
-        self.recipe = resolve("dupmae", "release", Recipe(length=min(128, longest(lm)), batch_size=texts))
+        self.recipe = resolve(
+            "dupmae", "release", Recipe(length=min(128, longest(lm)), batch_size=texts)
+        )
         torch.manual_seed(0)  # the decoder's weights
         self.objective = build_objective("dupmae", lm, self.recipe)
         self.objective.__class__ = form
@@ -123,7 +135,9 @@ class Training:
         collate = COLLATORS["dupmae"]([corpus], vocabulary, self.recipe, 0)
         rows, lengths = [np.arange(len(corpus))], [np.diff(corpus.texts.offsets)]
         drawn = MixedBatches(rows, [1.0], 0, texts, UPDATES, lengths, pool)
-        self.batches = [{name: value.to(device) for name, value in collate(some).items()} for some in drawn]
+        self.batches = [
+            {name: value.to(device) for name, value in collate(some).items()} for some in drawn
+        ]
 
     def __call__(self) -> None:
         for batch in self.batches:
@@ -136,8 +150,13 @@ class Training:
     def operations(self) -> float:
         """Multiplications and additions that the tokens need, gradients included."""
         config = self.objective.lm.config
-        layers = sum(p.numel() for n, p in self.objective.lm.bert.encoder.named_parameters() if p.dim() == 2)
-        one, head = layers / config.num_hidden_layers, config.hidden_size * (config.hidden_size + config.vocab_size)
+        layers = sum(
+            p.numel() for n, p in self.objective.lm.bert.encoder.named_parameters() if p.dim() == 2
+        )
+        one, head = (
+            layers / config.num_hidden_layers,
+            config.hidden_size * (config.hidden_size + config.vocab_size),
+        )
         tokens, predicted, decoded, pooled = (
             float(sum((batch[name] >= least).sum() for batch in self.batches))
             for name, least in (
@@ -158,11 +177,29 @@ class Training:
 def _corpus(tokenizer: Any, texts: int, length: int) -> Corpus:
     """Drawn words in texts of MS MARCO's lengths."""
     rng = np.random.default_rng(0)
-    lengths = rng.lognormal(np.log(75) - 0.42**2 / 2, 0.42, texts).round().clip(16, length).astype(np.int64) - 2
+    lengths = (
+        rng.lognormal(np.log(75) - 0.42**2 / 2, 0.42, texts)
+        .round()
+        .clip(16, length)
+        .astype(np.int64)
+        - 2
+    )
     drawn = rng.integers(min(1000, len(tokenizer) // 2), len(tokenizer), lengths.sum())
     ends = np.append(0, lengths.cumsum())
-    nothing, none = Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64)), np.zeros(texts + 1, np.int64)
-    return Corpus("text", Ragged(drawn.astype(np.int64), ends), np.arange(texts), nothing, none, nothing, none, Path())
+    nothing, none = (
+        Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64)),
+        np.zeros(texts + 1, np.int64),
+    )
+    return Corpus(
+        "text",
+        Ragged(drawn.astype(np.int64), ends),
+        np.arange(texts),
+        nothing,
+        none,
+        nothing,
+        none,
+        Path(),
+    )
 
 
 def compiled(encoder: TextEncoder) -> TextEncoder:
@@ -183,7 +220,9 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true", help="the peer without torch.compile")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("this machine has no CUDA device; --device cpu --no-save shows that the benchmark runs")
+        raise SystemExit(
+            "this machine has no CUDA device; --device cpu --no-save shows that the benchmark runs"
+        )
     texts, side = passages.passages(args.passages, shape=args.shape), SIDE[args.device]
     half = torch.float16 if args.device == "cuda" else torch.float32  # which a processor has
     square = torch.randn(side, side).to(args.device, torch.bfloat16)
@@ -200,27 +239,45 @@ def main() -> None:
         fused = (
             {}
             if args.no_compile
-            else {COMPILED: compiled(TextEncoder.load(folder, device=args.device, dtype="bfloat16"))}
+            else {
+                COMPILED: compiled(TextEncoder.load(folder, device=args.device, dtype="bfloat16"))
+            }
         )
         work = {
             OURS: lambda: ours.encode_documents(texts),
-            **{name: lambda e=encoder: e.encode_documents(texts) for name, encoder in fused.items()},
+            **{
+                name: lambda e=encoder: e.encode_documents(texts) for name, encoder in fused.items()
+            },
             PEER: lambda: peer(texts),
             **heads(lm.config.hidden_size, args.device, torch.bfloat16),
             "pre-train": training,
             "pre-train, released": released,
             "product": lambda: square @ square,
         }
-        seconds = harness.in_turns({n: settled(w, args.device) for n, w in work.items()}, args.repeats, warm=2)
+        seconds = harness.in_turns(
+            {n: settled(w, args.device) for n, w in work.items()}, args.repeats, warm=2
+        )
         encoding = useful_flops(ours, texts, True)
-    report(args, seconds, gate, {OURS: encoding, "pre-train": training.operations(), "product": 2.0 * side**3})
+    report(
+        args,
+        seconds,
+        gate,
+        {OURS: encoding, "pre-train": training.operations(), "product": 2.0 * side**3},
+    )
 
 
-def report(args: argparse.Namespace, seconds: dict[str, list[float]], gate: str, operations: dict[str, float]) -> None:
+def report(
+    args: argparse.Namespace,
+    seconds: dict[str, list[float]],
+    gate: str,
+    operations: dict[str, float],
+) -> None:
     """Claims, table and picture."""
     rates = {name: [operations[name] / s for s in seconds[name]] for name in operations}
     shares = {
-        name: statistics.median(100 * a / b for a, b in zip(rates[name], rates["product"], strict=True))
+        name: statistics.median(
+            100 * a / b for a, b in zip(rates[name], rates["product"], strict=True)
+        )
         for name in (OURS, "pre-train")
     }
     what = passages.NAMES[args.shape]
@@ -231,16 +288,29 @@ def report(args: argparse.Namespace, seconds: dict[str, list[float]], gate: str,
         ("pre-train, updates of DupMAE", "pre-train", "pre-train, released", 2),
     )
     claims = [
-        harness.Claim(17, f"{work}, {what}", own, peer, harness.speedup(seconds, peer, own), goal, **common)
+        harness.Claim(
+            17, f"{work}, {what}", own, peer, harness.speedup(seconds, peer, own), goal, **common
+        )
         for work, own, peer, goal in faster
     ]
     claims += [
         harness.Claim(
-            17, f"{work}, share of the product rate, {what}", own, "the device", shares[name], 50, unit=" %", **common
+            17,
+            f"{work}, share of the product rate, {what}",
+            own,
+            "the device",
+            shares[name],
+            50,
+            unit=" %",
+            **common,
         )
         for work, own, name in (("encode", OURS, OURS), ("pre-train", "ours", "pre-train"))
     ]
-    speeds = {name: args.passages / s for name, s in harness.middle(seconds).items() if name in (OURS, COMPILED, PEER)}
+    speeds = {
+        name: args.passages / s
+        for name, s in harness.middle(seconds).items()
+        if name in (OURS, COMPILED, PEER)
+    }
     harness.report(
         "accelerator",
         claims,

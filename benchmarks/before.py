@@ -62,7 +62,9 @@ def training_updates(args: argparse.Namespace) -> tuple[Work, Any]:
     import training
 
     torch.set_num_threads(2)
-    chosen = argparse.Namespace(text=args.text, methods=["dupmae"], anchor=None, batch_size=32, length=128, threads=2)
+    chosen = argparse.Namespace(
+        text=args.text, methods=["dupmae"], anchor=None, batch_size=32, length=128, threads=2
+    )
     updates = {**training.pretraining(chosen), **training.finetuning(chosen)}
     return lambda name: timed(updates[f"{name}, {training.OURS}"])[:1], True
 
@@ -75,7 +77,10 @@ def impact_search(args: argparse.Namespace) -> tuple[Work, Any]:
         index, _ = impact_engine.opened(args.work, args.documents)
     segment = getattr(index, "only_segment", index)
     queries = impact_engine.Collection(args.documents).queries(args.queries)
-    size = sum(file.stat().st_size for file in (segment.path / "postings").iterdir()) / index.meta["postings"]
+    size = (
+        sum(file.stat().st_size for file in (segment.path / "postings").iterdir())
+        / index.meta["postings"]
+    )
 
     def work(k: int) -> Any:
         taken, found = timed(lambda: segment.postings.top(queries, k))
@@ -105,9 +110,20 @@ class Sides:
 
     def workers(self, row: int, threads: int = 1) -> dict[str, Worker]:
         """The processes of a row."""
-        options = ["--queries", self.args.queries, "--documents", self.args.documents, "--text", self.args.text]
+        options = [
+            "--queries",
+            self.args.queries,
+            "--documents",
+            self.args.documents,
+            "--text",
+            self.args.text,
+        ]
         return {
-            side: Worker([__file__, "--worker", row, "--work", self.folder(side), *options], path, threads=threads)
+            side: Worker(
+                [__file__, "--worker", row, "--work", self.folder(side), *options],
+                path,
+                threads=threads,
+            )
             for side, path in self.checkouts.items()
         }
 
@@ -115,7 +131,9 @@ class Sides:
         """Time both sides in turns."""
         import harness
 
-        wall, used = harness.both_times({f"{what}: {side}": work for side, work in ask.items()}, repeats)
+        wall, used = harness.both_times(
+            {f"{what}: {side}": work for side, work in ask.items()}, repeats
+        )
         self.wall |= wall
         self.used |= used
 
@@ -129,7 +147,9 @@ class Sides:
         if other.get("sense") == "<=":
             ratio = harness.speedup(self.wall, *names[::-1])
             note = f"{harness.speedup(self.used, *names[::-1]):.3g}x in processor time"
-        return harness.Claim(row, what, OURS, "d2f4f4d", ratio, goal, gate=gate, note=note, round=3, **other)
+        return harness.Claim(
+            row, what, OURS, "d2f4f4d", ratio, goal, gate=gate, note=note, round=3, **other
+        )
 
 
 def one_query(sides: Sides) -> Iterator[Any]:
@@ -141,14 +161,18 @@ def one_query(sides: Sides) -> Iterator[Any]:
     off = 0.0
     for (vector, terms), (expected, words) in zip(ours, theirs, strict=True):
         assert terms == words, "the terms of a query differ"
-        off = max(off, float(np.abs(np.subtract(vector, expected)).max() / np.linalg.norm(expected)))
+        off = max(
+            off, float(np.abs(np.subtract(vector, expected)).max() / np.linalg.norm(expected))
+        )
     assert off <= DEVIATION, off
     what = "encode one query, MiniLM's shape, one thread"
     ways = {side: lambda work=work: Taken(*work(*texts)[0]) for side, work in ask.items()}
     sides.turns(what, ways, sides.args.repeats)
     for each in ask.values():
         each.close()
-    yield sides.claim(7, what, 2.5, f"the same terms, and each number to {off:.1e} of a vector's length")
+    yield sides.claim(
+        7, what, 2.5, f"the same terms, and each number to {off:.1e} of a vector's length"
+    )
 
 
 def process(command: list[str], checkout: Path) -> tuple[Taken, str]:
@@ -176,12 +200,23 @@ def first_answer(sides: Sides) -> Iterator[Any]:
         if not (index / "meta.json").is_file():
             words = ["dupmae_ir.encode", "--corpus", str(corpus), "--index", str(index), "--quiet"]
             process([*python, *words], checkout)
-        commands[side] = [*python, "dupmae_ir.search", "--index", str(index), "--query", QUERY, "--json"]
+        commands[side] = [
+            *python,
+            "dupmae_ir.search",
+            "--index",
+            str(index),
+            "--query",
+            QUERY,
+            "--json",
+        ]
         hits = json.loads(process(commands[side], checkout)[1])["hits"]
         found.append([hit["docid"] for hit in hits])
     assert found[0] == found[1], found
     what = "search --query, from the start of the process"
-    ask = {side: lambda side=side: process(commands[side], sides.checkouts[side])[0] for side in commands}
+    ask = {
+        side: lambda side=side: process(commands[side], sides.checkouts[side])[0]
+        for side in commands
+    }
     sides.turns(what, ask, max(7, sides.args.repeats))
     yield sides.claim(8, what, 0.6, "the same documents in the same order", sense="<=")
 
@@ -191,9 +226,13 @@ def training_step(sides: Sides) -> Iterator[Any]:
     ask = sides.workers(12, threads=2)
     for name, what in (("dupmae", "pre-training, dupmae"), ("finetune", "fine-tuning")):
         what = f"{what}, an update, two threads"
-        ways = {side: lambda work=work, name=name: Taken(*work(name)[0]) for side, work in ask.items()}
+        ways = {
+            side: lambda work=work, name=name: Taken(*work(name)[0]) for side, work in ask.items()
+        }
         sides.turns(what, ways, sides.args.repeats)
-        yield sides.claim(12, what, 1.3, "batches of 32 texts of at most 128 word pieces on both sides")
+        yield sides.claim(
+            12, what, 1.3, "batches of 32 texts of at most 128 word pieces on both sides"
+        )
     for each in ask.values():
         each.close()
 
@@ -226,9 +265,13 @@ ROWS = {7: one_query, 8: first_answer, 12: training_step, 13: postings}
 def options(parser: argparse.ArgumentParser) -> None:
     """What workers are given, too."""
     parser.add_argument("--text", help="gzipped text to train on, one passage a line")
-    parser.add_argument("--work", type=Path, default=Path("runs/before"), help="where indexes are made and kept")
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/before"), help="where indexes are made and kept"
+    )
     parser.add_argument("--queries", type=int, default=100)
-    parser.add_argument("--documents", type=int, default=100_000, help="of row 13 (default: 100000)")
+    parser.add_argument(
+        "--documents", type=int, default=100_000, help="of row 13 (default: 100000)"
+    )
 
 
 def main() -> None:

@@ -46,11 +46,15 @@ def compare(args: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("old", help="model folder or name")
     parser.add_argument("new", help="model folder or name")
     parser.add_argument("--corpus", type=Path, required=True, help="documents to encode")
-    parser.add_argument("--documents", type=int, default=128, help="number of documents (default: 128)")
+    parser.add_argument(
+        "--documents", type=int, default=128, help="number of documents (default: 128)"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="number of rounds (default: 7)")
     parser.add_argument("--dtype", default="float32", help="precision (default: float32)")
     args = parser.parse_args(argv)

@@ -31,14 +31,20 @@ CAPS = (32, 64, 128, 256, 1024)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("collections", nargs="+", type=Path, help="folders in BEIR layout")
-    parser.add_argument("--output", type=Path, default=Path("runs/effectiveness"), help="where indexes and runs go")
+    parser.add_argument(
+        "--output", type=Path, default=Path("runs/effectiveness"), help="where indexes and runs go"
+    )
     parser.add_argument("--model", help="model folder (default: the embedded model)")
     parser.add_argument("--dtype", help="arithmetic of the encoder, as for encode")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
-    figures = {c.name: measure(c, args.output / c.name, args.model, args.dtype) for c in args.collections}
+    figures = {
+        c.name: measure(c, args.output / c.name, args.model, args.dtype) for c in args.collections
+    }
     print(report(figures))
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
@@ -65,7 +71,18 @@ def measure(collection: Path, folder: Path, model: str | None, dtype: str | None
     caps = {}
     for cap in CAPS:
         run = folder / f"hybrid.cap{cap}.trec"
-        call(search, "search", "--index", folder / "index", *common, "--hybrid", "--query-terms", cap, "--output", run)
+        call(
+            search,
+            "search",
+            "--index",
+            folder / "index",
+            *common,
+            "--hybrid",
+            "--query-terms",
+            cap,
+            "--output",
+            run,
+        )
         caps[cap] = evaluate(qrels, read_run(run), ["nDCG@10"]).mean["nDCG@10"]
     meta = json.loads((folder / "index/meta.json").read_text())
     return {
@@ -88,7 +105,9 @@ def call(command: Any, verb: str, *words: Any) -> None:
         sys.exit(1)
 
 
-def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | None, dtype: str | None) -> dict[str, Any]:
+def against_brute_force(
+    folder: Path, topics: Path, qrels: Any, model: str | None, dtype: str | None
+) -> dict[str, Any]:
     """Compare every hybrid list with Eq. 12 over all documents, in float64, from the stored vectors and impacts."""
     import scipy.sparse as sp
 
@@ -104,11 +123,16 @@ def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | Non
     encoded = encoder.encode_queries([q.text for q in queries])
     forward, n = opened.forward, len(opened.docids)
     weights, shape = forward.impacts.astype(np.float64), (n, len(opened.terms))
-    documents = sp.csr_matrix((weights, forward.terms.astype(np.int64), forward.indptr), shape=shape)
+    documents = sp.csr_matrix(
+        (weights, forward.terms.astype(np.int64), forward.indptr), shape=shape
+    )
     impacts = quantise(encoded.ot, index.scale)[0].astype(np.float64)
     dense = encoded.cls.astype(np.float64) @ opened.vectors.astype(np.float64).T
     weights_of = index.part_weights
-    total = weights_of[0] * dense + weights_of[1] * np.asarray((impacts @ documents.T).todense()) / index.scale**2
+    total = (
+        weights_of[0] * dense
+        + weights_of[1] * np.asarray((impacts @ documents.T).todense()) / index.scale**2
+    )
     run = read_run(folder / "hybrid.trec")
     worst, same_order = 0.0, 0
     for row, query in enumerate(queries):
@@ -118,7 +142,9 @@ def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | Non
         got = np.array([h.score for h in hits])
         worst = max(worst, float(np.abs(got - want).max() / max(1.0, np.abs(want).max())))
         same_order += [opened.docids[i] for i in best] == [h.docid for h in hits]
-    reports = [json.loads(line) for line in (folder / "hybrid.report.jsonl").read_text().splitlines()]
+    reports = [
+        json.loads(line) for line in (folder / "hybrid.report.jsonl").read_text().splitlines()
+    ]
     return {
         "queries": len(queries),
         "same_order": same_order,
@@ -140,12 +166,16 @@ def report(figures: dict[str, Any]) -> str:
         for system in SYSTEMS:
             values = [figures[n]["scores"][system][measure_name] for n in names]
             best = [max(figures[n]["scores"][s][measure_name] for s in SYSTEMS) for n in names]
-            cells = [f"**{v:.4f}**" if v == b else f"{v:.4f}" for v, b in zip(values, best, strict=True)]
+            cells = [
+                f"**{v:.4f}**" if v == b else f"{v:.4f}" for v, b in zip(values, best, strict=True)
+            ]
             lines.append(f"| {system} | " + " | ".join(cells) + " |")
         lines.append("")
     lines += heading("hybrid nDCG@10 with the query cut to", names)
     for cap in CAPS:
-        lines.append(f"| {cap} terms | " + " | ".join(f"{figures[n]['caps'][cap]:.4f}" for n in names) + " |")
+        lines.append(
+            f"| {cap} terms | " + " | ".join(f"{figures[n]['caps'][cap]:.4f}" for n in names) + " |"
+        )
     lines.append("")
     for n in names:
         o, f = figures[n]["oracle"], figures[n]

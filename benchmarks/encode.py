@@ -53,7 +53,11 @@ SMALL_LAYERS = (
 
 
 def sentence_transformers(
-    folder: Path, dtype: torch.dtype, device: str = "cpu", batch: int = BATCH, compiled: bool = False
+    folder: Path,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    batch: int = BATCH,
+    compiled: bool = False,
 ) -> Any:
     """The two models of sentence-transformers; a call encodes the texts with one, then the other."""
     import sentence_transformers as st
@@ -63,7 +67,9 @@ def sentence_transformers(
     with quiet_transformers():
         words = MLMTransformer(str(folder), max_seq_length=180)
         encoder = Transformer(str(folder), max_seq_length=180)
-    sparse = st.SparseEncoder(modules=[words, SpladePooling("max")], device=device, max_active_dims=TOP_K)
+    sparse = st.SparseEncoder(
+        modules=[words, SpladePooling("max")], device=device, max_active_dims=TOP_K
+    )
     width = encoder.auto_model.config.hidden_size
     project = Dense(width, 384, bias=False, activation_function=torch.nn.Identity())
     retriever, _, _ = load_model(folder)
@@ -77,7 +83,9 @@ def sentence_transformers(
 
     def encode(texts: list[str]) -> tuple[Any, Any]:
         rows = sparse.encode(texts, batch_size=batch, show_progress_bar=False)
-        return rows, dense.encode(texts, batch_size=batch, show_progress_bar=False, convert_to_tensor=True)
+        return rows, dense.encode(
+            texts, batch_size=batch, show_progress_bar=False, convert_to_tensor=True
+        )
 
     return encode
 
@@ -107,7 +115,9 @@ def plain_vectors(folder: Path, texts: list[str]) -> tuple[np.ndarray, np.ndarra
     cls, words, weights = [], [], []
     with torch.inference_mode():
         for text in texts:
-            ids = tokenizer([text], truncation=True, max_length=180, return_tensors="pt")["input_ids"]
+            ids = tokenizer([text], truncation=True, max_length=180, return_tensors="pt")[
+                "input_ids"
+            ]
             dense, sparse = side(ids, torch.ones_like(ids))
             top, values = strongest(sparse, TOP_K)
             cls.append(dense[0].numpy())
@@ -127,12 +137,16 @@ def check(folder: Path, texts: list[str], encoders: dict[str, TextEncoder]) -> s
     for row, (ids, values) in enumerate(zip(words, weights, strict=True)):
         mine = ours.ot[row]
         order = np.lexsort((mine.indices, -mine.data))
-        assert np.array_equal(np.sort(mine.indices), np.sort(ids)), f"text {row}: other words than the plain form"
+        assert np.array_equal(np.sort(mine.indices), np.sort(ids)), (
+            f"text {row}: other words than the plain form"
+        )
         off = max(off, float(np.abs(mine.data[order] - values).max()))
     assert off < 1e-5, off
     half = encoders["ours, bfloat16"].encode_documents(texts)
     assert half.ot is not None
-    shared = np.mean([len(np.intersect1d(half.ot[r].indices, words[r])) / TOP_K for r in range(len(texts))])
+    shared = np.mean(
+        [len(np.intersect1d(half.ot[r].indices, words[r])) / TOP_K for r in range(len(texts))]
+    )
     assert shared > 0.95, shared
     return (
         f"float32: the same {TOP_K} words as the plain form for {len(texts)} of {len(texts)} texts, weights to "
@@ -150,9 +164,13 @@ def _exported(folder: Path, texts: list[str], ours: Any) -> str:
     few = texts[:16]
     with tempfile.TemporaryDirectory() as out:
         for part in ("cls", "ot"):
-            export(ExportConfig(model=str(folder), output=str(Path(out) / part), part=part, quiet=True))
+            export(
+                ExportConfig(model=str(folder), output=str(Path(out) / part), part=part, quiet=True)
+            )
         dense = st.SentenceTransformer(str(Path(out) / "cls"), device="cpu").encode(few)
-        sparse = st.SparseEncoder(str(Path(out) / "ot"), device="cpu").encode(few, convert_to_sparse_tensor=False)
+        sparse = st.SparseEncoder(str(Path(out) / "ot"), device="cpu").encode(
+            few, convert_to_sparse_tensor=False
+        )
     apart = float(np.abs(dense - ours.cls[: len(few)]).max())
     theirs = sparse.cpu().numpy()
     rows = ours.ot[: len(few)].toarray()
@@ -190,8 +208,15 @@ def main() -> None:
     parser.add_argument("--shape", choices=tuple(passages.SHAPES), default="base")
     parser.add_argument("--passages", type=int, default=64)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--profile", action="store_true", help="only print the operators that take our time")
-    parser.add_argument("--without", nargs="*", default=[], help="variants whose names hold one of these are left out")
+    parser.add_argument(
+        "--profile", action="store_true", help="only print the operators that take our time"
+    )
+    parser.add_argument(
+        "--without",
+        nargs="*",
+        default=[],
+        help="variants whose names hold one of these are left out",
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     texts = passages.passages(args.passages)
@@ -204,7 +229,9 @@ def main() -> None:
             return
         gate = check(folder, texts, encoders)
         print(gate, flush=True)
-        work: dict[str, Any] = {n: lambda e=e: e.encode_documents(texts) for n, e in encoders.items()}
+        work: dict[str, Any] = {
+            n: lambda e=e: e.encode_documents(texts) for n, e in encoders.items()
+        }
         st = {
             "float32": sentence_transformers(folder, torch.float32),
             "bfloat16": sentence_transformers(folder, torch.bfloat16),
@@ -220,14 +247,18 @@ def main() -> None:
     report(args, seconds, gate, flops, running)
 
 
-def report(args: Any, seconds: dict[str, list[float]], gate: str, flops: float, running: dict[str, Any]) -> None:
+def report(
+    args: Any, seconds: dict[str, list[float]], gate: str, flops: float, running: dict[str, Any]
+) -> None:
     size = 2.0 * 4096 * 3072 * 768
     turns = range(args.repeats)
 
     def rate(turn: int, dtype: str) -> float:
         return size / min(s[turn] for n, s in seconds.items() if n.startswith(f"product {dtype}"))
 
-    share = statistics.median(100 * flops / seconds["ours, bfloat16"][t] / rate(t, "bfloat16") for t in turns)
+    share = statistics.median(
+        100 * flops / seconds["ours, bfloat16"][t] / rate(t, "bfloat16") for t in turns
+    )
     rates = {d: statistics.median(rate(t, d) / 1e9 for t in turns) for d in ("float32", "bfloat16")}
     bound = (
         f"here bfloat16 products run at {rates['bfloat16']:.0f} GFLOP/s and float32 at {rates['float32']:.0f}: "
@@ -236,10 +267,16 @@ def report(args: Any, seconds: dict[str, list[float]], gate: str, flops: float, 
     what = passages.NAMES[args.shape]
     claims = []
 
-    def claim(row: int, text: str, ours: str, peer: str, goal: float, sense: str = ">=", note: str = "") -> None:
+    def claim(
+        row: int, text: str, ours: str, peer: str, goal: float, sense: str = ">=", note: str = ""
+    ) -> None:
         if peer in seconds and ours in seconds:
             found = harness.speedup(seconds, peer, ours)
-            claims.append(harness.Claim(row, f"{text}, {what}", ours, peer, found, goal, sense, "x", gate, note))
+            claims.append(
+                harness.Claim(
+                    row, f"{text}, {what}", ours, peer, found, goal, sense, "x", gate, note
+                )
+            )
 
     claim(
         1,
@@ -249,9 +286,28 @@ def report(args: Any, seconds: dict[str, list[float]], gate: str, flops: float, 
         10,
         note=bound,
     )
-    claim(2, "encode passages, both in bfloat16", "ours, bfloat16", "sentence-transformers, bfloat16", 3)
-    claim(3, "encode passages, bfloat16 against float32", "ours, bfloat16", "pyserini, float32", 15, note=bound)
-    claim(4, "encode passages, both in float32", "ours, float32", "sentence-transformers, float32", 1.8)
+    claim(
+        2,
+        "encode passages, both in bfloat16",
+        "ours, bfloat16",
+        "sentence-transformers, bfloat16",
+        3,
+    )
+    claim(
+        3,
+        "encode passages, bfloat16 against float32",
+        "ours, bfloat16",
+        "pyserini, float32",
+        15,
+        note=bound,
+    )
+    claim(
+        4,
+        "encode passages, both in float32",
+        "ours, float32",
+        "sentence-transformers, float32",
+        1.8,
+    )
     of_machine = harness.Claim(
         5,
         f"share of the machine's bfloat16 product rate, {what}",
@@ -264,9 +320,18 @@ def report(args: Any, seconds: dict[str, list[float]], gate: str, flops: float, 
         note=SMALL_LAYERS if args.shape != "base" else "",
         round=2,
     )
-    if args.shape == "base":  # by multiplications the head is 28 % on top of its layers, and 110 % of MiniLM's
+    if (
+        args.shape == "base"
+    ):  # by multiplications the head is 28 % on top of its layers, and 110 % of MiniLM's
         claims.append(dataclasses.replace(of_machine, row=6, round=1))
-        claim(7, "[CLS] and OT over [CLS] alone", "ours, bfloat16, [CLS] alone", "ours, bfloat16", 1.3, "<=")
+        claim(
+            7,
+            "[CLS] and OT over [CLS] alone",
+            "ours, bfloat16, [CLS] alone",
+            "ours, bfloat16",
+            1.3,
+            "<=",
+        )
     claims.append(of_machine)
     middle = harness.middle(seconds)
     speeds = {n: args.passages / s for n, s in middle.items() if not n.startswith("product")}
@@ -286,7 +351,12 @@ def report(args: Any, seconds: dict[str, list[float]], gate: str, flops: float, 
             "shape": args.shape,
             "running": running,
         },
-        harness.bars(f"Passages with both parts, {what}, {args.threads} threads", "documents/s", speeds, tuple(OURS)),
+        harness.bars(
+            f"Passages with both parts, {what}, {args.threads} threads",
+            "documents/s",
+            speeds,
+            tuple(OURS),
+        ),
     )
 
 

@@ -37,7 +37,10 @@ def _count() -> None:
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
     """Processes that each keep a core busy."""
-    others = [multiprocessing.get_context("spawn").Process(target=_count, daemon=True) for _ in range(processes)]
+    others = [
+        multiprocessing.get_context("spawn").Process(target=_count, daemon=True)
+        for _ in range(processes)
+    ]
     for other in others:
         other.start()
     time.sleep(0.5 + 0.3 * processes)  # until Python has started in each
@@ -56,7 +59,10 @@ def same(one: Representation, two: Representation) -> bool:
     assert one.ot is not None
     assert two.cls is not None
     assert two.ot is not None
-    parts = ((one.cls, two.cls), *((getattr(one.ot, n), getattr(two.ot, n)) for n in ("indptr", "indices", "data")))
+    parts = (
+        (one.cls, two.cls),
+        *((getattr(one.ot, n), getattr(two.ot, n)) for n in ("indptr", "indices", "data")),
+    )
     return all(np.array_equal(a, b) for a, b in parts)
 
 
@@ -102,8 +108,15 @@ def main() -> None:
         claims,
         seconds,
         args,
-        {"documents_per_second": speeds, "threads": args.threads, "shape": args.shape, "dtype": args.dtype},
-        harness.bars(f"Encoding with {args.threads} threads, {what}", "documents/s", speeds, ("alone",)),
+        {
+            "documents_per_second": speeds,
+            "threads": args.threads,
+            "shape": args.shape,
+            "dtype": args.dtype,
+        },
+        harness.bars(
+            f"Encoding with {args.threads} threads, {what}", "documents/s", speeds, ("alone",)
+        ),
     )
 
 

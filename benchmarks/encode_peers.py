@@ -119,13 +119,17 @@ def peers(folder: Path, threads: int) -> tuple[dict[str, Pair], dict[str, str]]:
             found[name] = make()
         except ImportError as e:
             missing[name] = str(e)
-            print(f"{name} is left out: {e}; pip install 'dupmae-ir[benchmarks-encode]'", flush=True)
+            print(
+                f"{name} is left out: {e}; pip install 'dupmae-ir[benchmarks-encode]'", flush=True
+            )
     return found, missing
 
 
 def agreement(words: np.ndarray, found: list[np.ndarray]) -> float:
     """Share of the plain model's words (n, 384) that another form has."""
-    return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(words, found, strict=True)]))
+    return float(
+        np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(words, found, strict=True)])
+    )
 
 
 def check(
@@ -146,15 +150,25 @@ def check(
         off[name], shares[name] = float(np.abs(dense - cls).max()), agreement(words, found)
     for name, most in (("ours, float32", 1e-4), ("ours, mixed", np.inf), (OPENVINO_32, 1e-3)):
         if name in off and (off[name] > most or shares[name] < LEAST):
-            raise SystemExit(f"{name}: [CLS] differs by {off[name]:.1e}, {shares[name]:.1%} of the words are the same")
+            raise SystemExit(
+                f"{name}: [CLS] differs by {off[name]:.1e}, {shares[name]:.1%} of the words are the same"
+            )
     text = ", ".join(f"{name} {shares[name]:.1%} (to {off[name]:.1g})" for name in shares)
-    return f"share of the plain float32 model's top {TOP_K} words, and the difference of [CLS]: {text}", shares
+    return (
+        f"share of the plain float32 model's top {TOP_K} words, and the difference of [CLS]: {text}",
+        shares,
+    )
 
 
-def two_passes(seconds: dict[str, list[float]], pairs: Mapping[str, Pair]) -> dict[str, list[float]]:
+def two_passes(
+    seconds: dict[str, list[float]], pairs: Mapping[str, Pair]
+) -> dict[str, list[float]]:
     """``seconds`` with the sum of each backend's two parts."""
     sums = {
-        name: [a + b for a, b in zip(seconds[f"{name}, dense"], seconds[f"{name}, sparse"], strict=True)]
+        name: [
+            a + b
+            for a, b in zip(seconds[f"{name}, dense"], seconds[f"{name}, sparse"], strict=True)
+        ]
         for name in pairs
     }
     return seconds | {f"{name}, dense + sparse": values for name, values in sums.items()}
@@ -171,7 +185,9 @@ def claims_of(
             ratio = harness.speedup(used, peer, ours)
             note = f"{harness.speedup(wall, peer, ours):.3g}x by wall time; {note}"
             text = f"{what}, {passages.NAMES[shape]}, processor time"
-            claims.append(harness.Claim(row, text, ours, peer, ratio, goal, gate=gate, note=note, round=2))
+            claims.append(
+                harness.Claim(row, text, ours, peer, ratio, goal, gate=gate, note=note, round=2)
+            )
 
     layers = harness.speedup(used, "ours, float32, [CLS] alone", "ours, float32")
     if shape in GOALS:
@@ -189,8 +205,17 @@ def claims_of(
             claim(row, "encode both parts, 99 % of the words", ours, half, goal, note)
     if shape == "minilm":
         bound = "products in the same dtype on both sides; the rest is attention, normalisation and tokenising"
-        claim(3, "encode [CLS] alone", "ours, bfloat16, [CLS] alone", f"{OPENVINO}, dense", 1.0, bound)
-        claim(3, "encode [CLS] alone", "ours, float32, [CLS] alone", f"{OPENVINO_32}, dense", 1.0, bound)
+        claim(
+            3, "encode [CLS] alone", "ours, bfloat16, [CLS] alone", f"{OPENVINO}, dense", 1.0, bound
+        )
+        claim(
+            3,
+            "encode [CLS] alone",
+            "ours, float32, [CLS] alone",
+            f"{OPENVINO_32}, dense",
+            1.0,
+            bound,
+        )
     return claims
 
 
@@ -212,13 +237,26 @@ def main() -> None:
         pairs, missing = peers(out, args.threads)
         gate, shares = check(folder, texts, encoders, pairs)
         print(gate, flush=True)
-        work: dict[str, Any] = {n: lambda e=e: e.encode_documents(texts) for n, e in encoders.items()}
+        work: dict[str, Any] = {
+            n: lambda e=e: e.encode_documents(texts) for n, e in encoders.items()
+        }
         for name, pair in pairs.items():
-            work |= {f"{name}, dense": lambda p=pair: p.cls(texts), f"{name}, sparse": lambda p=pair: p.ot(texts)}
-        wall, used = (two_passes(seconds, pairs) for seconds in harness.both_times(work, args.repeats))
+            work |= {
+                f"{name}, dense": lambda p=pair: p.cls(texts),
+                f"{name}, sparse": lambda p=pair: p.ot(texts),
+            }
+        wall, used = (
+            two_passes(seconds, pairs) for seconds in harness.both_times(work, args.repeats)
+        )
     claims = claims_of(args.shape, wall, used, gate, shares)
-    rows = [[n, *(f"{args.passages / statistics.median(s[n]):.1f}" for s in (used, wall))] for n in used]
-    speeds = {n: args.passages / statistics.median(s) for n, s in used.items() if "sparse" not in n or "+" in n}
+    rows = [
+        [n, *(f"{args.passages / statistics.median(s[n]):.1f}" for s in (used, wall))] for n in used
+    ]
+    speeds = {
+        n: args.passages / statistics.median(s)
+        for n, s in used.items()
+        if "sparse" not in n or "+" in n
+    }
     details = {
         "table": {"header": ["", "passages a processor-second", "passages a second"], "rows": rows},
         "words_shared": shares,
@@ -230,7 +268,9 @@ def main() -> None:
     title = f"Encoding passages, {passages.NAMES[args.shape]}, {args.threads} thread(s)"
     picture = harness.bars(title, "passages a processor-second", speeds, tuple(OURS))
     name = "encode_peers" if args.shape == "minilm" else f"encode_peers_{args.shape}"
-    harness.report(name, claims, wall | {f"{n}, processor": s for n, s in used.items()}, args, details, picture)
+    harness.report(
+        name, claims, wall | {f"{n}, processor": s for n, s in used.items()}, args, details, picture
+    )
 
 
 if __name__ == "__main__":

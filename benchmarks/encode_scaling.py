@@ -37,8 +37,12 @@ def write_collection(path: Path, count: int) -> None:
     """BEIR's corpus.jsonl, drawn in batches."""
     with open(path, "w", encoding="utf-8") as f:
         for first in range(0, count, BATCH):
-            texts = passages.passages(min(BATCH, count - first), seed=first, mean=20, longest=48, shape="tiny")
-            f.writelines(json.dumps({"_id": str(first + i), "text": t}) + "\n" for i, t in enumerate(texts))
+            texts = passages.passages(
+                min(BATCH, count - first), seed=first, mean=20, longest=48, shape="tiny"
+            )
+            f.writelines(
+                json.dumps({"_id": str(first + i), "text": t}) + "\n" for i, t in enumerate(texts)
+            )
 
 
 def encoded(corpus: Path, model: Path, index: Path, threads: int) -> tuple[float, float, float]:
@@ -61,7 +65,9 @@ def main() -> None:
     parser = harness.arguments(__doc__, repeats=1)
     parser.add_argument("--passages", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--work", type=Path, help="folder for collections and indexes (default: a temporary one)")
+    parser.add_argument(
+        "--work", type=Path, help="folder for collections and indexes (default: a temporary one)"
+    )
     args = parser.parse_args()
     seconds, memory, anonymous, sizes = [], [], [], []
     with tempfile.TemporaryDirectory() as temporary, passages.model_folder("tiny") as model:
@@ -86,13 +92,24 @@ def main() -> None:
             )
             shutil.rmtree(index)
             corpus.unlink()
-    time_grows, memory_grows = (harness.fitted_exponent(args.passages, c) for c in (seconds, memory))
+    time_grows, memory_grows = (
+        harness.fitted_exponent(args.passages, c) for c in (seconds, memory)
+    )
     print(f"time grows as passages ** {time_grows:.2f}, memory as passages ** {memory_grows:.2f}")
     rows = [
-        dict(zip(("passages", "seconds", "megabytes", "anonymous_megabytes", "index_megabytes"), row, strict=True))
+        dict(
+            zip(
+                ("passages", "seconds", "megabytes", "anonymous_megabytes", "index_megabytes"),
+                row,
+                strict=True,
+            )
+        )
         for row in zip(args.passages, seconds, memory, anonymous, sizes, strict=True)
     ]
-    small, large = (min(zip(args.passages, memory, strict=True)), max(zip(args.passages, memory, strict=True)))
+    small, large = (
+        min(zip(args.passages, memory, strict=True)),
+        max(zip(args.passages, memory, strict=True)),
+    )
     memory_claim = harness.Claim(
         15,
         f"memory of encode at its peak, from {small[0]:,} to {large[0]:,} passages",
@@ -110,12 +127,20 @@ def main() -> None:
         claims,
         {},
         args,
-        {"growth": rows, "time_exponent": time_grows, "memory_exponent": memory_grows, "threads": args.threads},
+        {
+            "growth": rows,
+            "time_exponent": time_grows,
+            "memory_exponent": memory_grows,
+            "threads": args.threads,
+        },
         harness.curves(
             f"The encode command, a tiny model: time ~ n^{time_grows:.2f}, memory ~ n^{memory_grows:.2f}",
             "passages",
             "processor seconds, megabytes",
-            {"processor seconds": (args.passages, seconds), "memory at the peak, MB": (args.passages, memory)},
+            {
+                "processor seconds": (args.passages, seconds),
+                "memory at the peak, MB": (args.passages, memory),
+            },
         ),
     )
 

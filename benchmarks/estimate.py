@@ -22,7 +22,14 @@ from dupmae_ir.console import Parser, guarded, megabytes, say, show, table, wait
 from dupmae_ir.device import torch_threads
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.window_encoding import EncoderChoice, encode_window
-from dupmae_ir.encode.windows import EncodedWindow, Window, build_index, document_digest, documents_digest, write_window
+from dupmae_ir.encode.windows import (
+    EncodedWindow,
+    Window,
+    build_index,
+    document_digest,
+    documents_digest,
+    write_window,
+)
 from dupmae_ir.errors import InputError
 from dupmae_ir.index.format.manifest import read_manifest
 from dupmae_ir.index.format.quantisation import Scale
@@ -51,7 +58,9 @@ class Estimate:
 
     corpus: str
     documents: int
-    span: tuple[int, int]  #: the fewest and the most documents, by the densest and the sparsest piece that was read
+    span: tuple[
+        int, int
+    ]  #: the fewest and the most documents, by the densest and the sparsest piece that was read
     exact: bool  #: all documents were read, so their number is no estimate
     read: int
     encoded: int
@@ -62,15 +71,25 @@ class Estimate:
     device: str
     bytes: dict[str, int]  #: by part of the index
     work_bytes: int  #: of the work folder, which is removed at the end
-    encode_seconds: tuple[float, float]  #: fewest documents at the fastest rate, most at the slowest
+    encode_seconds: tuple[
+        float, float
+    ]  #: fewest documents at the fastest rate, most at the slowest
     index_seconds: float
     read_seconds: float
 
     def as_text(self) -> str:
         """For a person."""
-        count = f"{self.documents:,}" if self.exact else " to ".join(f"{_rounded(n):,}" for n in self.span)
+        count = (
+            f"{self.documents:,}"
+            if self.exact
+            else " to ".join(f"{_rounded(n):,}" for n in self.span)
+        )
         low, high = (_duration(seconds) for seconds in self.encode_seconds)
-        rows = [[part, megabytes(size)] for part, size in sorted(self.bytes.items(), key=lambda row: -row[1]) if size]
+        rows = [
+            [part, megabytes(size)]
+            for part, size in sorted(self.bytes.items(), key=lambda row: -row[1])
+            if size
+        ]
         return (
             f"{self.corpus}: {count} documents of {self.words:.0f} words ({self.read:,} read, "
             f"{self.encoded:,} of them encoded by {self.model} on {self.device})\n"
@@ -120,7 +139,9 @@ def estimate(config: EstimateConfig, clock: Callable[[], float] = time.monotonic
     added = sum(len(window.docids) for window in encoded[half:])
     one, two = times[1] - times[0], times[2] - times[1]
     sizes = {part: max(0, size - first.get(part, 0)) / added for part, size in both.items()}
-    postings = sum(window.impacts.nnz for window in encoded if window.impacts is not None) / len(documents)
+    postings = sum(window.impacts.nnz for window in encoded if window.impacts is not None) / len(
+        documents
+    )
     work = 4 * (encoder.dim or 0) + 3 * postings + 40 + sizes.get("texts", 0.0)
     return Estimate(
         corpus=collection.source,
@@ -142,12 +163,16 @@ def estimate(config: EstimateConfig, clock: Callable[[], float] = time.monotonic
     )
 
 
-def _extrapolated(collection: DocumentSource, positions: list[int]) -> tuple[float, tuple[int, int]]:
+def _extrapolated(
+    collection: DocumentSource, positions: list[int]
+) -> tuple[float, tuple[int, int]]:
     """The number of documents by the share of bytes that was read, and a range: the rest is like the sparsest, or like
     the densest, quarter of what was read. Raises :class:`InputError` if what was read says nothing about the rest."""
     read, whole = collection.bytes_read, collection.total_bytes
     if not whole:
-        raise InputError(f"{collection.source}: its size is not known, so its documents cannot be counted; name a file")
+        raise InputError(
+            f"{collection.source}: its size is not known, so its documents cannot be counted; name a file"
+        )
     if isinstance(collection, DocumentCollection) and collection.read < FEWEST_FILES:
         unopened = sum(map(text_size, collection.files[collection.read :]))
         if unopened * 2 > whole:
@@ -159,7 +184,10 @@ def _extrapolated(collection: DocumentSource, positions: list[int]) -> tuple[flo
     borders = [positions[READ * piece // PIECES] for piece in range(PIECES + 1)]
     rates = [READ / PIECES / max(1, after - before) for before, after in pairwise(borders)]
     left = max(0, whole - read)
-    return READ * whole / max(1, read), (READ + round(min(rates) * left), READ + round(max(rates) * left))
+    return READ * whole / max(1, read), (
+        READ + round(min(rates) * left),
+        READ + round(max(rates) * left),
+    )
 
 
 def _rounded(number: int) -> int:
@@ -168,10 +196,16 @@ def _rounded(number: int) -> int:
 
 
 def _encode(
-    documents: list[Document], encoder: Encoder, choice: EncoderChoice, folder: Path, clock: Callable[[], float]
+    documents: list[Document],
+    encoder: Encoder,
+    choice: EncoderChoice,
+    folder: Path,
+    clock: Callable[[], float],
 ) -> tuple[list[EncodedWindow], Scale | None, list[float]]:
     """The windows of the sample, the scale, and the seconds a document of each window."""
-    encode_window(encoder, Window(0, documents[:16], "", None), choice)  # the first call of an encoder is slow
+    encode_window(
+        encoder, Window(0, documents[:16], "", None), choice
+    )  # the first call of an encoder is slow
     size = -(-len(documents) // min(PIECES, len(documents)))
     scale: Scale | None = None
     windows, seconds = list[EncodedWindow](), list[float]()
@@ -186,7 +220,11 @@ def _encode(
 
 
 def _index(
-    encoded: list[EncodedWindow], folder: Path, encoder: Encoder, scale: Scale | None, config: EncodeConfig
+    encoded: list[EncodedWindow],
+    folder: Path,
+    encoder: Encoder,
+    scale: Scale | None,
+    config: EncodeConfig,
 ) -> dict[str, int]:
     """Bytes by part of the index of encoded windows."""
     build_index(
@@ -213,7 +251,9 @@ def _duration(seconds: float) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the estimate. Returns the exit status."""
-    return guarded(lambda: _main(argv), "estimate.py", "", lambda message: with_flags(message, EstimateConfig))
+    return guarded(
+        lambda: _main(argv), "estimate.py", "", lambda message: with_flags(message, EstimateConfig)
+    )
 
 
 def _main(argv: list[str] | None) -> int:

@@ -57,7 +57,9 @@ def windows(data: Path) -> list[str]:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for line in file:
                 words = line.split()
-                parts = [words[i : i + WORDS] for i in range(0, max(1, len(words) - SHORTEST), STEP)]
+                parts = [
+                    words[i : i + WORDS] for i in range(0, max(1, len(words) - SHORTEST), STEP)
+                ]
                 found += [" ".join(part) for part in parts if len(part) >= SHORTEST]
     random.Random(0).shuffle(found)
     return found
@@ -76,9 +78,20 @@ def encoded(data: Path, work: Path, parts: int) -> list[Path]:
         if not (folder / "meta.json").is_file():
             corpus = work / f"{number}.jsonl"
             some = texts[PART * number : PART * (number + 1)]
-            lines = (json.dumps({"_id": str(PART * number + i), "text": text}) for i, text in enumerate(some))
+            lines = (
+                json.dumps({"_id": str(PART * number + i), "text": text})
+                for i, text in enumerate(some)
+            )
             corpus.write_text("\n".join(lines) + "\n")
-            encode(EncodeConfig(corpus=str(corpus), index=str(folder), dtype="mixed", threads=1, store_texts=False))
+            encode(
+                EncodeConfig(
+                    corpus=str(corpus),
+                    index=str(folder),
+                    dtype="mixed",
+                    threads=1,
+                    store_texts=False,
+                )
+            )
     return folders
 
 
@@ -96,7 +109,9 @@ def joined(parts: list[Path], target: Path, rows: slice) -> Path:
     segments = [Index.open(part).only_segment for part in parts]
     meta, first = Index.open(parts[0]).meta, segments[0]
     with mock.patch("dupmae_ir.pyserini.installed", return_value=False):
-        builder = IndexBuilder(target, dim=first.dim, terms=first.terms, scale=first.scale, postings=True)
+        builder = IndexBuilder(
+            target, dim=first.dim, terms=first.terms, scale=first.scale, postings=True
+        )
     with builder:
         for number in range(-(-rows.stop // PART)):
             segment, drawn = segments[number % len(segments)], number // len(segments)
@@ -108,7 +123,9 @@ def joined(parts: list[Path], target: Path, rows: slice) -> Path:
             vectors = np.array(segment.vectors[here])
             if drawn:
                 impacts = impacts[np.roll(np.arange(PART), SHIFT * drawn)]
-                noise = np.random.default_rng(number).standard_normal(vectors.shape, dtype=np.float32)
+                noise = np.random.default_rng(number).standard_normal(
+                    vectors.shape, dtype=np.float32
+                )
                 lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
                 vectors += NOISE * lengths / np.sqrt(vectors.shape[1]) * noise
                 vectors *= lengths / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -142,7 +159,11 @@ def worker(folders: list[str], kind: str, queries: str) -> None:
 
     assert kernels  # a process loads the loops after some hundred small searches
     texts = json.loads(Path(queries).read_text())
-    settings = {"impact_search": "postings", "threads": 1, "dense_index": "flat" if kind == "faiss" else kind}
+    settings = {
+        "impact_search": "postings",
+        "threads": 1,
+        "dense_index": "flat" if kind == "faiss" else kind,
+    }
     searcher = Searcher.open(Index.open(*folders), **settings)
     found = searcher._encodings(texts).take(texts)
     flat = searcher.index.segments[0].faiss_index if kind == "faiss" else None
@@ -157,7 +178,9 @@ def worker(folders: list[str], kind: str, queries: str) -> None:
         if flat is not None:
             taken, _ = timed(lambda: [flat.search(query.cls[None], k) for _, query in pairs])
             return taken.wall / len(texts), taken.used / len(texts), "", 0.0
-        taken, lists = timed(lambda: [ranked(searcher, request, query, text)[0] for text, query in pairs])
+        taken, lists = timed(
+            lambda: [ranked(searcher, request, query, text)[0] for text, query in pairs]
+        )
         told = [[(hit.docid, hit.score.hex()) for hit in answer.hits] for answer in lists]
         assert all(answer.report.exact for answer in lists)
         left = float(np.mean([answer.report.candidates for answer in lists]))
@@ -169,7 +192,9 @@ def worker(folders: list[str], kind: str, queries: str) -> None:
 
 def asked(checkout: Path, folders: list[Path], kind: str, queries: Path) -> Worker:
     """A process that searches when it is called."""
-    return Worker([__file__, "--worker", kind, "--queries", queries, "--folders", *folders], checkout)
+    return Worker(
+        [__file__, "--worker", kind, "--queries", queries, "--folders", *folders], checkout
+    )
 
 
 @dataclasses.dataclass
@@ -180,7 +205,9 @@ class Turns:
     used: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     left: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def take(self, what: str, ways: dict[str, tuple[Worker, tuple[Any, ...]]], repeats: int, same: bool) -> None:
+    def take(
+        self, what: str, ways: dict[str, tuple[Worker, tuple[Any, ...]]], repeats: int, same: bool
+    ) -> None:
         """Ask all in turns, ``repeats`` times after one turn that does not count."""
         for turn in range(-1, repeats):
             digests = set()
@@ -209,8 +236,20 @@ def questions(data: Path, count: int, path: Path) -> Path:
 def before_sq8(checkout: Path, folder: Path) -> None:
     """Make the codes of the code before: one byte a dimension."""
     if not list(folder.glob("segments/*/cls/sq8*")):
-        words = [sys.executable, "-m", "dupmae_ir.index", "dense", "--index", str(folder), "--kind", "sq8", "--quiet"]
-        subprocess.run(words, env={**os.environ, "PYTHONPATH": str(checkout)}, cwd=checkout, check=True)
+        words = [
+            sys.executable,
+            "-m",
+            "dupmae_ir.index",
+            "dense",
+            "--index",
+            str(folder),
+            "--kind",
+            "sq8",
+            "--quiet",
+        ]
+        subprocess.run(
+            words, env={**os.environ, "PYTHONPATH": str(checkout)}, cwd=checkout, check=True
+        )
 
 
 def measured(args: argparse.Namespace, size: int, turns: Turns) -> None:
@@ -219,7 +258,9 @@ def measured(args: argparse.Namespace, size: int, turns: Turns) -> None:
     whole = joined(parts, args.work / f"whole-{size}-{len(parts)}", slice(0, size))
     queries = questions(args.data, args.queries, args.work / "queries.json")
     of, drawn = passages(size, args.parts), size > PART * args.parts
-    ways = {"rotated": (ROOT, "rotated")} | ({} if drawn else {"flat": (ROOT, "flat"), "faiss": (ROOT, "faiss")})
+    ways = {"rotated": (ROOT, "rotated")} | (
+        {} if drawn else {"flat": (ROOT, "flat"), "faiss": (ROOT, "faiss")}
+    )
     if args.before:
         before_sq8(args.before, whole)
         ways |= {} if drawn else {"before flat": (args.before, "flat")}
@@ -233,7 +274,12 @@ def measured(args: argparse.Namespace, size: int, turns: Turns) -> None:
         what, arguments = f"hybrid top {k:,}, {of}", ("hybrid", k)
         turns.take(what, {name: (ask[name], arguments) for name in exact}, args.repeats, same=True)
     if not drawn:
-        turns.take(f"dense top 10, {of}", {name: (ask[name], ("dense", 10)) for name in ask}, args.repeats, same=True)
+        turns.take(
+            f"dense top 10, {of}",
+            {name: (ask[name], ("dense", 10)) for name in ask},
+            args.repeats,
+            same=True,
+        )
     for name in set(ask) - {"rotated"}:
         ask.pop(name).close()
     if not drawn:
@@ -286,7 +332,9 @@ def claims(turns: Turns, sizes: list[str], before: bool) -> list[Any]:
         claim(1, what, "rotated", flat, 15)
         what = f"hybrid top 1,000, {of}"
         peers = [name for name in (flat, sq8) if name]
-        claim(3, what, "rotated", min(peers, key=lambda n: np.median(turns.wall[f"{what}: {n}"])), 2)
+        claim(
+            3, what, "rotated", min(peers, key=lambda n: np.median(turns.wall[f"{what}: {n}"])), 2
+        )
         claim(4, f"dense top 10, {of}", "rotated", "faiss", 4)
         what = f"filters, hybrid top 10, {of}"
         for name in (*FILTERS, "three segments, 5 % deleted"):
@@ -296,10 +344,22 @@ def claims(turns: Turns, sizes: list[str], before: bool) -> list[Any]:
 
 def of_passages(parser: argparse.ArgumentParser) -> None:
     """The options that say which passages."""
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data sets")
-    parser.add_argument("--work", type=Path, default=Path("runs/exact_scale"), help="where indexes are made and kept")
+    parser.add_argument(
+        "--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data sets"
+    )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("runs/exact_scale"),
+        help="where indexes are made and kept",
+    )
     parser.add_argument("--size", type=int, nargs="+", default=[PART], help="passages")
-    parser.add_argument("--parts", type=int, default=10, help="most parts of 100,000 passages to encode (default: 10)")
+    parser.add_argument(
+        "--parts",
+        type=int,
+        default=10,
+        help="most parts of 100,000 passages to encode (default: 10)",
+    )
     parser.add_argument("--queries", type=int, default=50)
     parser.add_argument("--build", action="store_true", help="make the indexes and stop")
 
@@ -309,7 +369,9 @@ def main() -> None:
 
     parser = harness.arguments(__doc__, repeats=3)
     of_passages(parser)
-    parser.add_argument("--before", type=Path, help="checkout of the commit before, to compare with")
+    parser.add_argument(
+        "--before", type=Path, help="checkout of the commit before, to compare with"
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     turns = Turns()
@@ -318,7 +380,12 @@ def main() -> None:
     if args.build:
         return
     milliseconds = [
-        [name, f"{1e3 * np.median(taken):.2f}", f"{1e3 * np.median(turns.used[name]):.2f}", f"{turns.left[name]:,.0f}"]
+        [
+            name,
+            f"{1e3 * np.median(taken):.2f}",
+            f"{1e3 * np.median(turns.used[name]):.2f}",
+            f"{turns.left[name]:,.0f}",
+        ]
         for name, taken in turns.wall.items()
     ]
     header = ["", "ms a query", "ms of processor", "documents scored exactly"]

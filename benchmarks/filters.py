@@ -61,7 +61,10 @@ def searches(index: Segment, queries: int) -> dict[str, Search]:
     """Each part of the score, by its engine."""
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((queries, DIM)).astype(np.float32)
-    terms = [{f"t{i}": int(rng.integers(1, 100)) for i in rng.integers(0, 2_000, 24)} for _ in range(queries)]
+    terms = [
+        {f"t{i}": int(rng.integers(1, 100)) for i in rng.integers(0, 2_000, 24)}
+        for _ in range(queries)
+    ]
     dense = DenseIndex(index.faiss_index, index.vectors)
 
     def by_vectors(query: int, depth: int, allowed: RowSet | None) -> Found:
@@ -98,7 +101,9 @@ def timed(run: Callable[[], object]) -> float:
 
 def main() -> None:
     """Compare the results, then time both in turns and print medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=20)
     args = parser.parse_args()
@@ -112,13 +117,17 @@ def main() -> None:
                 for query in range(args.queries):
                     one, two = search(query, HITS, allowed), afterwards(search, query, allowed)
                     if one[0].tolist() != two[0].tolist() or one[1].tolist() != two[1].tolist():
-                        raise SystemExit(f"{name}, {share:.1%}: query {query} has other hits filtered afterwards")
+                        raise SystemExit(
+                            f"{name}, {share:.1%}: query {query} has other hits filtered afterwards"
+                        )
                 for query in range(args.queries):
                     ours.append(timed(lambda: search(query, HITS, allowed)))  # noqa: B023 (called at once)
                     theirs.append(timed(lambda: afterwards(search, query, allowed)))  # noqa: B023
                 a, b = float(np.median(ours)), float(np.median(theirs))
                 rows.append([name, f"{100 * share:g} %", f"{a:.2f}", f"{b:.2f}", f"{b / a:.1f}x"])
-    print(f"{args.documents:,} documents, {args.queries} queries, best {HITS}, median milliseconds of processor time")
+    print(
+        f"{args.documents:,} documents, {args.queries} queries, best {HITS}, median milliseconds of processor time"
+    )
     print(table(rows, ["part", "searched", "filter", "afterwards", "ratio"]))
 
 

@@ -35,8 +35,18 @@ from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.training.layers import training_attention
 
 SHAPES = {
-    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
-    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "minilm": {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    },
+    "bert-base": {
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+    },
 }
 WORDS = 30522
 OBJECTIVES = {
@@ -51,7 +61,10 @@ def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
     """Tokens of 4,096 queries and documents, cut as in training: of a file, or drawn like those of MS MARCO."""
     if pairs is None:
         middle = {"query": 8, "document": 75}
-        drawn = {s: [round(rng.lognormvariate(0, 0.4) * middle[s]) + 2 for _ in range(4096)] for s in SIDES}
+        drawn = {
+            s: [round(rng.lognormvariate(0, 0.4) * middle[s]) + 2 for _ in range(4096)]
+            for s in SIDES
+        }
     else:
         from dupmae_ir.finetune.data import read_pairs
         from dupmae_ir.models.checkpoints.loading import load_model
@@ -60,15 +73,25 @@ def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
         found = read_pairs(pairs)
         sample = rng.sample(found, min(4096, len(found)))
         tokenizer = load_model(model_folder("minilm"), need_ot=False)[1]
-        texts = {"query": [p.query for p in sample], "document": [p.positive.joined() for p in sample]}
-        ids = {s: tokenizer(texts[s], truncation=True, max_length=LENGTHS[s])["input_ids"] for s in SIDES}
+        texts = {
+            "query": [p.query for p in sample],
+            "document": [p.positive.joined() for p in sample],
+        }
+        ids = {
+            s: tokenizer(texts[s], truncation=True, max_length=LENGTHS[s])["input_ids"]
+            for s in SIDES
+        }
         drawn = {s: [len(row) for row in ids[s]] for s in SIDES}
     return {s: [min(n, LENGTHS[s]) for n in drawn[s]] for s in SIDES}
 
 
-def batch_of(lengths: dict[str, list[int]], queries: int, negatives: int, device: str) -> dict[str, torch.Tensor]:
+def batch_of(
+    lengths: dict[str, list[int]], queries: int, negatives: int, device: str
+) -> dict[str, torch.Tensor]:
     documents = queries * (1 + negatives)
-    own = [[i, *range(queries + i * negatives, queries + (i + 1) * negatives)] for i in range(queries)]
+    own = [
+        [i, *range(queries + i * negatives, queries + (i + 1) * negatives)] for i in range(queries)
+    ]
     batch = {
         "group": torch.tensor(own),
         "query_keys": torch.arange(queries),
@@ -85,17 +108,27 @@ def batch_of(lengths: dict[str, list[int]], queries: int, negatives: int, device
 
 
 def update_of(
-    kind: str, shape: dict[str, int], batch: dict[str, Any], device: str, bf16: bool, weighted: float, ours: bool
+    kind: str,
+    shape: dict[str, int],
+    batch: dict[str, Any],
+    device: str,
+    bf16: bool,
+    weighted: float,
+    ours: bool,
 ) -> Callable[[], float]:
     """A function that makes one update and returns its seconds."""
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=WORDS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape)
+    config = BertConfig(
+        vocab_size=WORDS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape
+    )
     projection = torch.nn.Linear(config.hidden_size, 384, bias=False)
     special = [0, 100, 101, 102, 103]
     objective = OBJECTIVES[kind]
-    model = BiEncoder(Retriever(BertForMaskedLM(config), projection, special, special), objective.uses)
+    model = BiEncoder(
+        Retriever(BertForMaskedLM(config), projection, special, special), objective.uses
+    )
     model.to(device).train()
     if objective.uses[1]:
         _quiet(model.retriever, batch, weighted)
@@ -123,7 +156,9 @@ def _quiet(model: Any, batch: dict[str, Any], weighted: float) -> None:
     """Shift the head's bias until the share ``weighted`` of the words has a positive weight in a document."""
     model.activation = "none"
     weights = model(batch["document_ids"][:8], batch["document_mask"][:8], cls=False)[1]
-    head_of(model.lm).bias.sub_(weights[:, 1000:].flatten().sort(descending=True).values[int(8 * weighted * 29522)])
+    head_of(model.lm).bias.sub_(
+        weights[:, 1000:].flatten().sort(descending=True).values[int(8 * weighted * 29522)]
+    )
     model.activation = "relu"
 
 
@@ -141,9 +176,13 @@ def bound(shape: dict[str, int]) -> float:
     return (encoder + d * WORDS + 3 * d * d) / encoder
 
 
-def measure(name: str, bf16: bool, batch: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    name: str, bf16: bool, batch: dict[str, Any], args: argparse.Namespace
+) -> dict[str, Any]:
     updates = {
-        kind: update_of(kind, SHAPES[name], batch, args.device, bf16, args.weighted, not args.torch_attention)
+        kind: update_of(
+            kind, SHAPES[name], batch, args.device, bf16, args.weighted, not args.torch_attention
+        )
         for kind in OBJECTIVES
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in OBJECTIVES}
@@ -163,7 +202,9 @@ def measure(name: str, bf16: bool, batch: dict[str, Any], args: argparse.Namespa
     }
 
 
-def padding(lengths: dict[str, list[int]], queries: int, documents: int) -> tuple[float, float, float]:
+def padding(
+    lengths: dict[str, list[int]], queries: int, documents: int
+) -> tuple[float, float, float]:
     """(share of padding in groups of like length, in plain batches, groups per batch)."""
     real = grouped = plain = groups = 0
     batches = len(lengths["document"]) // documents
@@ -177,13 +218,21 @@ def padding(lengths: dict[str, list[int]], queries: int, documents: int) -> tupl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--queries", type=int, default=16, help="queries in a batch (default: 16)")
-    parser.add_argument("--negatives", type=int, default=1, help="hard negatives of each (default: 1)")
+    parser.add_argument(
+        "--negatives", type=int, default=1, help="hard negatives of each (default: 1)"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="turns of each (default: 5)")
-    parser.add_argument("--weighted", type=float, default=0.01, help="share of words with a weight (default: 0.01)")
-    parser.add_argument("--torch-attention", action="store_true", help="bfloat16 attention as torch computes it")
+    parser.add_argument(
+        "--weighted", type=float, default=0.01, help="share of words with a weight (default: 0.01)"
+    )
+    parser.add_argument(
+        "--torch-attention", action="store_true", help="bfloat16 attention as torch computes it"
+    )
     parser.add_argument("--pairs", metavar="FILE", help="real texts instead of drawn lengths")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
@@ -194,7 +243,14 @@ def main() -> None:
     batch = batch_of(lengths, args.queries, args.negatives, args.device)
     rows = [measure(s, bf16, batch, args) for s in args.shapes for bf16 in (False, True)]
     cells = [
-        [r["shape"], r["precision"], f"{r['cls']:.2f}", f"{r['sum']:.2f}", f"{r['ratio']:.2f}", f"{r['bound']:.2f}"]
+        [
+            r["shape"],
+            r["precision"],
+            f"{r['cls']:.2f}",
+            f"{r['sum']:.2f}",
+            f"{r['ratio']:.2f}",
+            f"{r['bound']:.2f}",
+        ]
         for r in rows
     ]
     print(table(cells, ["shape", "precision", "cls s", "sum s", "ratio", "bound"]))
@@ -207,7 +263,9 @@ def main() -> None:
             f"{plain:.1%} without"
         )
     if args.json:
-        Path(args.json).write_text(json.dumps({"steps": rows, "padding": waste}, indent=2) + "\n", encoding="utf-8")
+        Path(args.json).write_text(
+            json.dumps({"steps": rows, "padding": waste}, indent=2) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,11 @@ DEBIAN = Path("/usr/share/doc")
 KINDS = {".txt", ".md", ".html", ".rst", ".pl", ".c", ".sh", ".py", ".xml", ".gz", ".pdf", ".json"}
 LARGEST = 20_000, 60_000
 """Bytes of a file of Debian's and of Python's: books of hundreds of pages would hide the rest."""
-QUESTIONS = ("how do I rotate the logs?", "wait for a lock with a timeout", "read a compressed archive")
+QUESTIONS = (
+    "how do I rotate the logs?",
+    "wait for a lock with a timeout",
+    "read a compressed archive",
+)
 EDITED = "A note: read the guide before you change log files.\n"
 
 
@@ -43,7 +47,10 @@ def draw(files: int, seed: int, to: Path) -> int:
     manual = manual.resolve()
     pages = sorted(manual.rglob("*.html"))
     size = 0
-    for name, base, paths, largest in (("debian", DEBIAN, debian, LARGEST[0]), ("python", manual, pages, LARGEST[1])):
+    for name, base, paths, largest in (
+        ("debian", DEBIAN, debian, LARGEST[0]),
+        ("python", manual, pages, LARGEST[1]),
+    ):
         fitting = [path for path in paths if path.is_file() and path.stat().st_size < largest]
         for path in chosen.sample(fitting, min(files // 2, len(fitting))):
             target = to / name / path.relative_to(base)
@@ -61,23 +68,35 @@ def timed(what: str, words: Sequence[str | Path], given: str = "") -> str:
     if done.returncode:
         sys.exit(f"{' '.join(command)}: {done.stderr}")
     wall, after = time.perf_counter() - started, os.times()
-    used = after.children_user + after.children_system - before.children_user - before.children_system
+    used = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     print(f"| {what} | {wall:.1f} | {used:.1f} |", flush=True)
     return done.stdout + done.stderr
 
 
 def edit(folder: Path, seed: int) -> None:
     """A new file, one with a line more, and one less."""
-    (folder / "rotation.md").write_text("# Log rotation\n\nTo rotate the logs now, run `logrotate --force`.\n")
-    texts = sorted(path for path in folder.rglob("*") if path.suffix in {".txt", ".md", ".rst"} and path.is_file())
-    changed, gone = random.Random(seed).sample([path for path in texts if path.name != "rotation.md"], 2)
+    (folder / "rotation.md").write_text(
+        "# Log rotation\n\nTo rotate the logs now, run `logrotate --force`.\n"
+    )
+    texts = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix in {".txt", ".md", ".rst"} and path.is_file()
+    )
+    changed, gone = random.Random(seed).sample(
+        [path for path in texts if path.name != "rotation.md"], 2
+    )
     changed.write_bytes(EDITED.encode() + changed.read_bytes())
     gone.unlink()
 
 
 def main() -> None:
     """Draw, encode, synchronise, ask."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--files", type=int, default=500)
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--keep", type=Path, help="folder that is kept, instead of a temporary one")
@@ -96,11 +115,20 @@ def main() -> None:
         timed("first answer: search --query", ("search", "--index", index, "--query", QUESTIONS[0]))
         typed = "".join(f"{question}\n" for question in QUESTIONS)
         said.append(
-            timed("three answers of search --interactive", ("search", "--index", index, "--interactive"), typed)
+            timed(
+                "three answers of search --interactive",
+                ("search", "--index", index, "--interactive"),
+                typed,
+            )
         )
         print(
             "\n"
-            + "\n".join(line for text in said for line in text.splitlines() if ":" in line and " documents" in line)
+            + "\n".join(
+                line
+                for text in said
+                for line in text.splitlines()
+                if ":" in line and " documents" in line
+            )
         )
 
 

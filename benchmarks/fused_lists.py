@@ -52,10 +52,15 @@ def hnsw(index: Index, folder: Path, threads: int) -> float:
         faiss.omp_set_num_threads(threads)
         for first in range(0, len(vectors), ROWS):
             graph.add(np.ascontiguousarray(vectors[first : first + ROWS]))
-            print(f"HNSW: {graph.ntotal:,}, {time.process_time() - start:,.0f} s of processor time", flush=True)
+            print(
+                f"HNSW: {graph.ntotal:,}, {time.process_time() - start:,.0f} s of processor time",
+                flush=True,
+            )
         faiss.omp_set_num_threads(1)
         faiss.write_index(graph, str(folder / "index"))
-        (folder / "docid").write_text("".join(f"{row}\n" for row in range(graph.ntotal)), encoding="utf-8")
+        (folder / "docid").write_text(
+            "".join(f"{row}\n" for row in range(graph.ntotal)), encoding="utf-8"
+        )
         mark.write_text(json.dumps({"seconds": round(time.process_time() - start)}))
     return float(json.loads(mark.read_text())["seconds"])
 
@@ -64,22 +69,33 @@ class Contest:
     """Both sides over one collection."""
 
     def __init__(self, args: argparse.Namespace, size: int) -> None:
-        parts = exact_scale.encoded(args.data, args.work, min(args.parts, -(-size // exact_scale.PART)))
+        parts = exact_scale.encoded(
+            args.data, args.work, min(args.parts, -(-size // exact_scale.PART))
+        )
         folder = exact_scale.joined(parts, args.work / f"whole-{size}-{len(parts)}", slice(0, size))
         self.index = Index.open(folder)
         graph = args.work / f"hnsw-{size}-{len(parts)}"
         self.built = hnsw(self.index, graph, args.threads)
         if args.build:
             return
-        self.peer = Pyserini(args.pyserini, self.index.only_segment.path, args.work / f"lucene-{size}", graph)
+        self.peer = Pyserini(
+            args.pyserini, self.index.only_segment.path, args.work / f"lucene-{size}", graph
+        )
         queries = exact_scale.questions(args.data, args.queries, args.work / "queries.json")
         self.texts = json.loads(queries.read_text())
-        settings: dict[str, Any] = {"impact_search": "postings", "threads": 1, "dense_index": "rotated"}
+        settings: dict[str, Any] = {
+            "impact_search": "postings",
+            "threads": 1,
+            "dense_index": "rotated",
+        }
         self.searcher = Searcher.open(self.index, **settings)
         self.encoded = self.searcher._encodings(self.texts).take(self.texts)
         self.vectors = [query.cls.tolist() for query in self.encoded]
         terms = self.index.terms
-        pairs = [zip(query.ot.ids.tolist(), query.ot.impacts.tolist(), strict=True) for query in self.encoded]
+        pairs = [
+            zip(query.ot.ids.tolist(), query.ot.impacts.tolist(), strict=True)
+            for query in self.encoded
+        ]
         self.weights = [{terms[term]: weight for term, weight in query} for query in pairs]
 
     def ours(self, mode: str = "hybrid") -> list[Any]:
@@ -92,7 +108,9 @@ class Contest:
         """Our ten documents of every query; ends the program when a list is not what it should be."""
         answers = self.ours()
         assert all(answer.report.exact for answer in answers)
-        for answer, (_, scores) in zip(self.ours("impact"), self.peer.hits(self.weights, HITS), strict=True):
+        for answer, (_, scores) in zip(
+            self.ours("impact"), self.peer.hits(self.weights, HITS), strict=True
+        ):
             found = [hit.score * self.index.scale**2 for hit in answer.hits]
             assert np.allclose(found, scores, rtol=1e-6), (answer.query, found, scores)
         return [[hit.docid for hit in answer.hits] for answer in answers]
@@ -104,11 +122,16 @@ class Contest:
     def recall(self, exact: list[list[str]], **setting: Any) -> float:
         """Share of our hits that the fused lists have."""
         docids, found = self.index.docids, self.peer.hits(self.weights, HITS, **setting)
-        shared = [len({docids[row] for row in rows} & set(ours)) for (rows, _), ours in zip(found, exact, strict=True)]
+        shared = [
+            len({docids[row] for row in rows} & set(ours))
+            for (rows, _), ours in zip(found, exact, strict=True)
+        ]
         return sum(shared) / sum(map(len, exact))
 
 
-def measured(args: argparse.Namespace, size: int, seconds: dict[str, list[float]], rows: list[list[str]]) -> Any:
+def measured(
+    args: argparse.Namespace, size: int, seconds: dict[str, list[float]], rows: list[list[str]]
+) -> Any:
     """The claim of a size; adds to the seconds and to the table."""
     contest, of = Contest(args, size), exact_scale.passages(size, args.parts)
     if args.build:
@@ -126,7 +149,13 @@ def measured(args: argparse.Namespace, size: int, seconds: dict[str, list[float]
     middle = harness.middle(wall)
     for name in ways:
         figures = (1e3 / len(exact) * middle[name], 1e3 / len(exact) * harness.middle(used)[name])
-        rows.append([f"{of}: {name}", *(f"{figure:.2f}" for figure in figures), f"{recalls.get(name, 1):.3f}"])
+        rows.append(
+            [
+                f"{of}: {name}",
+                *(f"{figure:.2f}" for figure in figures),
+                f"{recalls.get(name, 1):.3f}",
+            ]
+        )
         seconds[f"{of}: {name}"] = wall[name]
     best = min(recalls, key=lambda name: (-recalls[name], middle[name]))
     return harness.Claim(
@@ -146,9 +175,18 @@ def measured(args: argparse.Namespace, size: int, seconds: dict[str, list[float]
 def main() -> None:
     parser = harness.arguments(__doc__, repeats=3)
     exact_scale.of_passages(parser)
-    parser.add_argument("--pyserini", required=True, metavar="PYTHON", help="interpreter with the Pyserini to compare")
-    parser.add_argument("--ef", type=int, nargs="+", default=[16, 64, 256, 1024], help="efSearch of HNSW")
-    parser.add_argument("--depth", type=int, nargs="+", default=[10, 100, 1000], help="hits of both lists")
+    parser.add_argument(
+        "--pyserini",
+        required=True,
+        metavar="PYTHON",
+        help="interpreter with the Pyserini to compare",
+    )
+    parser.add_argument(
+        "--ef", type=int, nargs="+", default=[16, 64, 256, 1024], help="efSearch of HNSW"
+    )
+    parser.add_argument(
+        "--depth", type=int, nargs="+", default=[10, 100, 1000], help="hits of both lists"
+    )
     parser.add_argument("--threads", type=int, default=2, help="threads that build HNSW")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -157,7 +195,9 @@ def main() -> None:
     claims = [measured(args, size, seconds, rows) for size in args.size]
     if not args.build:
         header = ["", "ms a query", "ms of processor", "recall"]
-        harness.report("fused_lists", claims, seconds, args, {"table": {"header": header, "rows": rows}})
+        harness.report(
+            "fused_lists", claims, seconds, args, {"table": {"header": header, "rows": rows}}
+        )
 
 
 if __name__ == "__main__":

@@ -71,7 +71,9 @@ def search(work: Path, documents: int) -> dict[str, float]:
     opened = Index.open(work / str(documents))
     encoder = hybrid.queries(opened, QUERIES)
     started = time.process_time()
-    searcher = Searcher(Index.open(work / str(documents)), encoder).with_settings(impact_search="postings", threads=1)
+    searcher = Searcher(Index.open(work / str(documents)), encoder).with_settings(
+        impact_search="postings", threads=1
+    )
     searcher.search("0")
     first = time.process_time() - started
     query, best = one_by_one(searcher)
@@ -129,7 +131,16 @@ STEPS: dict[str, Callable[[Path, int], dict[str, float]]] = {
 
 def in_process(step: str, work: Path, documents: int) -> dict[str, float]:
     """A step in a process of its own: its figures and the megabytes of memory at its peak."""
-    words = [sys.executable, __file__, "--step", step, "--work", str(work), "--documents", str(documents)]
+    words = [
+        sys.executable,
+        __file__,
+        "--step",
+        step,
+        "--work",
+        str(work),
+        "--documents",
+        str(documents),
+    ]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     printed = child.stdout.read()
@@ -150,18 +161,26 @@ def measured(work: Path, documents: int) -> dict[str, dict[str, float]]:
     rows = {
         "index": {**found["index"], "bytes": size - own - found["codes"]["bytes"]},
         "postings": {**found["postings"], "bytes": own},
-        **{name: {"seconds": seconds, "megabytes": memory} for name, seconds in found["search"].items()},
+        **{
+            name: {"seconds": seconds, "megabytes": memory}
+            for name, seconds in found["search"].items()
+        },
         **{name: found[name] for name in ("codes", "query_codes")},
     }
     for name, row in rows.items():
-        print(f"{documents:>10,} {name:<9} {row['seconds']:10.4f} s {row['megabytes']:8.0f} MB", flush=True)
+        print(
+            f"{documents:>10,} {name:<9} {row['seconds']:10.4f} s {row['megabytes']:8.0f} MB",
+            flush=True,
+        )
     return rows
 
 
 def main() -> None:
     parser = harness.arguments(__doc__, repeats=1)
     parser.add_argument("--documents", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--work", type=Path, help="folder for the indexes (default: a temporary one)")
+    parser.add_argument(
+        "--work", type=Path, help="folder for the indexes (default: a temporary one)"
+    )
     parser.add_argument("--step", choices=tuple(STEPS), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.step:

@@ -82,9 +82,15 @@ class Claim:
 
 def arguments(doc: str | None, repeats: int = 5) -> argparse.ArgumentParser:
     """A parser with the options that all of them have."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=repeats, help=f"turns of each (default: {repeats})")
-    parser.add_argument("--no-save", action="store_true", help="print only; keep the saved record and picture")
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=repeats, help=f"turns of each (default: {repeats})"
+    )
+    parser.add_argument(
+        "--no-save", action="store_true", help="print only; keep the saved record and picture"
+    )
     return parser
 
 
@@ -135,7 +141,9 @@ def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """b of ``cost = a * size ** b`` by least squares on logarithms: 1 is linear, 0 is constant."""
     import numpy as np
 
-    return float(np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(costs, float)), 1)[0])
+    return float(
+        np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(costs, float)), 1)[0]
+    )
 
 
 def print_profile(name: str, work: Callable[[], Any], operators: int = 12) -> None:
@@ -147,7 +155,9 @@ def print_profile(name: str, work: Callable[[], Any], operators: int = 12) -> No
     events = sorted(found.key_averages(), key=lambda event: event.self_cpu_time_total, reverse=True)
     total = sum(event.self_cpu_time_total for event in events)
     print(f"{name}: {total / 1e6:.3f} s")
-    rows = [[e.key, f"{e.self_cpu_time_total / total:.1%}", f"{e.count:,}"] for e in events[:operators]]
+    rows = [
+        [e.key, f"{e.self_cpu_time_total / total:.1%}", f"{e.count:,}"] for e in events[:operators]
+    ]
     print(table(rows, ["operator", "share", "calls"]))
 
 
@@ -187,7 +197,9 @@ def report(
     RESULTS.mkdir(parents=True, exist_ok=True)
     record = {
         "name": name,
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_told, sys.argv[1:])]),
+        "command": " ".join(
+            ["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_told, sys.argv[1:])]
+        ),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(),
         "claims": [asdict(claim) for claim in claims],
@@ -195,7 +207,9 @@ def report(
         "details": dict(details or {}),
     }
     path = RESULTS / f"{name}.json"
-    if path.is_file() and (other := processor_kind(json.loads(path.read_text("utf-8")))) != processor_kind(record):
+    if path.is_file() and (
+        other := processor_kind(json.loads(path.read_text("utf-8")))
+    ) != processor_kind(record):
         path.rename(RESULTS / f"{name}.{other}.json")
     (RESULTS / f"{name}.{processor_kind(record)}.json").unlink(missing_ok=True)
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -219,7 +233,14 @@ def _told(word: str) -> str:
 def claims_table(claims: Sequence[Claim]) -> str:
     """What a person reads at the end of a benchmark."""
     rows = [
-        [str(c.row), c.what, c.peer, figure(c), f"{c.sense} {c.goal:g}{c.unit}", "reached" if c.reached else "missed"]
+        [
+            str(c.row),
+            c.what,
+            c.peer,
+            figure(c),
+            f"{c.sense} {c.goal:g}{c.unit}",
+            "reached" if c.reached else "missed",
+        ]
         for c in claims
     ]
     return table(rows, ["row", "what", "against", "figure", "goal", ""])
@@ -231,10 +252,15 @@ def figure(claim: Claim) -> str:
     if abs(value) >= 100:
         return f"{value:.0f}{claim.unit}"
     written = (f"{value:.{digits}g}" for digits in itertools.count(3))
-    return next(text for text in written if claim.reached_by(float(text)) == claim.reached) + claim.unit
+    return (
+        next(text for text in written if claim.reached_by(float(text)) == claim.reached)
+        + claim.unit
+    )
 
 
-def bars(title: str, unit: str, values: Mapping[str, float], ours: Sequence[str] = ()) -> Callable[[Path], None]:
+def bars(
+    title: str, unit: str, values: Mapping[str, float], ours: Sequence[str] = ()
+) -> Callable[[Path], None]:
     """A picture of horizontal bars, longest best; the names in ``ours`` in the house's colour."""
 
     def draw(path: Path) -> None:
@@ -259,14 +285,21 @@ def grouped_bars(
 
     def draw(path: Path) -> None:
         plt = _pyplot()
-        fig, axes = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 4.4), sharey=True, squeeze=False)
+        fig, axes = plt.subplots(
+            1, len(panels), figsize=(5.2 * len(panels), 4.4), sharey=True, squeeze=False
+        )
         greys = ["#4d5156", "#8a8f96", "#b8bcc2", "#dcdfe3"]
         for ax, (panel, series) in zip(axes[0], panels.items(), strict=True):
             others = iter(greys)
             for number, (name, values) in enumerate(series.items()):
-                places = [group + (number - (len(series) - 1) / 2) * 0.8 / len(series) for group in range(len(values))]
+                places = [
+                    group + (number - (len(series) - 1) / 2) * 0.8 / len(series)
+                    for group in range(len(values))
+                ]
                 colour = "#1b6ca8" if name == ours else next(others)
-                found = ax.bar(places, list(values.values()), 0.8 / len(series), label=name, color=colour)
+                found = ax.bar(
+                    places, list(values.values()), 0.8 / len(series), label=name, color=colour
+                )
                 ax.bar_label(found, fmt=lambda v: f"{v:.2g}" if v < 100 else f"{v:.0f}", fontsize=6)
             ax.set_xticks(range(len(values)), list(values), fontsize=8)
             ax.set_yscale("log")

@@ -52,7 +52,12 @@ class Inputs:
     @classmethod
     def draw(cls, width: int) -> Inputs:
         rng, g = np.random.default_rng(0), torch.Generator().manual_seed(0)
-        drawn = rng.lognormal(np.log(75) - 0.42**2 / 2, 0.42, TEXTS).round().clip(16, LONGEST).astype(int)
+        drawn = (
+            rng.lognormal(np.log(75) - 0.42**2 / 2, 0.42, TEXTS)
+            .round()
+            .clip(16, LONGEST)
+            .astype(int)
+        )
         counts = [LONGEST, *sorted(drawn[1:].tolist(), reverse=True)]
         packed = F.layer_norm(torch.randn(sum(counts), width, generator=g), (width,))
         padded, mask = torch.zeros(TEXTS, LONGEST, width), torch.zeros(TEXTS, LONGEST)
@@ -70,7 +75,9 @@ def released(x: Inputs) -> tuple[Tensor, Tensor]:
 
 def splade(x: Inputs) -> tuple[Tensor, Tensor]:
     logits = F.linear(x.padded, x.weight, x.bias)
-    return strongest(torch.max(torch.log1p(torch.relu(logits)) * x.mask[:, :, None], dim=1).values, TOP_K)
+    return strongest(
+        torch.max(torch.log1p(torch.relu(logits)) * x.mask[:, :, None], dim=1).values, TOP_K
+    )
 
 
 def chunked(x: Inputs) -> tuple[Tensor, Tensor]:
@@ -99,7 +106,9 @@ def check(x: Inputs) -> str:
     assert all(torch.equal(words["released"], other) for other in words.values())
     off = float((found["ours"][1] - found["released"][1]).abs().max())
     assert off < 1e-5, off
-    count = candidates(x.screen, x.packed, x.counts, torch.ones(WORDS, dtype=torch.bool), TOP_K).sum(1)
+    count = candidates(
+        x.screen, x.packed, x.counts, torch.ones(WORDS, dtype=torch.bool), TOP_K
+    ).sum(1)
     return (
         f"the same {TOP_K} words in all forms for {TEXTS} of {TEXTS} texts, weights to {off:.1e}; "
         f"{int(count.float().mean())} words per text refined"
@@ -109,7 +118,9 @@ def check(x: Inputs) -> str:
 def peak(form: str, width: int) -> float:
     """Megabytes by which one call raises the peak resident memory; call it once per process."""
     x = Inputs.draw(width)
-    small = Inputs(x.padded[:1, :16], x.mask[:1, :16], x.packed[:16], [16], x.weight, x.bias, x.screen)
+    small = Inputs(
+        x.padded[:1, :16], x.mask[:1, :16], x.packed[:16], [16], x.weight, x.bias, x.screen
+    )
     if form in ("released", "splade"):
         x.packed = small.packed
     else:
@@ -130,8 +141,19 @@ def peaks(args: argparse.Namespace) -> dict[str, float]:
     """:func:`peak` of every form, each in its own process."""
     found = {}
     for form in FORMS:
-        words = [sys.executable, __file__, "--peak", form, "--width", str(args.width), "--threads", str(args.threads)]
-        found[form] = float(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1])
+        words = [
+            sys.executable,
+            __file__,
+            "--peak",
+            form,
+            "--width",
+            str(args.width),
+            "--threads",
+            str(args.threads),
+        ]
+        found[form] = float(
+            subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1]
+        )
     return found
 
 
@@ -149,7 +171,9 @@ def main() -> None:
         x = Inputs.draw(args.width)
         gate = check(x)
         print(gate, flush=True)
-        seconds = harness.in_turns({name: lambda f=form: f(x) for name, form in FORMS.items()}, args.repeats)
+        seconds = harness.in_turns(
+            {name: lambda f=form: f(x) for name, form in FORMS.items()}, args.repeats
+        )
     memory = peaks(args)
     for form, megabytes in memory.items():
         print(f"{form:<10} {harness.middle(seconds)[form] * 1e3:9.1f} ms  {megabytes:8.0f} MB")
@@ -157,7 +181,11 @@ def main() -> None:
 
 
 def report(
-    args: argparse.Namespace, seconds: dict[str, list[float]], memory: dict[str, float], gate: str, x: Inputs
+    args: argparse.Namespace,
+    seconds: dict[str, list[float]],
+    memory: dict[str, float],
+    gate: str,
+    x: Inputs,
 ) -> None:
     padded = TEXTS * LONGEST / sum(x.counts)
     what = f"OT head, d = {args.width}"
@@ -189,7 +217,12 @@ def report(
         claims,
         seconds,
         args,
-        {"megabytes": memory, "texts_per_second": speeds, "threads": args.threads, "width": args.width},
+        {
+            "megabytes": memory,
+            "texts_per_second": speeds,
+            "threads": args.threads,
+            "width": args.width,
+        },
         harness.bars(
             f"The vocabulary head alone, d = {args.width}, {args.threads} threads",
             "texts/s",

@@ -31,18 +31,27 @@ GOALS = {384: 1.6, 768: 1.4}
 def products(width: int) -> tuple[dict[str, Callable[[], torch.Tensor]], str]:
     """Both products at a width, and what was checked."""
     drawn = torch.Generator().manual_seed(0)
-    states, words = torch.randn(TOKENS, width, generator=drawn), torch.randn(WORDS, width, generator=drawn) * 0.05
+    states, words = (
+        torch.randn(TOKENS, width, generator=drawn),
+        torch.randn(WORDS, width, generator=drawn) * 0.05,
+    )
     packed = onednn_linear(words.bfloat16(), torch.zeros(WORDS, dtype=torch.bfloat16))
     rounded = states.bfloat16()
     small, small_words = _eight_bits(states), _eight_bits(words).t().contiguous()
-    work = {"bfloat16": lambda: packed(rounded), "8 bits": lambda: torch._int_mm(small, small_words)}
+    work = {
+        "bfloat16": lambda: packed(rounded),
+        "8 bits": lambda: torch._int_mm(small, small_words),
+    }
     some = slice(0, 16)
     exact = small[some].double() @ small_words.double()
     assert torch.equal(work["8 bits"]()[some].double(), exact)
     wide = rounded[some].double() @ words.bfloat16().double().t()
     off = float((work["bfloat16"]()[some].double() - wide).abs().max() / wide.abs().max())
     assert off < 2**-8, off
-    return work, f"the 8-bit product is exact; the bfloat16 product is within {off:.1e} of the largest logit"
+    return (
+        work,
+        f"the 8-bit product is exact; the bfloat16 product is within {off:.1e} of the largest logit",
+    )
 
 
 def _eight_bits(x: torch.Tensor) -> torch.Tensor:

@@ -53,12 +53,18 @@ class Inputs:
     bow: Tensor  #: (B, V) weights of the words, each text's sum 1
 
     @classmethod
-    def draw(cls, batch: int, length: int, words: int, width: int, device: str, dtype: torch.dtype) -> Inputs:
+    def draw(
+        cls, batch: int, length: int, words: int, width: int, device: str, dtype: torch.dtype
+    ) -> Inputs:
         g = torch.Generator(device).manual_seed(0)
 
         def normal(*shape: int, std: float = 1.0) -> Tensor:
             # In place, so that the peak before the measurement contains only the inputs.
-            return torch.empty(shape, device=device, dtype=dtype).normal_(std=std, generator=g).requires_grad_()
+            return (
+                torch.empty(shape, device=device, dtype=dtype)
+                .normal_(std=std, generator=g)
+                .requires_grad_()
+            )
 
         ids = torch.randint(words, (batch, length), generator=g, device=device)
         masked = ids.masked_fill(torch.rand(ids.shape, generator=g, device=device) >= MASKED, -100)
@@ -83,7 +89,12 @@ class Inputs:
 
     @property
     def leaves(self) -> dict[str, Tensor]:
-        return {"hidden": self.hidden, "decoded": self.decoded, "weight": self.weight, "bias": self.bias}
+        return {
+            "hidden": self.hidden,
+            "decoded": self.decoded,
+            "weight": self.weight,
+            "bias": self.bias,
+        }
 
 
 def plain(head: str, x: Inputs) -> Tensor:
@@ -123,14 +134,20 @@ def _bag_of_words(pooled: Tensor, x: Inputs) -> Tensor:
     return -(x.bow * torch.log_softmax(pooled, 1)).sum(1).mean()
 
 
-def measure(head: str, form: str, shape: tuple[int, int, int, int], device: str) -> dict[str, float]:
+def measure(
+    head: str, form: str, shape: tuple[int, int, int, int], device: str
+) -> dict[str, float]:
     """Loss and bytes at the peak of one forward and backward pass; call it once per process."""
     run(form, head, Inputs.draw(2, 8, 50, 16, device, torch.float32))  # loads the libraries
     inputs = Inputs.draw(*shape, device, torch.float32)
     before = memory_now(device)
     loss = run(form, head, inputs)
     gradients = sum(t.grad.nbytes for t in (inputs.weight, inputs.bias) if t.grad is not None)
-    return {"loss": loss, "bytes": memory_peak(device) - before - gradients, "parameter_gradients": gradients}
+    return {
+        "loss": loss,
+        "bytes": memory_peak(device) - before - gradients,
+        "parameter_gradients": gradients,
+    }
 
 
 def run(form: str, head: str, inputs: Inputs) -> float:
@@ -144,23 +161,45 @@ def memory_now(device: str) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
     statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else memory_peak(device)
+    return (
+        int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        if statm.exists()
+        else memory_peak(device)
+    )
 
 
 def memory_peak(device: str) -> int:
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
     # kilobytes, but on a Mac bytes
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
-def in_a_process(head: str, form: str, shape: tuple[int, int, int, int], device: str) -> dict[str, float] | None:
+def in_a_process(
+    head: str, form: str, shape: tuple[int, int, int, int], device: str
+) -> dict[str, float] | None:
     """:func:`measure` in a fresh process; None if memory does not suffice."""
-    words = [sys.executable, __file__, "--measure", head, form, "--device", device, "--shape", *map(str, shape)]
+    words = [
+        sys.executable,
+        __file__,
+        "--measure",
+        head,
+        form,
+        "--device",
+        device,
+        "--shape",
+        *map(str, shape),
+    ]
     # By default glibc keeps freed blocks of up to 32 MB; returned at once, runs agree to the megabyte.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
-    if done.returncode == -9 or "OutOfMemoryError" in done.stderr or "can't allocate memory" in done.stderr:
+    if (
+        done.returncode == -9
+        or "OutOfMemoryError" in done.stderr
+        or "can't allocate memory" in done.stderr
+    ):
         return None
     if done.returncode:
         sys.exit(f"{head} {form}: {done.stderr}")
@@ -182,7 +221,12 @@ def gradient_difference(head: str) -> float:
 def compare(head: str, shape: tuple[int, int, int, int], device: str) -> dict[str, Any]:
     found = {form: in_a_process(head, form, shape, device) for form in FORMS}
     p, o = found["plain"], found["ours"]
-    row: dict[str, Any] = {"head": head, "length": shape[1], **found, "gradient_difference": gradient_difference(head)}
+    row: dict[str, Any] = {
+        "head": head,
+        "length": shape[1],
+        **found,
+        "gradient_difference": gradient_difference(head),
+    }
     if p and o:
         row["ratio"] = p["bytes"] / o["bytes"]
         row["loss_difference"] = abs(p["loss"] - o["loss"]) / abs(p["loss"])
@@ -207,10 +251,16 @@ def _shown(row: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--heads", nargs="+", choices=HEADS, default=HEADS)
-    parser.add_argument("--lengths", nargs="+", type=int, default=[512, 128], help="tokens per text")
-    parser.add_argument("--shape", nargs=4, type=int, default=[32, 0, 30522, 768], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, default=[512, 128], help="tokens per text"
+    )
+    parser.add_argument(
+        "--shape", nargs=4, type=int, default=[32, 0, 30522, 768], help=argparse.SUPPRESS
+    )
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--json", type=Path, help="also write the figures here")
@@ -224,11 +274,22 @@ def main() -> int:
         for head in args.heads:
             rows.append(compare(head, (batch, length, words, width), args.device))
             print(f"{head} at {length}: done", file=sys.stderr)
-    header = ["head", "L", "plain MB", "ours MB", "ratio", "plain loss", "our loss", "gradients differ by"]
+    header = [
+        "head",
+        "L",
+        "plain MB",
+        "ours MB",
+        "ratio",
+        "plain loss",
+        "our loss",
+        "gradients differ by",
+    ]
     print(table([_shown(row) for row in rows], header))
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    return int(any(r["gradient_difference"] > 1e-6 or r.get("loss_difference", 0) > 1e-5 for r in rows))
+    return int(
+        any(r["gradient_difference"] > 1e-6 or r.get("loss_difference", 0) > 1e-5 for r in rows)
+    )
 
 
 if __name__ == "__main__":

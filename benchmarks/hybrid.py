@@ -99,14 +99,20 @@ def written(folder: Path, documents: int) -> None:
 
 def builder(folder: Path) -> IndexBuilder:
     """An empty index for the collection."""
-    return IndexBuilder(folder, dim=DIM, terms=[f"t{i}" for i in range(impact_engine.VOCABULARY)], scale=SCALE)
+    return IndexBuilder(
+        folder, dim=DIM, terms=[f"t{i}" for i in range(impact_engine.VOCABULARY)], scale=SCALE
+    )
 
 
 def batches(documents: int) -> Iterator[tuple[list[str], np.ndarray, sp.csr_matrix]]:
     """Ids, vectors and impacts of the collection."""
     halves, rows = Halves(), 0
     for number, impacts in enumerate(impact_engine.Collection(documents).batches()):
-        yield [str(row) for row in range(rows, rows + impacts.shape[0])], halves.of(impacts, number), impacts
+        yield (
+            [str(row) for row in range(rows, rows + impacts.shape[0])],
+            halves.of(impacts, number),
+            impacts,
+        )
         rows += impacts.shape[0]
 
 
@@ -128,13 +134,20 @@ def check(searcher: Searcher, encoder: Ready, topics: list[Query], some: int = 1
     answers = list(searcher.answers(topics, HITS, "hybrid"))
     assert all(a.report is not None and a.report.exact for a in answers)
     forward = sp.csr_matrix(
-        (segment.forward.impacts.astype(np.float64), segment.forward.terms.astype(np.int64), segment.forward.indptr),
+        (
+            segment.forward.impacts.astype(np.float64),
+            segment.forward.terms.astype(np.int64),
+            segment.forward.indptr,
+        ),
         shape=(index.documents, len(index.terms)),
     )
     for answer in answers[:some]:
         row = int(answer.query.text)
         impacts = np.rint(encoder.ot[row].toarray()[0] * SCALE)
-        scores = segment.vectors.astype(np.float64) @ encoder.cls[row].astype(np.float64) + forward @ impacts / SCALE**2
+        scores = (
+            segment.vectors.astype(np.float64) @ encoder.cls[row].astype(np.float64)
+            + forward @ impacts / SCALE**2
+        )
         best = best_positions(scores, index.docid_rank, HITS)
         assert [hit.docid for hit in answer.hits] == [index.docids[r] for r in best]
         assert np.allclose([hit.score for hit in answer.hits], scores[best], rtol=1e-9, atol=1e-9)
@@ -150,7 +163,10 @@ def pyserini_fusion(index: Index, encoder: Ready, count: int, threads: int) -> A
     from dupmae_ir.pyserini import FaissSearcher, HybridSearcher, LuceneImpactSearcher
 
     impacts = np.rint(encoder.ot.toarray() * SCALE).astype(int)
-    texts = [json.dumps({index.terms[t]: int(impacts[q, t]) for t in np.flatnonzero(impacts[q])}) for q in range(count)]
+    texts = [
+        json.dumps({index.terms[t]: int(impacts[q, t]) for t in np.flatnonzero(impacts[q])})
+        for q in range(count)
+    ]
     sparse = LuceneImpactSearcher(str(index.path / "ot"), impact_engine.Ready(), min_idf=-1)
 
     class Vectors:
@@ -189,9 +205,13 @@ def main() -> None:
         print(gate, flush=True)
         modes = ("hybrid", "dense", "impact")
         work: dict[str, Any] = {mode: lambda m=mode: fast.search(topics, HITS, m) for mode in modes}
-        work["hybrid, arrays"] = lambda: [answer.hits for answer in fast.answers(topics, HITS, "hybrid")]
+        work["hybrid, arrays"] = lambda: [
+            answer.hits for answer in fast.answers(topics, HITS, "hybrid")
+        ]
         work["hybrid, Lucene"] = lambda: lucene.search(topics, HITS, "hybrid")
-        work["pyserini, two runs fused"] = pyserini_fusion(index, encoder, args.queries, args.threads)
+        work["pyserini, two runs fused"] = pyserini_fusion(
+            index, encoder, args.queries, args.threads
+        )
         seconds = harness.in_turns(work, args.repeats)
     slower = max(("dense", "impact"), key=lambda mode: harness.middle(seconds)[mode])
     what = f"hybrid, exact top 1,000, {args.documents:,} documents"

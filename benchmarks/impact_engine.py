@@ -55,7 +55,9 @@ class Collection:
     def __init__(self, documents: int) -> None:
         self.documents = documents
         rng = np.random.default_rng(0)
-        self.topics = np.stack([rng.choice(VOCABULARY, TOPIC_TERMS, replace=False) for _ in range(TOPICS)])
+        self.topics = np.stack(
+            [rng.choice(VOCABULARY, TOPIC_TERMS, replace=False) for _ in range(TOPICS)]
+        )
         self.within = _cumulative(TOPIC_TERMS, 0.7)
         self.background = _cumulative(VOCABULARY, 0.8)
 
@@ -72,21 +74,31 @@ class Collection:
         main, second = (lengths * 0.9).astype(np.int64), (lengths * 0.2).astype(np.int64)
         common = lengths - main // 2 - second
         columns, rows, strengths = [], [], []
-        for share, strength, topical in ((main, 1.6, True), (second, 1.0, True), (common, 0.7, False)):
+        for share, strength, topical in (
+            (main, 1.6, True),
+            (second, 1.0, True),
+            (common, 0.7, False),
+        ):
             owner = np.repeat(np.arange(count), share)
             if topical:
                 topic = rng.integers(0, TOPICS, count)[owner]
-                columns.append(self.topics[topic, np.searchsorted(self.within, rng.random(len(owner)))])
+                columns.append(
+                    self.topics[topic, np.searchsorted(self.within, rng.random(len(owner)))]
+                )
             else:
                 columns.append(np.searchsorted(self.background, rng.random(len(owner))))
             rows.append(owner)
             strengths.append(np.full(len(owner), strength))
         # The first of equal terms of a document counts.
-        cells, first = np.unique(np.concatenate(rows) * VOCABULARY + np.concatenate(columns), return_index=True)
+        cells, first = np.unique(
+            np.concatenate(rows) * VOCABULARY + np.concatenate(columns), return_index=True
+        )
         scaled = rng.gamma(1.1, 28, len(cells)) * np.concatenate(strengths)[first]
         impacts = np.clip(np.round(scaled), 1, 255).astype(np.uint8)
         indptr = np.searchsorted(cells, np.arange(count + 1) * VOCABULARY)
-        return sp.csr_matrix((impacts, (cells % VOCABULARY).astype(np.int32), indptr), shape=(count, VOCABULARY))
+        return sp.csr_matrix(
+            (impacts, (cells % VOCABULARY).astype(np.int32), indptr), shape=(count, VOCABULARY)
+        )
 
     def queries(self, count: int) -> list[dict[str, int]]:
         """Questions: three quarters of their terms are strong ones of some document, the rest are background."""
@@ -100,7 +112,9 @@ class Collection:
             chance = document.data / document.data.sum(dtype=np.float64)
             drawn = rng.choice(document.indices, own, replace=False, p=chance)
             other = np.searchsorted(self.background, rng.random(length - own))
-            weights = {int(t): rng.gamma(1.0, 20) for t in other} | {int(t): rng.gamma(1.5, 40) for t in drawn}
+            weights = {int(t): rng.gamma(1.0, 20) for t in other} | {
+                int(t): rng.gamma(1.5, 40) for t in drawn
+            }
             made.append({f"t{t}": int(np.clip(np.round(w), 1, 255)) for t, w in weights.items()})
         return made
 
@@ -154,7 +168,10 @@ class Contest:
     def __init__(self, work: Path, documents: int, queries: int) -> None:
         self.index, self.took = opened(work, documents)
         self.queries = Collection(documents).queries(queries)
-        self.texts, self.qids = [json.dumps(query) for query in self.queries], [str(i) for i in range(queries)]
+        self.texts, self.qids = (
+            [json.dumps(query) for query in self.queries],
+            [str(i) for i in range(queries)],
+        )
         self.peer = pyserini.LuceneImpactSearcher(str(self.index.path / "ot"), Ready(), min_idf=-1)
 
     def variants(self, k: int) -> dict[str, Callable[[], Any]]:
@@ -173,7 +190,10 @@ class Contest:
         for q, qid in enumerate(self.qids):
             theirs = [(hit.docid, round(hit.score)) for hit in found[PEER][qid]]
             rows, scores = found[OURS][q]
-            if theirs != [(docids[row], score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]:
+            if theirs != [
+                (docids[row], score)
+                for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+            ]:
                 raise SystemExit(f"query {q}, k={k}: {OURS} and {PEER} differ")
             for ours, lucene in zip(found[BY_ROW][q], found[LUCENE][q], strict=True):
                 if not np.array_equal(ours, lucene):
@@ -183,16 +203,26 @@ class Contest:
         """Bytes per posting on disk."""
         postings = self.index.meta["postings"]
         return {
-            name: round(sum(f.stat().st_size for f in (self.index.only_segment.path / name).iterdir()) / postings, 3)
+            name: round(
+                sum(f.stat().st_size for f in (self.index.only_segment.path / name).iterdir())
+                / postings,
+                3,
+            )
             for name in ("ot", "forward", "postings")
         }
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--documents", type=int, nargs="+", default=[100_000], help="sizes (default: 100000)")
-    parser.add_argument("--queries", type=int, default=200, help="topics; a fifth of them from 500,000 documents on")
-    parser.add_argument("--work", default=str(Path(tempfile.gettempdir()) / "impact-engine"), metavar="FOLDER")
+    parser.add_argument(
+        "--documents", type=int, nargs="+", default=[100_000], help="sizes (default: 100000)"
+    )
+    parser.add_argument(
+        "--queries", type=int, default=200, help="topics; a fifth of them from 500,000 documents on"
+    )
+    parser.add_argument(
+        "--work", default=str(Path(tempfile.gettempdir()) / "impact-engine"), metavar="FOLDER"
+    )
     args = parser.parse_args()
     claims, seconds, details = [], {}, {}
     rates: dict[str, dict[int, float]] = {}
@@ -225,8 +255,12 @@ def main() -> None:
         for k in ROWS:
             contest.gate(k)
             taken = in_turns(contest.variants(k), args.repeats, warm=2)
-            seconds |= {f"{name}, {documents:,} documents, k={k}": values for name, values in taken.items()}
-            figures[f"queries_per_second_k{k}"] = {n: float(f"{queries / s:.4g}") for n, s in middle(taken).items()}
+            seconds |= {
+                f"{name}, {documents:,} documents, k={k}": values for name, values in taken.items()
+            }
+            figures[f"queries_per_second_k{k}"] = {
+                n: float(f"{queries / s:.4g}") for n, s in middle(taken).items()
+            }
             for name, middling in middle(taken).items():
                 rates.setdefault(f"{name}, k={k}", {})[documents] = queries / middling
             if goal := GOALS.get((k, documents)):
@@ -246,9 +280,20 @@ def main() -> None:
         if len(by) > 1 and not name.startswith(BY_ROW):
             seconds_each = [1 / rate for rate in by.values()]
             details[f"time of a query by {name}_exponent"] = fitted_exponent(list(by), seconds_each)
-    shown = {name: (list(by), list(by.values())) for name, by in rates.items() if not name.startswith(BY_ROW)}
+    shown = {
+        name: (list(by), list(by.values()))
+        for name, by in rates.items()
+        if not name.startswith(BY_ROW)
+    }
     title = "Impact search, one thread: queries per second"
-    report("impact_engine", claims, seconds, args, details, curves(title, "documents", "queries / s", shown))
+    report(
+        "impact_engine",
+        claims,
+        seconds,
+        args,
+        details,
+        curves(title, "documents", "queries / s", shown),
+    )
 
 
 if __name__ == "__main__":

@@ -52,7 +52,10 @@ from dupmae_ir.search.query.encoder import QueryEncodings, load_query_encoder
 PEERS = ("bmp", "pisa", "pisa-bmw", "seismic")
 HIGHEST = 255
 OURS, OURS_BMP = "postings", "postings, bmp's query weights"
-GOALS = {"bmp": {10: {100_000: 10.0, 1_000_000: 4.0, 8_800_000: 2.0}, 1000: 50.0}, "pisa": {10: 3.0, 1000: 10.0}}
+GOALS = {
+    "bmp": {10: {100_000: 10.0, 1_000_000: 4.0, 8_800_000: 2.0}, 1000: 50.0},
+    "pisa": {10: 3.0, 1000: 10.0},
+}
 """Those of PISA are Lucene's, too."""
 GATE = "every query: the scores of the exact peers are ours in the same order, and each document's score is exact"
 BOUNDS = {
@@ -85,7 +88,9 @@ class Contest:
     def variants(self, k: int) -> dict[str, Callable[[], Any]]:
         """Each engine over all queries, one by one."""
         top = self.segment.postings.top
-        work: dict[str, Callable[[], Any]] = {OURS: lambda: [top([query], k) for query in self.queries]}
+        work: dict[str, Callable[[], Any]] = {
+            OURS: lambda: [top([query], k) for query in self.queries]
+        }
         for peer in self.peers:
             asked = self.asked(peer)
             if peer.name == "bmp":
@@ -94,7 +99,9 @@ class Contest:
                 work[peer.name] = lambda peer=peer, asked=asked: peer.taken(asked, k)
                 continue
             ready = [peer.prepare(query) for query in asked]
-            work[peer.name] = lambda peer=peer, ready=ready: [peer.search(query, k) for query in ready]
+            work[peer.name] = lambda peer=peer, ready=ready: [
+                peer.search(query, k) for query in ready
+            ]
         return work
 
     def gate(self, k: int) -> dict[str, float]:
@@ -127,7 +134,10 @@ def encoded_queries(index: Index, topics: Sequence[str], count: int) -> list[Wei
     encoder = load_query_encoder(index, None, "cpu", None, None)
     made = QueryEncodings(encoder, index.scale, 1024, chosen).take(chosen)
     known = np.bincount(index.only_segment.forward.terms, minlength=len(index.terms)) > 0
-    found = [{index.terms[i]: int(w) for i, w in zip(*query.ot, strict=True) if known[i]} for query in made]
+    found = [
+        {index.terms[i]: int(w) for i, w in zip(*query.ot, strict=True) if known[i]}
+        for query in made
+    ]
     return [query for query in found if query]
 
 
@@ -145,21 +155,38 @@ def contests(args: argparse.Namespace, work: Path) -> list[Contest]:
         index, _ = opened(work, documents)
         queries = Collection(documents).queries(args.queries)
         where = work / f"peers-{documents}"
-        peers = [name for name in args.peers if name != "seismic" or documents <= args.seismic_up_to]
-        found.append(Contest(f"{documents:,} made-up documents", index, queries, where, peers, args.pyserini))
+        peers = [
+            name for name in args.peers if name != "seismic" or documents <= args.seismic_up_to
+        ]
+        found.append(
+            Contest(f"{documents:,} made-up documents", index, queries, where, peers, args.pyserini)
+        )
     return found
 
 
 def goal_of(peer: str, k: int, documents: int) -> float:
     goals = GOALS["bmp" if peer == "bmp" else "pisa"][k]
-    return goals if isinstance(goals, float) else goals[min(goals, key=lambda size: abs(size - documents))]
+    return (
+        goals
+        if isinstance(goals, float)
+        else goals[min(goals, key=lambda size: abs(size - documents))]
+    )
 
 
-def claim(contest: Contest, peer: str, k: int, wall: Mapping[str, Any], used: Mapping[str, Any], real: bool) -> Claim:
+def claim(
+    contest: Contest,
+    peer: str,
+    k: int,
+    wall: Mapping[str, Any],
+    used: Mapping[str, Any],
+    real: bool,
+) -> Claim:
     """A row: the ratio of processor times."""
     ours = OURS_BMP if peer == "bmp" else OURS
     found, goal = speedup(used, peer, ours), goal_of(peer, k, contest.index.documents)
-    note = f"{speedup(wall, peer, ours):.3g}x by wall time" + ("" if found >= goal else f"; {BOUNDS[k]}")
+    note = f"{speedup(wall, peer, ours):.3g}x by wall time" + (
+        "" if found >= goal else f"; {BOUNDS[k]}"
+    )
     third = peer.startswith("Pyserini")
     return Claim(
         11 if real or third else 9 if peer == "bmp" else 10,
@@ -181,7 +208,9 @@ def measured(
     claims = []
     for k in args.k:
         recall = contest.gate(k)
-        wall, used = both_times(contest.variants(k), args.repeats, warm=3 if args.pyserini else 1)  # Java compiles
+        wall, used = both_times(
+            contest.variants(k), args.repeats, warm=3 if args.pyserini else 1
+        )  # Java compiles
         for name in wall:
             per_query = 1000 / len(contest.queries)
             cpu, clock = middle(used)[name] * per_query, middle(wall)[name] * per_query
@@ -200,12 +229,15 @@ def measured(
 def figures(contest: Contest) -> dict[str, Any]:
     """What a reader needs to repeat it: sizes, seconds of building and settings."""
     postings = contest.index.meta["postings"]
-    sizes = {peer.name: round(size_of(peer.folder, peer.files) / postings, 2) for peer in contest.peers}
+    sizes = {
+        peer.name: round(size_of(peer.folder, peer.files) / postings, 2) for peer in contest.peers
+    }
     return {
         "queries": len(contest.queries),
         "terms_per_query": round(float(np.mean([len(query) for query in contest.queries])), 1),
         "postings": postings,
-        "bytes_per_posting": {OURS: round(size_of(folder_of(contest.segment.path)) / postings, 2)} | sizes,
+        "bytes_per_posting": {OURS: round(size_of(folder_of(contest.segment.path)) / postings, 2)}
+        | sizes,
         "building_s": {peer.name: peer.took for peer in contest.peers},
         "missing": contest.missing,
     }
@@ -213,20 +245,36 @@ def figures(contest: Contest) -> dict[str, Any]:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--documents", type=int, nargs="+", default=[100_000], help="sizes (default: 100000)")
+    parser.add_argument(
+        "--documents", type=int, nargs="+", default=[100_000], help="sizes (default: 100000)"
+    )
     parser.add_argument("--index", help="an index folder instead of made-up documents")
     parser.add_argument("--topics", nargs="+", default=[], help="with --index: topic files")
     parser.add_argument("--queries", type=int, default=40, help="number of queries (default: 40)")
-    parser.add_argument("--k", type=int, nargs="+", default=[10, 1000], help="hits (default: 10 1000)")
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="peers to compare with")
     parser.add_argument(
-        "--pyserini", nargs="+", default=[], metavar="PYTHON", help="interpreters whose Pyserini to compare with"
+        "--k", type=int, nargs="+", default=[10, 1000], help="hits (default: 10 1000)"
     )
     parser.add_argument(
-        "--seismic-up-to", type=int, default=200_000, metavar="N", help="largest collection to build it for"
+        "--peers", nargs="*", choices=PEERS, default=list(PEERS), help="peers to compare with"
+    )
+    parser.add_argument(
+        "--pyserini",
+        nargs="+",
+        default=[],
+        metavar="PYTHON",
+        help="interpreters whose Pyserini to compare with",
+    )
+    parser.add_argument(
+        "--seismic-up-to",
+        type=int,
+        default=200_000,
+        metavar="N",
+        help="largest collection to build it for",
     )
     parser.add_argument("--build", action="store_true", help="build the indexes and stop")
-    parser.add_argument("--work", default=str(Path(tempfile.gettempdir()) / "impact-engine"), metavar="FOLDER")
+    parser.add_argument(
+        "--work", default=str(Path(tempfile.gettempdir()) / "impact-engine"), metavar="FOLDER"
+    )
     args = parser.parse_args()
     importlib.import_module("dupmae_ir.index.postings.kernels")
     if args.index and not args.topics:
@@ -241,9 +289,13 @@ def main() -> None:
     header = ["engine", "collection", "k", "ms a query, processor", "ms a query, wall", "recall"]
     details["table"] = {"header": header, "rows": rows}
     usual = args.documents == parser.get_default("documents")
-    name = "impact_peers" + ("_encoded" if args.index else "" if usual else f"_{max(args.documents)}")
+    name = "impact_peers" + (
+        "_encoded" if args.index else "" if usual else f"_{max(args.documents)}"
+    )
     name += "_lucene" if args.pyserini else ""
-    picture = grouped_bars("Impact search, one query at a time, one thread", "ms of processor time", panels, OURS)
+    picture = grouped_bars(
+        "Impact search, one query at a time, one thread", "ms of processor time", panels, OURS
+    )
     report(name, claims, seconds, args, details, picture)
 
 

@@ -54,7 +54,9 @@ def synthetic(documents: int, seed: int = 0) -> sp.csr_matrix:
     first[:, 1:] = drawn[:, 1:] != drawn[:, :-1]
     indptr = np.concatenate([[0], np.cumsum(first.sum(axis=1))])
     impacts = rng.gamma(2, 30, int(indptr[-1])).clip(1, 255).astype(np.uint8)
-    return sp.csr_matrix((impacts, drawn[first].astype(np.int32), indptr), shape=(documents, VOCABULARY))
+    return sp.csr_matrix(
+        (impacts, drawn[first].astype(np.int32), indptr), shape=(documents, VOCABULARY)
+    )
 
 
 class Builders:
@@ -105,7 +107,9 @@ class Builders:
         )
         self.cpu.setdefault(PEER, []).append(time.process_time() - start)
 
-    def ours(self, name: str = OURS, impacts: sp.csr_matrix | None = None, feed: bool = True) -> Path:
+    def ours(
+        self, name: str = OURS, impacts: sp.csr_matrix | None = None, feed: bool = True
+    ) -> Path:
         start = time.process_time()
         path = self.place(name)
         m = self.impacts if impacts is None else impacts
@@ -144,7 +148,9 @@ def entropy(impacts: sp.csr_matrix) -> dict[str, float]:
     return {"gap_bits": gaps, "impact_bits": weights, "bytes": (gaps + weights) / 8}
 
 
-def same_hits(folders: Sequence[Path], impacts: sp.csr_matrix, terms: list[str], seed: int = 1) -> str:
+def same_hits(
+    folders: Sequence[Path], impacts: sp.csr_matrix, terms: list[str], seed: int = 1
+) -> str:
     """What was compared; SystemExit where the hits or scores of stock LuceneImpactSearcher differ."""
     rng = np.random.default_rng(seed)
     queries = []
@@ -152,7 +158,9 @@ def same_hits(folders: Sequence[Path], impacts: sp.csr_matrix, terms: list[str],
         part = slice(impacts.indptr[row], impacts.indptr[row + 1])
         kept = rng.permutation(part.stop - part.start)[:TERMS_OF_A_QUERY]
         weights = impacts.data[part][kept].tolist()
-        queries.append({terms[t]: float(w) for t, w in zip(impacts.indices[part][kept], weights, strict=True)})
+        queries.append(
+            {terms[t]: float(w) for t, w in zip(impacts.indices[part][kept], weights, strict=True)}
+        )
 
     class Told(pyserini.QueryEncoder):
         def encode(self, text: str) -> dict[str, float]:
@@ -161,7 +169,9 @@ def same_hits(folders: Sequence[Path], impacts: sp.csr_matrix, terms: list[str],
     lists = []
     for folder in folders:
         searcher = pyserini.LuceneImpactSearcher(str(folder), Told(), min_idf=-1)
-        lists.append([[(h.docid, h.score) for h in searcher.search(str(q), K)] for q in range(QUERIES)])
+        lists.append(
+            [[(h.docid, h.score) for h in searcher.search(str(q), K)] for q in range(QUERIES)]
+        )
         searcher.close()
     if any(found != lists[0] for found in lists) or min(map(len, lists[0])) == 0:
         raise SystemExit("the indexes do not give the same hits and scores")
@@ -194,7 +204,9 @@ def compare(impacts: sp.csr_matrix, terms: list[str], repeats: int) -> dict[str,
         gate = same_hits([builders.folder / n for n in variants], impacts, terms)
         sizes = {n: builders.bytes_a_posting(n) for n in variants}
     for n, taken in middle(seconds).items():
-        print(f"{n:<28} {taken:8.3f} s  {1e9 * taken / impacts.nnz:8.0f} ns a posting  {sizes[n]:.3f} bytes a posting")
+        print(
+            f"{n:<28} {taken:8.3f} s  {1e9 * taken / impacts.nnz:8.0f} ns a posting  {sizes[n]:.3f} bytes a posting"
+        )
     return {
         "documents": impacts.shape[0],
         "postings": int(impacts.nnz),
@@ -227,7 +239,13 @@ def drawn_again(impacts: sp.csr_matrix, terms: list[str], rows: int) -> dict[str
 def _claims(what: str, found: dict[str, Any]) -> list[Claim]:
     def faster(by: str, seconds: dict[str, list[float]]) -> Claim:
         return Claim(
-            9, f"build impact postings, {by}: {what}", OURS, PEER, speedup(seconds, PEER, OURS), 8.0, gate=found["gate"]
+            9,
+            f"build impact postings, {by}: {what}",
+            OURS,
+            PEER,
+            speedup(seconds, PEER, OURS),
+            8.0,
+            gate=found["gate"],
         )
 
     return [
@@ -245,21 +263,41 @@ def _bytes_claim(what: str, found: dict[str, Any]) -> Claim:
         "posting of a term's last, incomplete block"
     )
     return Claim(
-        9, f"bytes a posting: {what}", OURS, PEER, found["bytes"][OURS], 2.0, "<=", " bytes", found["gate"], note
+        9,
+        f"bytes a posting: {what}",
+        OURS,
+        PEER,
+        found["bytes"][OURS],
+        2.0,
+        "<=",
+        " bytes",
+        found["gate"],
+        note,
     )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--documents", type=int, default=20_000)
-    parser.add_argument("--index", metavar="FOLDER", help="an index folder whose impacts are measured too")
-    parser.add_argument("--name", default="real encodings", help="what --index holds, for the table")
-    parser.add_argument("--rows", type=int, default=100_000, help="documents drawn from --index for their size")
+    parser.add_argument(
+        "--index", metavar="FOLDER", help="an index folder whose impacts are measured too"
+    )
+    parser.add_argument(
+        "--name", default="real encodings", help="what --index holds, for the table"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=100_000, help="documents drawn from --index for their size"
+    )
     args: argparse.Namespace = parser.parse_args(argv)
     os.environ.setdefault("OPENAI_API_KEY", "unused")
     pyserini.start_jvm("4g")
     _quiet()
-    sets = {f"synthetic, {args.documents:,}": (synthetic(args.documents), [f"##t{i}" for i in range(VOCABULARY)])}
+    sets = {
+        f"synthetic, {args.documents:,}": (
+            synthetic(args.documents),
+            [f"##t{i}" for i in range(VOCABULARY)],
+        )
+    }
     if args.index:
         real = of_index(args.index)
         sets[f"{args.name}, {real[0].shape[0]:,}"] = real
@@ -274,13 +312,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         found[again] = drawn_again(*real, args.rows)
         claims.append(_bytes_claim(again, found[again]))
     timed = {name: one for name, one in found.items() if "seconds" in one}
-    seconds = {f"{way}: {name}": taken for name, one in timed.items() for way, taken in one["seconds"].items()}
+    seconds = {
+        f"{way}: {name}": taken
+        for name, one in timed.items()
+        for way, taken in one["seconds"].items()
+    }
     rates = {
         f"{way}: {name}": one["documents"] / s
         for name, one in timed.items()
         for way, s in middle(one["seconds"]).items()
     }
-    details = {name: {k: v for k, v in one.items() if k not in ("seconds", "gate")} for name, one in found.items()}
+    details = {
+        name: {k: v for k, v in one.items() if k not in ("seconds", "gate")}
+        for name, one in found.items()
+    }
     ours = [name for name in rates if not name.startswith(PEER)]
     picture = bars("Building impact postings on one thread", "documents per second", rates, ours)
     report("impact_writer", claims, seconds, args, details, picture)

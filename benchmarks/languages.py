@@ -49,16 +49,24 @@ def measure(path: Path, every: int, work: Path) -> dict[str, object]:
     """The scores of one language, and what its index records."""
     paragraphs, questions, qrels = read(path, every)
     corpus = work / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in paragraphs.items()))
+    corpus.write_text(
+        "".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in paragraphs.items())
+    )
     run_bm25(Bm25Config(corpus=str(corpus), index=str(work / "bm25"), quiet=True))
     runs = {"bm25": BM25Searcher(work / "bm25").search(questions, 100)}
     encode(EncodeConfig(corpus=str(corpus), index=str(work / "index"), quiet=True))
     searcher = Searcher.open(work / "index")
-    once = cache(lambda texts, cap: type(searcher.encoder).encode_queries(searcher.encoder, list(texts), cap))
-    searcher.encoder.encode_queries = lambda texts, cap=1024: once(tuple(texts), cap)  # the same for all modes
+    once = cache(
+        lambda texts, cap: type(searcher.encoder).encode_queries(searcher.encoder, list(texts), cap)
+    )
+    searcher.encoder.encode_queries = lambda texts, cap=1024: once(
+        tuple(texts), cap
+    )  # the same for all modes
     runs |= {mode: searcher.search(questions, 100, mode) for mode in MODES}
     encoder = searcher.index.meta["encoder"]
-    scores = {name: round(evaluate(qrels, run, [MEASURE]).mean[MEASURE], 4) for name, run in runs.items()}
+    scores = {
+        name: round(evaluate(qrels, run, [MEASURE]).mean[MEASURE], 4) for name, run in runs.items()
+    }
     return {"language": encoder["language"], "dense_weight": searcher.part_weights[0], **scores}
 
 
@@ -72,7 +80,9 @@ def main() -> None:
     results = {}
     for language in arguments.languages:
         with tempfile.TemporaryDirectory() as work:
-            results[language] = measure(arguments.folder / f"xquad.{language}.json", arguments.every, Path(work))
+            results[language] = measure(
+                arguments.folder / f"xquad.{language}.json", arguments.every, Path(work)
+            )
         print(language, json.dumps(results[language]), flush=True)
         if arguments.output:
             arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

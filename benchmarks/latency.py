@@ -54,7 +54,9 @@ HITS, CLIENTS, SOURCES, BATCH = 10, 8, 2000, 5000
 
 def opened(work: Path, documents: int) -> Index:
     """The index of drawn documents, with postings and codes; written if it does not exist."""
-    index = hybrid.with_postings(work / f"latency-{documents}", lambda folder: _write(folder, documents))
+    index = hybrid.with_postings(
+        work / f"latency-{documents}", lambda folder: _write(folder, documents)
+    )
     if not index.only_segment.has_part(PART):
         build_rotated(index.only_segment)
     return index
@@ -63,14 +65,22 @@ def opened(work: Path, documents: int) -> Index:
 def _write(folder: Path, documents: int) -> None:
     source = _source(folder.with_name("latency-source"))
     forward = source.only_segment.forward
-    arrays = (np.asarray(forward.impacts), np.asarray(forward.terms).astype(np.int32), np.asarray(forward.indptr))
+    arrays = (
+        np.asarray(forward.impacts),
+        np.asarray(forward.terms).astype(np.int32),
+        np.asarray(forward.indptr),
+    )
     impacts = sp.csr_matrix(arrays, shape=(source.documents, forward.vocabulary))
     known, rng = np.asarray(source.only_segment.vectors), np.random.default_rng(0)
-    with IndexBuilder(folder, dim=known.shape[1], terms=list(source.terms), scale=source.scale) as builder:
+    with IndexBuilder(
+        folder, dim=known.shape[1], terms=list(source.terms), scale=source.scale
+    ) as builder:
         for first in range(0, documents, BATCH):
             count = min(BATCH, documents - first)
             one, two = rng.integers(0, source.documents, (2, count))
-            drawn = _thinned(impacts[one], 0.9, rng).maximum(_thinned(impacts[two], 0.1, rng)).tocsr()
+            drawn = (
+                _thinned(impacts[one], 0.9, rng).maximum(_thinned(impacts[two], 0.1, rng)).tocsr()
+            )
             drawn.sort_indices()
             noise = 0.3 * known.std() * rng.standard_normal((count, known.shape[1]))
             vectors = np.ascontiguousarray(known[one] + noise, np.float32)
@@ -101,12 +111,19 @@ class Peer:
     """Pyserini's hybrid search whose encoders compute a query and return ours."""
 
     def __init__(self, index: Index, model: Path, searcher: Searcher, texts: Sequence[str]) -> None:
-        from dupmae_ir.pyserini import FaissSearcher, HybridSearcher, LuceneImpactSearcher, QueryEncoder
+        from dupmae_ir.pyserini import (
+            FaissSearcher,
+            HybridSearcher,
+            LuceneImpactSearcher,
+            QueryEncoder,
+        )
 
         # After our module, since Pyserini's own import requires the key of a paid service.
         from pyserini.encode import AutoQueryEncoder, SpladeQueryEncoder  # isort: skip
 
-        taken = QueryEncodings(searcher.encoder, index.scale, searcher.settings.query_terms, list(texts), 1).take(texts)
+        taken = QueryEncodings(
+            searcher.encoder, index.scale, searcher.settings.query_terms, list(texts), 1
+        ).take(texts)
         known = dict(zip(texts, taken, strict=True))
         with quiet_transformers():
             words = SpladeQueryEncoder(str(model), device="cpu")
@@ -134,11 +151,15 @@ class Peer:
         return self.hybrid.search(text, k0=HITS, k=HITS)
 
 
-def check(searcher: Searcher, codes: Searcher, peer: Peer, texts: Sequence[str], some: int = 20) -> str:
+def check(
+    searcher: Searcher, codes: Searcher, peer: Peer, texts: Sequence[str], some: int = 20
+) -> str:
     """The gate; raises when it fails."""
     for text in texts[:some]:
         dense = [hit.score for hit in searcher.search(text, HITS, "dense")]
-        assert np.allclose(dense, [hit.score for hit in peer.dense.search(text, HITS)], rtol=1e-4), text
+        assert np.allclose(
+            dense, [hit.score for hit in peer.dense.search(text, HITS)], rtol=1e-4
+        ), text
         impact = [hit.score for hit in searcher.search(text, HITS, "impact", raw_impacts=True)]
         assert impact == [hit.score for hit in peer.impact.search(text, HITS)], text
     answers = [next(searcher.answers([Query("", text)], HITS)) for text in texts]
@@ -167,14 +188,23 @@ def main() -> None:
     parser = harness.arguments(__doc__)
     parser.add_argument("--documents", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=100)
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch, for the peer's encoders (default: 1)")
-    parser.add_argument("--work", type=Path, default=Path("runs/latency"), help="where the index is made and kept")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="threads of torch, for the peer's encoders (default: 1)",
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/latency"), help="where the index is made and kept"
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(args.threads)
     texts = [query.text for query in load_queries()][: args.queries]
     index = opened(args.work, args.documents)
-    searcher = Searcher.open(index, impact_search="postings", dense_index="flat", threads=args.threads)
+    searcher = Searcher.open(
+        index, impact_search="postings", dense_index="flat", threads=args.threads
+    )
     codes = searcher.with_settings(dense_index="rotated")
     with passages.model_folder("minilm") as model:
         peer = Peer(index, model, searcher, texts)
@@ -215,7 +245,9 @@ def main() -> None:
     report(args, gate, taken, batches)
 
 
-def report(args: Any, gate: str, taken: dict[str, list[float]], batches: dict[str, list[float]]) -> None:
+def report(
+    args: Any, gate: str, taken: dict[str, list[float]], batches: dict[str, list[float]]
+) -> None:
     """Claims, table and picture."""
     middle = {name: statistics.median(seconds) for name, seconds in taken.items()}
     late = {name: float(np.percentile(seconds, 99)) for name, seconds in taken.items()}
@@ -252,7 +284,15 @@ def report(args: Any, gate: str, taken: dict[str, list[float]], batches: dict[st
             for name, note in notes.items()
         ),
         harness.Claim(
-            7, f"{what}: p99 / p50", "ours", "its own p50", late["ours"] / middle["ours"], 3, "<=", gate=gate, round=2
+            7,
+            f"{what}: p99 / p50",
+            "ours",
+            "its own p50",
+            late["ours"] / middle["ours"],
+            3,
+            "<=",
+            gate=gate,
+            round=2,
         ),
         together,
         dataclasses.replace(together, row=9, goal=0.5, round=3),

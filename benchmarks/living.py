@@ -18,7 +18,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-WORDS = [f"{a}{b}" for a in ("data", "tree", "sort", "list", "graph", "query", "index") for b in ("", "s", "ing", "er")]
+WORDS = [
+    f"{a}{b}"
+    for a in ("data", "tree", "sort", "list", "graph", "query", "index")
+    for b in ("", "s", "ing", "er")
+]
 
 
 def write(path: Path, documents: int, changed: int) -> Path:
@@ -27,7 +31,12 @@ def write(path: Path, documents: int, changed: int) -> Path:
     with open(path, "w", encoding="utf-8") as f:
         for n in range(documents):
             text = " ".join(rng.choices(WORDS, k=60))
-            f.write(json.dumps({"_id": f"d{n}", "text": f"changed {changed} {text}" if n < changed else text}) + "\n")
+            f.write(
+                json.dumps(
+                    {"_id": f"d{n}", "text": f"changed {changed} {text}" if n < changed else text}
+                )
+                + "\n"
+            )
     return path
 
 
@@ -35,14 +44,18 @@ def seconds(*command: str) -> float:
     """Processor time of ``dupmae-ir`` with these arguments."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "dupmae_ir", *command, "--quiet"], check=True, env=environment)
+    subprocess.run(
+        [sys.executable, "-m", "dupmae_ir", *command, "--quiet"], check=True, env=environment
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
     """Encode, synchronise with growing changes, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, default=5000)
     parser.add_argument("--model")
     parser.add_argument("--work", type=Path)
@@ -54,7 +67,9 @@ def main() -> None:
     whole = seconds("encode", "--corpus", str(corpus), "--index", index, "--threads", "1", *model)
     sync = ["index", "sync", "--corpus", str(corpus), "--index", index, "--threads", "1"]
     fixed = seconds(*sync)
-    print(f"{given.documents:,} documents; processor seconds: encode {whole:.1f}, sync without a change {fixed:.1f}")
+    print(
+        f"{given.documents:,} documents; processor seconds: encode {whole:.1f}, sync without a change {fixed:.1f}"
+    )
     for changed in (1, 10, 100, 1000):
         if changed < given.documents:
             write(corpus, given.documents, changed)

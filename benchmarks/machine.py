@@ -61,10 +61,18 @@ def run(
     """
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if load is not None and load > 0.5:
-        say(f"note: other programs are running (load average {load:.1f}), which makes every figure worse", quiet)
+        say(
+            f"note: other programs are running (load average {load:.1f}), which makes every figure worse",
+            quiet,
+        )
     measures = list(measure(documents, rounds, model, quiet))
     return {
-        "machine": {"processor": processor(), "cores": processors(), "version": __version__, "versions": versions()},
+        "machine": {
+            "processor": processor(),
+            "cores": processors(),
+            "version": __version__,
+            "versions": versions(),
+        },
         "load_average": load,
         "documents": documents,
         "measures": [one._asdict() for one in measures],
@@ -92,19 +100,33 @@ def measure(documents: int, rounds: int, model: str | None, quiet: bool) -> Iter
 def _encoded(documents: int, model: str | None, corpus: Path, index: Path) -> Figure:
     with atomic_write(corpus) as out:
         for document in stdlib_documents()[:documents]:
-            out.write(json.dumps({"_id": document.docid, "title": document.title, "text": document.text}) + "\n")
+            out.write(
+                json.dumps({"_id": document.docid, "title": document.title, "text": document.text})
+                + "\n"
+            )
     made = encode(EncodeConfig(corpus=str(corpus), index=str(index), model=model, quiet=True))
     return Figure("encode, both parts", made["documents_per_second"], "documents/s", True)
 
 
 def _first_answer(index: Path, query: str) -> float:
     """Seconds of ``search --query``, from the start of Python to its end."""
-    command = [sys.executable, "-m", "dupmae_ir.search", "--index", str(index), "--query", query, "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "dupmae_ir.search",
+        "--index",
+        str(index),
+        "--query",
+        query,
+        "--json",
+    ]
 
     def ask() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise DupmaeError(f"dupmae-ir search ended with status {done.returncode}: {done.stderr.strip()}")
+            raise DupmaeError(
+                f"dupmae-ir search ended with status {done.returncode}: {done.stderr.strip()}"
+            )
 
     ask()  # fills the disk cache
     return _median(ask, 3)
@@ -117,12 +139,16 @@ def _searched(rounds: int, index: Path, queries: Sequence[str]) -> Iterator[Figu
     yield Figure("open an index, and its first query", time.perf_counter() - started, "s")
     taken = [_seconds(partial(searcher.search, text)) for _ in range(rounds) for text in queries]
     for name, percent in (("median", 50), ("99th percentile", 99)):
-        yield Figure(f"one query, hybrid, 10 hits, {name}", 1000 * float(np.percentile(taken, percent)), "ms")
+        yield Figure(
+            f"one query, hybrid, 10 hits, {name}", 1000 * float(np.percentile(taken, percent)), "ms"
+        )
     yield from _impacts(rounds, searcher, queries)
     topics = [Query(str(number), text) for number, text in enumerate(queries)]
     searcher.search(topics, 1000)
     seconds = _median(partial(searcher.search, topics, 1000), rounds)
-    yield Figure("all queries at once, hybrid, 1,000 hits", len(queries) / seconds, "queries/s", True)
+    yield Figure(
+        "all queries at once, hybrid, 1,000 hits", len(queries) / seconds, "queries/s", True
+    )
 
 
 def _impacts(rounds: int, searcher: Searcher, queries: Sequence[str]) -> Iterator[Figure]:
@@ -138,7 +164,9 @@ def _impacts(rounds: int, searcher: Searcher, queries: Sequence[str]) -> Iterato
         yield Figure(f"impacts by {engine}, 10 hits, one thread", rate, "queries/s", True)
     first, *others = found.values()
     if not all(all(map(np.array_equal, first, other)) for other in others):
-        raise DupmaeError("Lucene and the postings have different hits; check the index with dupmae-ir index verify")
+        raise DupmaeError(
+            "Lucene and the postings have different hits; check the index with dupmae-ir index verify"
+        )
 
 
 def _median(work: Callable[[], object], rounds: int) -> float:
@@ -162,15 +190,23 @@ def show(result: Mapping[str, Any]) -> str:
             row.append(_compared(measure, values.get(measure["name"])))
         rows.append(row)
     named = [f"machine {number}" for number, _ in enumerate(recorded, 1)]
-    lines = [table(rows, [f"{result['documents']:,} documents", "here", *named]), "", f"here: {_machine(result)}"]
-    return "\n".join([*lines, *(f"{name}: {_machine(r)}" for name, r in zip(named, recorded, strict=True))])
+    lines = [
+        table(rows, [f"{result['documents']:,} documents", "here", *named]),
+        "",
+        f"here: {_machine(result)}",
+    ]
+    return "\n".join(
+        [*lines, *(f"{name}: {_machine(r)}" for name, r in zip(named, recorded, strict=True))]
+    )
 
 
 def _compared(measure: Mapping[str, Any], recorded: float | None) -> str:
     """A recorded figure, and how many times better (above 1) or worse this machine is."""
     if not recorded or not measure["value"]:
         return "-"
-    times = measure["value"] / recorded if measure["more_is_better"] else recorded / measure["value"]
+    times = (
+        measure["value"] / recorded if measure["more_is_better"] else recorded / measure["value"]
+    )
     return f"{_short(recorded)} ({times:.2f}x)"
 
 
@@ -186,11 +222,18 @@ def _machine(result: Mapping[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the figures; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--documents", type=int, default=DOCUMENTS, help="recorded machines are compared for the default alone"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="repetitions of each search; the median counts")
+    parser.add_argument(
+        "--documents",
+        type=int,
+        default=DOCUMENTS,
+        help="recorded machines are compared for the default alone",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="repetitions of each search; the median counts"
+    )
     parser.add_argument("--model", help="model folder; without it, the embedded default model")
     parser.add_argument("--quiet", action="store_true", help="print no progress")
     parser.add_argument("--json", action="store_true", help="print a record of this machine")

@@ -75,7 +75,9 @@ def measure(length: int, repeats: int, batch: int = 64) -> dict[str, float]:
     continues[:, :2] = continues[:, -1:] = False
     lengths = np.full(batch, length)
     few = max(1, batch // (16 if length > 256 else 4))
-    masking.position_masks(continues, lengths, RATIO, masking.seeds_for(0, np.arange(batch), "warm"))
+    masking.position_masks(
+        continues, lengths, RATIO, masking.seeds_for(0, np.arange(batch), "warm")
+    )
     theirs, ours = [], []
     for turn in range(repeats):
         start = time.perf_counter()
@@ -83,7 +85,9 @@ def measure(length: int, repeats: int, batch: int = 64) -> dict[str, float]:
         theirs.append((time.perf_counter() - start) / few)
         batches, start = 0, time.perf_counter()
         while time.perf_counter() - start < few * theirs[-1]:
-            seeds = masking.seeds_for(turn, np.arange(batches * batch, (batches + 1) * batch), "benchmark")
+            seeds = masking.seeds_for(
+                turn, np.arange(batches * batch, (batches + 1) * batch), "benchmark"
+            )
             visible = masking.position_masks(continues, lengths, RATIO, seeds)
             batches += 1
         ours.append((time.perf_counter() - start) / (batches * batch))
@@ -104,9 +108,13 @@ def measure(length: int, repeats: int, batch: int = 64) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
-    parser.add_argument("--repeats", type=int, default=7, help="turns of each; medians are reported (default: 7)")
+    parser.add_argument(
+        "--repeats", type=int, default=7, help="turns of each; medians are reported (default: 7)"
+    )
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     torch.set_num_threads(1)

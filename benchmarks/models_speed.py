@@ -30,7 +30,13 @@ import harness
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-from transformers import ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
+from transformers import (
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedTokenizerFast,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
 
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.models import load_encoder
@@ -39,12 +45,32 @@ BATCH = 32
 OURS = ("float32", "mixed")
 SIZES = {
     "small": (
-        {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
-        {"hidden_size": 384, "num_hidden_layers": 10, "num_attention_heads": 6, "intermediate_size": 576},
+        {
+            "hidden_size": 384,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 12,
+            "intermediate_size": 1536,
+        },
+        {
+            "hidden_size": 384,
+            "num_hidden_layers": 10,
+            "num_attention_heads": 6,
+            "intermediate_size": 576,
+        },
     ),
     "base": (
-        {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
-        {"hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12, "intermediate_size": 1152},
+        {
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+        },
+        {
+            "hidden_size": 768,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 12,
+            "intermediate_size": 1152,
+        },
     ),
 }
 """Sizes of XLM-R and ModernBERT."""
@@ -58,7 +84,12 @@ def read_texts(folder: Path, count: int, join: int) -> list[str]:
     rng, pools = np.random.default_rng(0), []
     for name in COLLECTIONS:
         documents = [document.joined(" ") for document in read_collection(folder / name)]
-        pools.append([documents[i] for i in rng.permutation(len(documents))[: -(-count // len(COLLECTIONS)) * join]])
+        pools.append(
+            [
+                documents[i]
+                for i in rng.permutation(len(documents))[: -(-count // len(COLLECTIONS)) * join]
+            ]
+        )
     return [" ".join(pools[n % 4][n // 4 * join : (n // 4 + 1) * join]) for n in range(count)]
 
 
@@ -76,7 +107,15 @@ def train_tokenizers(texts: list[str], length: int) -> list[PreTrainedTokenizerF
     trained.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    names = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+    names = {
+        "bos": "<s>",
+        "eos": "</s>",
+        "sep": "</s>",
+        "cls": "<s>",
+        "unk": "<unk>",
+        "pad": "<pad>",
+        "mask": "<mask>",
+    }
     special = {f"{name}_token": token for name, token in names.items()}
     made = []
     for size in VOCABULARIES:
@@ -84,29 +123,53 @@ def train_tokenizers(texts: list[str], length: int) -> list[PreTrainedTokenizerF
         pieces = described["model"]["vocab"]
         pieces += [[f"\u2581\u2581{n}", -99.0] for n in range(size - len(pieces))]
         backend = Tokenizer.from_str(json.dumps(described))
-        made.append(PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=length, **special))
+        made.append(
+            PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=length, **special)
+        )
     return made
 
 
-def write_models(folder: Path, shape: str, tokenizers: list[PreTrainedTokenizerFast], length: int) -> tuple[Path, Path]:
+def write_models(
+    folder: Path, shape: str, tokenizers: list[PreTrainedTokenizerFast], length: int
+) -> tuple[Path, Path]:
     """A folder with BGE-M3's files, and a sentence encoder."""
     torch.manual_seed(0)
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
     xlm_r, modern = SIZES[shape]
     m3 = XLMRobertaConfig(
-        vocab_size=VOCABULARIES[0], max_position_embeddings=length + 2, type_vocab_size=1, **ids, **xlm_r
+        vocab_size=VOCABULARIES[0],
+        max_position_embeddings=length + 2,
+        type_vocab_size=1,
+        **ids,
+        **xlm_r,
     )
     mb = ModernBertConfig(
-        vocab_size=VOCABULARIES[1], max_position_embeddings=length, cls_token_id=0, sep_token_id=2, **ids, **modern
+        vocab_size=VOCABULARIES[1],
+        max_position_embeddings=length,
+        cls_token_id=0,
+        sep_token_id=2,
+        **ids,
+        **modern,
     )
     folders = folder / "token_weight", folder / "modernbert"
-    kinds = zip(folders, tokenizers, (XLMRobertaModel(m3), ModernBertModel(mb)), ("cls", "mean"), strict=True)
+    kinds = zip(
+        folders,
+        tokenizers,
+        (XLMRobertaModel(m3), ModernBertModel(mb)),
+        ("cls", "mean"),
+        strict=True,
+    )
     for path, tokenizer, model, pooling in kinds:
         model.save_pretrained(path)
         tokenizer.save_pretrained(path)
         types = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
         listed = [
-            {"idx": n, "name": str(n), "path": where, "type": f"sentence_transformers.models.{name}"}
+            {
+                "idx": n,
+                "name": str(n),
+                "path": where,
+                "type": f"sentence_transformers.models.{name}",
+            }
             for n, (where, name) in enumerate(types.items())
         ]
         width = model.config.hidden_size
@@ -151,8 +214,12 @@ class Variants:
         model = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
 
         def encode() -> tuple[np.ndarray, list[dict[int, float]]]:
-            out = model.encode(self.texts, batch_size=BATCH, max_length=self.length, return_sparse=True)
-            return out["dense_vecs"], [{int(i): float(w) for i, w in one.items()} for one in out["lexical_weights"]]
+            out = model.encode(
+                self.texts, batch_size=BATCH, max_length=self.length, return_sparse=True
+            )
+            return out["dense_vecs"], [
+                {int(i): float(w) for i, w in one.items()} for one in out["lexical_weights"]
+            ]
 
         self.work[name] = encode
 
@@ -160,16 +227,23 @@ class Variants:
         from sentence_transformers import SentenceTransformer
 
         model = SentenceTransformer(folder, device="cpu")
-        self.work[name] = lambda: (model.encode(self.texts, batch_size=BATCH, show_progress_bar=False), [])
+        self.work[name] = lambda: (
+            model.encode(self.texts, batch_size=BATCH, show_progress_bar=False),
+            [],
+        )
 
     def _ours(self, name: str, folder: str, parts: tuple[str, ...], dtype: str) -> None:
-        encoder = load_encoder(folder, parts=parts, dtype=dtype, document_length=self.length, top_k=10_000)
+        encoder = load_encoder(
+            folder, parts=parts, dtype=dtype, document_length=self.length, top_k=10_000
+        )
         print(f"{name}: {encoder.running}", flush=True)
 
         def encode() -> tuple[np.ndarray, list[dict[int, float]]]:
             made = encoder.encode_documents(self.texts)
             rows = [] if made.ot is None else [made.ot[n] for n in range(len(self.texts))]
-            return made.cls, [dict(zip(row.indices.tolist(), row.data.tolist(), strict=True)) for row in rows]
+            return made.cls, [
+                dict(zip(row.indices.tolist(), row.data.tolist(), strict=True)) for row in rows
+            ]
 
         self.work[name] = encode
 
@@ -189,13 +263,15 @@ class Variants:
                 off["weights"] = max([off["weights"], *(abs(mine[i] - theirs[i]) for i in mine)])
         if max(off.values()) > 1e-4:
             raise SystemExit(f"{off}")
-        return (
-            f"vectors equal the peers' to {off['vectors']:.0e}, token weights FlagEmbedding's to {off['weights']:.0e}"
-        )
+        return f"vectors equal the peers' to {off['vectors']:.0e}, token weights FlagEmbedding's to {off['weights']:.0e}"
 
 
 def claims_of(
-    wall: Mapping[str, list[float]], used: Mapping[str, list[float]], gate: str, shape: str, said: str
+    wall: Mapping[str, list[float]],
+    used: Mapping[str, list[float]],
+    gate: str,
+    shape: str,
+    said: str,
 ) -> list[harness.Claim]:
     """Each of ours against its peer, by wall time."""
     claims = []
@@ -205,7 +281,11 @@ def claims_of(
             ours = f"{family}, ours, {dtype}"
             note = f"{harness.speedup(used, peer, ours):.3g}x by processor time; {said}"
             figure, what = harness.speedup(wall, peer, ours), f"encode, {family}, {shape}"
-            claims.append(harness.Claim(1, what, f"ours, {dtype}", program, figure, 3.0, gate=gate, note=note, round=4))
+            claims.append(
+                harness.Claim(
+                    1, what, f"ours, {dtype}", program, figure, 3.0, gate=gate, note=note, round=4
+                )
+            )
     return claims
 
 
@@ -231,7 +311,9 @@ def main() -> None:
         wall, used = harness.both_times(variants.work, args.repeats, warm=0)
     said = f"{len(texts)} texts of {lengths}"
     claims = claims_of(wall, used, gate, f"{args.shape}{', long' * (args.join > 1)}", said)
-    rows = [[n, *(f"{len(texts) / statistics.median(s[n]):.1f}" for s in (wall, used))] for n in wall]
+    rows = [
+        [n, *(f"{len(texts) / statistics.median(s[n]):.1f}" for s in (wall, used))] for n in wall
+    ]
     details: dict[str, Any] = {
         "table": {"header": ["", "texts a second", "texts a processor-second"], "rows": rows},
         "threads": args.threads,
@@ -239,7 +321,9 @@ def main() -> None:
         "missing": variants.missing,
     }
     name = f"models_speed{'_base' * (args.shape == 'base')}{'_long' * (args.join > 1)}"
-    harness.report(name, claims, wall | {f"{n}, processor": s for n, s in used.items()}, args, details)
+    harness.report(
+        name, claims, wall | {f"{n}, processor": s for n, s in used.items()}, args, details
+    )
 
 
 if __name__ == "__main__":

@@ -67,7 +67,11 @@ def timed(checkout: Path, index: Path) -> tuple[float, float]:
     """Seconds of ``folder`` and of ``search`` in a new process."""
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(index)], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", CHILD, str(index)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     opened, searched = map(float, done.stdout.split())
     return opened, searched
@@ -75,8 +79,12 @@ def timed(checkout: Path, index: Path) -> tuple[float, float]:
 
 def main() -> None:
     """Measure in turns and print medians, and the medians of the differences within a round."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", type=Path, required=True, help="checkout of the version to compare with")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--before", type=Path, required=True, help="checkout of the version to compare with"
+    )
     parser.add_argument("--documents", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=15)
     config = parser.parse_args()
@@ -87,7 +95,15 @@ def main() -> None:
         for checkout in (config.before, ROOT):
             timed(checkout, index)  # warm the disk cache and compiled modules
         rounds = [(timed(config.before, index), timed(ROOT, index)) for _ in range(config.rounds)]
-    print(json.dumps({"documents": config.documents, "megabytes": round(size / 1e6, 1), "rounds": config.rounds}))
+    print(
+        json.dumps(
+            {
+                "documents": config.documents,
+                "megabytes": round(size / 1e6, 1),
+                "rounds": config.rounds,
+            }
+        )
+    )
     for place, name in enumerate(("folder", "search")):
         before, after = ([pair[side][place] for pair in rounds] for side in (0, 1))
         added = statistics.median(b - a for a, b in zip(before, after, strict=True))

@@ -26,7 +26,12 @@ from dupmae_ir.models.retriever import Retriever
 SHAPES = {
     "base": {},
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
-    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256},
+    "tiny": {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 256,
+    },
 }
 """BERT-base, the shape of the embedded default model, and a tiny one that makes the overhead visible."""
 
@@ -61,13 +66,20 @@ def model_folder(shape: str, activation: str = "log1p", seed: int = 0) -> Iterat
     top_k = min(384, len(tokenizer) // 32)
     config = ModelConfig(activation=activation, document_length=180, query_length=32, top_k=top_k)
     try:
-        save_model(folder / "model", Retriever(lm, projection, silent, quiet, activation), tokenizer, config)
+        save_model(
+            folder / "model",
+            Retriever(lm, projection, silent, quiet, activation),
+            tokenizer,
+            config,
+        )
         yield folder / "model"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def passages(n: int, seed: int = 0, mean: float = 75, longest: int = 180, shape: str = "base") -> list[str]:
+def passages(
+    n: int, seed: int = 0, mean: float = 75, longest: int = 180, shape: str = "base"
+) -> list[str]:
     """Texts with a log-normal number of word pieces (sigma 0.42), special tokens included."""
     return _texts(n, seed, mean, 0.42, 16, longest, shape)
 
@@ -77,8 +89,17 @@ def queries(n: int, seed: int = 1) -> list[str]:
     return _texts(n, seed, 8, 0.33, 4, 24)
 
 
-def _texts(n: int, seed: int, mean: float, sigma: float, shortest: int, longest: int, shape: str = "base") -> list[str]:
+def _texts(
+    n: int, seed: int, mean: float, sigma: float, shortest: int, longest: int, shape: str = "base"
+) -> list[str]:
     rng = np.random.default_rng(seed)
-    words = np.array(sorted(w for w in tokenizer_of(shape).get_vocab() if w.isascii() and w.isalpha()))
-    lengths = rng.lognormal(math.log(mean) - sigma**2 / 2, sigma, n).round().clip(shortest, longest).astype(int)
+    words = np.array(
+        sorted(w for w in tokenizer_of(shape).get_vocab() if w.isascii() and w.isalpha())
+    )
+    lengths = (
+        rng.lognormal(math.log(mean) - sigma**2 / 2, sigma, n)
+        .round()
+        .clip(shortest, longest)
+        .astype(int)
+    )
     return [" ".join(rng.choice(words, length - 2)) for length in lengths]

@@ -49,15 +49,24 @@ def write_corpus(pairs: Path, path: Path, most: int) -> None:
             row["next"] = after["text"]
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = list(passages.values())[:most]
-    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8"
+    )
 
 
 def make_base(name: str, corpus: Path, folder: Path) -> None:
     """Write the common base model: ``name``, with a masked-LM head calibrated on the corpus if it has none."""
     bare, tokenizer, config = load_model(model_folder(name), need_ot=False)
-    texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]]
+    texts = [
+        json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]
+    ]
     headless = not hasattr(bare.lm, "cls")
-    save_model(folder, add_head(bare.lm, tokenizer, texts, cls_dim=None) if headless else bare, tokenizer, config)
+    save_model(
+        folder,
+        add_head(bare.lm, tokenizer, texts, cls_dim=None) if headless else bare,
+        tokenizer,
+        config,
+    )
 
 
 def command(method: str, corpus: Path, args: argparse.Namespace) -> list[str]:
@@ -92,12 +101,19 @@ def command(method: str, corpus: Path, args: argparse.Namespace) -> list[str]:
         "--dtype",
         "bfloat16",
     ]
-    return [*words, *OWN.get(method, []), *(["--threads", str(args.threads)] if args.threads else [])]
+    return [
+        *words,
+        *OWN.get(method, []),
+        *(["--threads", str(args.threads)] if args.threads else []),
+    ]
 
 
 def table(folders: list[Path]) -> str:
     """Markdown table: each loss on held-out text before and after training."""
-    lines = ["| method | loss | before | after | updates | text tokens read |", "|:--|:--|--:|--:|--:|--:|"]
+    lines = [
+        "| method | loss | before | after | updates | text tokens read |",
+        "|:--|:--|--:|--:|--:|--:|",
+    ]
     for folder in folders:
         record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
         settings, result = record["settings"], record["result"]
@@ -112,19 +128,28 @@ def table(folders: list[Path]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--pictures", type=Path, help="folder for the plots, METHOD.png")
-    parser.add_argument("--model", default="minilm", help="base model of all runs (default: minilm)")
+    parser.add_argument(
+        "--model", default="minilm", help="base model of all runs (default: minilm)"
+    )
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--texts", type=int, default=20000)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--eval-steps", type=int, default=50, help="updates between evaluations on the held-out texts")
+    parser.add_argument(
+        "--eval-steps",
+        type=int,
+        default=50,
+        help="updates between evaluations on the held-out texts",
+    )
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
     corpus = args.output / "corpus.jsonl"

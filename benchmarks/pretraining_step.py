@@ -38,7 +38,12 @@ from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged, Vocabulary
 from dupmae_ir.training.layers import training_attention
 
-SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+SHAPE = {
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+}
 STEPS = ("masks", "forward", "backward", "optimizer")
 
 
@@ -46,14 +51,21 @@ def corpus_of(path: str, tokenizer: AutoTokenizer, texts: int, length: int) -> C
     """The first ``texts`` lines of a gzipped text file."""
     with gzip.open(path, "rt", encoding="utf-8") as f:
         lines = [line.strip() for line, _ in zip(f, range(texts), strict=False)]
-    found = tokenizer(lines, add_special_tokens=False, truncation=True, max_length=length - 2)["input_ids"]
+    found = tokenizer(lines, add_special_tokens=False, truncation=True, max_length=length - 2)[
+        "input_ids"
+    ]
     rows = [np.array(ids, np.int64) for ids in found if ids]
     own = Ragged(np.concatenate(rows), np.cumsum([0, *map(len, rows)], dtype=np.int64))
-    nothing, ends = Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64)), np.zeros(len(rows) + 1, np.int64)
+    nothing, ends = (
+        Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64)),
+        np.zeros(len(rows) + 1, np.int64),
+    )
     return Corpus("text", own, np.arange(len(rows)), nothing, ends, nothing, ends, Path())
 
 
-def update_of(method: str, corpus: Corpus, tokenizer: AutoTokenizer, args: argparse.Namespace) -> Callable[[], dict]:
+def update_of(
+    method: str, corpus: Corpus, tokenizer: AutoTokenizer, args: argparse.Namespace
+) -> Callable[[], dict]:
     """A function that makes one update and returns its seconds by step, and its tokens."""
     torch.manual_seed(0)
     rates = {"hidden_dropout_prob": args.dropout, "attention_probs_dropout_prob": args.dropout}
@@ -64,7 +76,9 @@ def update_of(method: str, corpus: Corpus, tokenizer: AutoTokenizer, args: argpa
         frozen, _, _ = load_model(model_folder(args.anchor), need_ot=False, published=True)
         assert isinstance(frozen, Retriever)
         objective.anchor = Anchor(frozen, 10.0)
-    collate = COLLATORS[method]([corpus], Vocabulary.of(tokenizer, len(tokenizer), "minilm"), recipe, 0)
+    collate = COLLATORS[method](
+        [corpus], Vocabulary.of(tokenizer, len(tokenizer), "minilm"), recipe, 0
+    )
     optimizer = torch.optim.AdamW(objective.parameters(), lr=1e-4, fused=True)
     state = {"number": 0}
 
@@ -75,7 +89,11 @@ def update_of(method: str, corpus: Corpus, tokenizer: AutoTokenizer, args: argpa
         batch = collate([Draw(n, 0, n % len(corpus)) for n in numbers])
         marks.append(time.process_time())
         bfloat16 = args.dtype == "bfloat16"
-        attention = nullcontext() if args.torch_attention else training_attention(torch.device("cpu"), bfloat16)
+        attention = (
+            nullcontext()
+            if args.torch_attention
+            else training_attention(torch.device("cpu"), bfloat16)
+        )
         with attention, torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             loss, _ = objective(batch)
         marks.append(time.process_time())
@@ -92,8 +110,12 @@ def update_of(method: str, corpus: Corpus, tokenizer: AutoTokenizer, args: argpa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", required=True, metavar="FILE", help="gzipped text, one passage a line")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--text", required=True, metavar="FILE", help="gzipped text, one passage a line"
+    )
     parser.add_argument("--methods", nargs="+", default=["mlm", "retromae", "dupmae"])
     parser.add_argument("--anchor", metavar="MODEL", help="hold [CLS] to this model")
     parser.add_argument("--dropout", type=float, default=0.1)
@@ -102,7 +124,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--torch-attention", action="store_true", help="bfloat16 attention as torch computes it")
+    parser.add_argument(
+        "--torch-attention", action="store_true", help="bfloat16 attention as torch computes it"
+    )
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
@@ -121,14 +145,26 @@ def main() -> None:
         middle = {name: statistics.median(s[name] for s in spents) for name in STEPS}
         rate = statistics.median(s["tokens"] / sum(s[n] for n in STEPS) for s in spents)
         rows.append({"method": method, "tokens_per_second": rate, **middle})
-    cells = [[r["method"], f"{r['tokens_per_second']:,.0f}", *(f"{r[n]:.3f}" for n in STEPS)] for r in rows]
-    print(table([list(map(str, row)) for row in cells], ["", "tokens/s and core", *(f"{n} s" for n in STEPS)]))
+    cells = [
+        [r["method"], f"{r['tokens_per_second']:,.0f}", *(f"{r[n]:.3f}" for n in STEPS)]
+        for r in rows
+    ]
+    print(
+        table(
+            [list(map(str, row)) for row in cells],
+            ["", "tokens/s and core", *(f"{n} s" for n in STEPS)],
+        )
+    )
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     for method, update in updates.items() if args.profile else ():
         with profile(activities=[ProfilerActivity.CPU]) as found:
             update()
-        print(method, found.key_averages().table(sort_by="self_cpu_time_total", row_limit=14), sep="\n")
+        print(
+            method,
+            found.key_averages().table(sort_by="self_cpu_time_total", row_limit=14),
+            sep="\n",
+        )
 
 
 if __name__ == "__main__":

@@ -52,7 +52,11 @@ class Worker:
     """
 
     def __init__(
-        self, words: Sequence[Any], checkout: Path = ROOT, python: str | Path = sys.executable, threads: int = 1
+        self,
+        words: Sequence[Any],
+        checkout: Path = ROOT,
+        python: str | Path = sys.executable,
+        threads: int = 1,
     ) -> None:
         places = os.pathsep.join(map(str, (checkout, checkout / "benchmarks")))
         environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": str(threads)}

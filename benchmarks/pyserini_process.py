@@ -27,11 +27,24 @@ ROWS = 50_000
 class Pyserini:
     """A version of Pyserini, by the interpreter that has it."""
 
-    def __init__(self, python: str | Path, segment: Path, work: Path, dense: Path | None = None) -> None:
-        words = [__file__, "--forward", segment, "--work", work, *(["--dense", dense] if dense else [])]
+    def __init__(
+        self, python: str | Path, segment: Path, work: Path, dense: Path | None = None
+    ) -> None:
+        words = [
+            __file__,
+            "--forward",
+            segment,
+            "--work",
+            work,
+            *(["--dense", dense] if dense else []),
+        ]
         self._ask = Worker(words, python=python)
         ready = self._ask.ready
-        self.folder, self.took, self.versions = Path(ready["folder"]), ready["seconds"], ready["versions"]
+        self.folder, self.took, self.versions = (
+            Path(ready["folder"]),
+            ready["seconds"],
+            ready["versions"],
+        )
         self.name = "Pyserini {pyserini}, Lucene {lucene}".format(**self.versions)
 
     def search(self, queries: list[dict[str, int]], k: int, **hybrid: Any) -> Taken:
@@ -42,7 +55,9 @@ class Pyserini:
         """
         return Taken(*self._ask(queries, k, hybrid, False)[:2])
 
-    def hits(self, queries: list[dict[str, int]], k: int, **hybrid: Any) -> list[tuple[list[int], list[float]]]:
+    def hits(
+        self, queries: list[dict[str, int]], k: int, **hybrid: Any
+    ) -> list[tuple[list[int], list[float]]]:
         """Rows and scores of every query."""
         return self._ask(queries, k, hybrid, True)[2]
 
@@ -64,10 +79,18 @@ def write_lucene(folder: Path, segment: Path, terms: list[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forward", type=Path, required=True, metavar="SEGMENT", help="folder of a segment")
-    parser.add_argument("--work", type=Path, required=True, help="where the Lucene index is made and kept")
-    parser.add_argument("--dense", type=Path, metavar="FOLDER", help="faiss index, for hybrid searches")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--forward", type=Path, required=True, metavar="SEGMENT", help="folder of a segment"
+    )
+    parser.add_argument(
+        "--work", type=Path, required=True, help="where the Lucene index is made and kept"
+    )
+    parser.add_argument(
+        "--dense", type=Path, metavar="FOLDER", help="faiss index, for hybrid searches"
+    )
     args = parser.parse_args()
 
     from sparse_peers import once
@@ -79,7 +102,11 @@ def main() -> None:
     import jnius
 
     lucene = jnius.autoclass("org.apache.lucene.util.Version").LATEST.toString()
-    versions = {"pyserini": pyserini.version(), "lucene": lucene, "python": platform.python_version()}
+    versions = {
+        "pyserini": pyserini.version(),
+        "lucene": lucene,
+        "python": platform.python_version(),
+    }
     versions["faiss"] = importlib.metadata.version("faiss-cpu")
     terms = read_lines(args.forward / "terms.txt")
     folder = args.work / f"lucene-{lucene}"
@@ -96,20 +123,31 @@ def main() -> None:
         def encode(self, text: str, **_: Any) -> np.ndarray:
             return self.known[text]
 
-    impact, vectors = pyserini.LuceneImpactSearcher(str(folder / "index"), Weights(), min_idf=-1), Vectors()
+    impact, vectors = (
+        pyserini.LuceneImpactSearcher(str(folder / "index"), Weights(), min_idf=-1),
+        Vectors(),
+    )
     dense = pyserini.FaissSearcher(str(args.dense), vectors) if args.dense else None
     both = pyserini.HybridSearcher(dense, impact)
 
-    def work(queries: list[dict[str, int]], k: int, hybrid: dict[str, Any], told: bool) -> tuple[float, float, Any]:
+    def work(
+        queries: list[dict[str, int]], k: int, hybrid: dict[str, Any], told: bool
+    ) -> tuple[float, float, Any]:
         texts = [json.dumps(query) for query in queries]
         if hybrid:
             vectors.known = dict(zip(texts, np.array(hybrid["vectors"], np.float32), strict=True))
             dense.index.hnsw.efSearch = hybrid["ef"]
             depth, alpha = hybrid["depth"], hybrid["alpha"]
-            taken, found = timed(lambda: [both.search(text, k0=depth, k=k, alpha=alpha) for text in texts])
+            taken, found = timed(
+                lambda: [both.search(text, k0=depth, k=k, alpha=alpha) for text in texts]
+            )
         else:
             taken, found = timed(lambda: [impact.search(text, k) for text in texts])
-        lists = [([int(h.docid) for h in hits], [float(h.score) for h in hits]) for hits in found] if told else []
+        lists = (
+            [([int(h.docid) for h in hits], [float(h.score) for h in hits]) for hits in found]
+            if told
+            else []
+        )
         return *taken, lists
 
     answer(work, {"folder": str(folder), "seconds": seconds, "versions": versions})

@@ -47,11 +47,15 @@ def check(folder: Path, texts: list[str], encoders: dict[str, TextEncoder]) -> s
     with torch.inference_mode():
         for row, text in enumerate(texts):
             ids = tokenizer([text], return_tensors="pt")["input_ids"]
-            words, weights = strongest(model.side("query").eval()(ids, torch.ones_like(ids))[1], CAP)
+            words, weights = strongest(
+                model.side("query").eval()(ids, torch.ones_like(ids))[1], CAP
+            )
             mine, order = found["float32"][row], words[0].argsort()
             assert np.array_equal(np.sort(mine.indices), words[0][order].numpy()), text
             off = max(off, float(np.abs(mine.data - weights[0][order].numpy()).max()))
-            shared.append(len(np.intersect1d(found["bfloat16"][row].indices, words[0].numpy())) / CAP)
+            shared.append(
+                len(np.intersect1d(found["bfloat16"][row].indices, words[0].numpy())) / CAP
+            )
     assert off < 1e-5, off
     assert np.mean(shared) > 0.9
     return (
@@ -84,13 +88,17 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     texts = passages.queries(args.questions)
     with passages.model_folder(args.shape) as folder:
-        encoders = {dtype: TextEncoder.load(folder, dtype=dtype) for dtype in ("bfloat16", "float32")}
+        encoders = {
+            dtype: TextEncoder.load(folder, dtype=dtype) for dtype in ("bfloat16", "float32")
+        }
         gate = check(folder, texts, encoders)
         print(gate, flush=True)
         theirs = splade(folder)
         work: dict[str, Any] = {"pyserini SpladeQueryEncoder": one_by_one(theirs.encode, texts)}
         for dtype, encoder in encoders.items():
-            work[f"ours, {dtype}, one by one"] = one_by_one(lambda t, e=encoder: e.encode_queries([t], CAP), texts)
+            work[f"ours, {dtype}, one by one"] = one_by_one(
+                lambda t, e=encoder: e.encode_queries([t], CAP), texts
+            )
             work[f"ours, {dtype}, batch of 32"] = lambda e=encoder: e.encode_queries(texts, CAP)
         seconds = harness.in_turns(work, args.repeats)
         read = _weights_read(encoders["bfloat16"])
@@ -109,9 +117,14 @@ def main() -> None:
             gate=gate,
             note=bound if text == "batch 1" else "",
         )
-        for text, name in (("batch 1", "ours, bfloat16, one by one"), ("batch 32", "ours, bfloat16, batch of 32"))
+        for text, name in (
+            ("batch 1", "ours, bfloat16, one by one"),
+            ("batch 32", "ours, bfloat16, batch of 32"),
+        )
     ]
-    claims.append(dataclasses.replace(claims[0], what=f"encode one question, {what}", goal=6, round=2))
+    claims.append(
+        dataclasses.replace(claims[0], what=f"encode one question, {what}", goal=6, round=2)
+    )
     speeds = {n: args.questions / s for n, s in harness.middle(seconds).items()}
     for name, speed in speeds.items():
         print(f"{name:<36} {speed:8.1f} questions/s")

@@ -111,7 +111,9 @@ SERVERS = {
     "plain loop": Kind("hybrid", "/search", PLAIN_BODY),
     ALONE: Kind("hybrid", "/search", PLAIN_BODY, threads=1),
     JOINED: Kind("hybrid", "/search", PLAIN_BODY, threads=1),
-    "dupmae-ir, impact": Kind("impact", "/api/search", '{"query": %s, "hits": 10, "mode": "impact"}'),
+    "dupmae-ir, impact": Kind(
+        "impact", "/api/search", '{"query": %s, "hits": 10, "mode": "impact"}'
+    ),
     PYSERINI_NAME: Kind("impact", "/v1/indexes/mine/search", PLAIN_BODY),
 }
 """Each but the first of a search is a peer of the first."""
@@ -164,10 +166,28 @@ def command(name: str, args: argparse.Namespace, index: str, port: int) -> list[
     if not name.startswith("dupmae-ir"):
         plain = PLAIN_START + (TOGETHER if name == JOINED else EACH_ALONE) + PLAIN_END
         code = PYSERINI if name == PYSERINI_NAME else plain
-        return [sys.executable, "-c", code, index, str(port), threads, *([args.dtype] if args.dtype else [])]
+        return [
+            sys.executable,
+            "-c",
+            code,
+            index,
+            str(port),
+            threads,
+            *([args.dtype] if args.dtype else []),
+        ]
     flags = ["--threads", threads, "--quiet", *(["--dtype", args.dtype] if args.dtype else [])]
     flags += [] if args.repeated else ["--query-cache", "0"]
-    return [sys.executable, "-m", "dupmae_ir", "serve", "--index", index, "--port", str(port), *flags]
+    return [
+        sys.executable,
+        "-m",
+        "dupmae_ir",
+        "serve",
+        "--index",
+        index,
+        "--port",
+        str(port),
+        *flags,
+    ]
 
 
 @contextmanager
@@ -189,7 +209,9 @@ def started(name: str, args: argparse.Namespace, index: str) -> Iterator[Server]
         process.wait()
 
 
-async def ask(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str) -> Any:
+async def ask(
+    server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str
+) -> Any:
     """The answer to one query."""
     kind = SERVERS[server.name]
     content = (kind.body % json.dumps(text)).encode()
@@ -214,10 +236,14 @@ async def client(server: Server, texts: Iterator[str], until: float, pause: floa
     return times
 
 
-async def load(server: Server, clients: int, texts: Iterator[str], seconds: float, pause: float = 0) -> Turn:
+async def load(
+    server: Server, clients: int, texts: Iterator[str], seconds: float, pause: float = 0
+) -> Turn:
     """The load of ``clients`` clients for ``seconds``; each pauses after an answer."""
     begun, work = time.perf_counter(), server.work
-    every = await asyncio.gather(*(client(server, texts, begun + seconds, pause) for _ in range(clients)))
+    every = await asyncio.gather(
+        *(client(server, texts, begun + seconds, pause) for _ in range(clients))
+    )
     return Turn([t for one in every for t in one], time.perf_counter() - begun, server.work - work)
 
 
@@ -233,8 +259,14 @@ async def documents(server: Server, texts: Sequence[str]) -> list[list[str]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     answers = [await ask(server, reader, writer, text) for text in texts]
     writer.close()
-    lists = [a if isinstance(a, list) else a["candidates"] if "candidates" in a else a["results"][0] for a in answers]
-    return [[hit["docid"] for hit in (found["hits"] if isinstance(found, dict) else found)] for found in lists]
+    lists = [
+        a if isinstance(a, list) else a["candidates"] if "candidates" in a else a["results"][0]
+        for a in answers
+    ]
+    return [
+        [hit["docid"] for hit in (found["hits"] if isinstance(found, dict) else found)]
+        for found in lists
+    ]
 
 
 def same_lists(servers: Sequence[Server], texts: Sequence[str]) -> str:
@@ -249,7 +281,9 @@ def same_lists(servers: Sequence[Server], texts: Sequence[str]) -> str:
             equal = sum(a == b for a, b in zip(lists, first, strict=True))
             if equal < 0.9 * len(texts):
                 sys.exit(f"{server.name}: only {equal} of {len(texts)} lists are the same")
-            found.append(f"{server.name}: {equal} of {len(texts)} lists have the same documents in the same order")
+            found.append(
+                f"{server.name}: {equal} of {len(texts)} lists have the same documents in the same order"
+            )
     return "; ".join(found)
 
 
@@ -266,15 +300,30 @@ def measure(servers: Sequence[Server], args: argparse.Namespace, texts: Iterator
             for server in servers:
                 turn = asyncio.run(load(server, clients, texts, args.seconds))
                 server.turns.setdefault(clients, []).append(turn)
-                print(f"{clients} clients, {server.name}: {turn.per_second:.1f}/s", file=sys.stderr, flush=True)
+                print(
+                    f"{clients} clients, {server.name}: {turn.per_second:.1f}/s",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
 
 def ratio(ours: Sequence[Turn], peer: Sequence[Turn], rate: str) -> float:
     """How many times as many requests ours answers: the median over the rounds."""
-    return statistics.median(getattr(o, rate) / getattr(p, rate) for o, p in zip(ours, peer, strict=True))
+    return statistics.median(
+        getattr(o, rate) / getattr(p, rate) for o, p in zip(ours, peer, strict=True)
+    )
 
 
-HEADER = ["clients, server", "queries/s", "ours", "queries per processor-second", "ours", "p50 ms", "p95 ms", "p99 ms"]
+HEADER = [
+    "clients, server",
+    "queries/s",
+    "ours",
+    "queries per processor-second",
+    "ours",
+    "p50 ms",
+    "p95 ms",
+    "p99 ms",
+]
 
 
 def table_rows(servers: Sequence[Server]) -> list[list[str]]:
@@ -289,7 +338,9 @@ def table_rows(servers: Sequence[Server]) -> list[list[str]]:
                 times = "" if turns is first else f"{ratio(first, turns, rate):.2f}x"
                 row += [f"{statistics.median(getattr(t, rate) for t in turns):,.1f}", times]
             every = [latency for turn in turns for latency in turn.latencies]
-            rows.append(row + [f"{1000 * percentile(every, part):,.0f}" for part in (0.5, 0.95, 0.99)])
+            rows.append(
+                row + [f"{1000 * percentile(every, part):,.0f}" for part in (0.5, 0.95, 0.99)]
+            )
     return rows
 
 
@@ -301,10 +352,22 @@ def claims(servers: Sequence[Server], case: str, gate: str, note: str) -> list[C
     turns = ours.turns[8]
     p99 = 1000 * percentile([latency for turn in turns for latency in turn.latencies], 0.99)
     found = []
-    for what, rate in (("queries a second", "per_second"), ("queries a processor-second", "per_processor_second")):
+    for what, rate in (
+        ("queries a second", "per_second"),
+        ("queries a processor-second", "per_processor_second"),
+    ):
         what = f"{case}, 8 clients, {what} (p99 {p99:.0f} ms)"
         found += [
-            Claim(ROW, what, ours.name, s.name, ratio(turns, s.turns[8], rate), 3, gate=gate, note=note)
+            Claim(
+                ROW,
+                what,
+                ours.name,
+                s.name,
+                ratio(turns, s.turns[8], rate),
+                3,
+                gate=gate,
+                note=note,
+            )
             for s in peers
             if s.name != JOINED
         ]
@@ -317,7 +380,11 @@ NOTE = "the encoder takes most of a request; neither server needs torch for a si
 
 def compare(args: argparse.Namespace, texts: Sequence[str]) -> None:
     """Measure, print and save."""
-    names = [n for n, kind in SERVERS.items() if kind.search == "hybrid" or not (args.no_pyserini or args.repeated)]
+    names = [
+        n
+        for n, kind in SERVERS.items()
+        if kind.search == "hybrid" or not (args.no_pyserini or args.repeated)
+    ]
     names = [n for n in names if n != ALONE or args.threads != 1]
     busy = os.getloadavg()[0]
     with ExitStack() as stack:
@@ -329,14 +396,23 @@ def compare(args: argparse.Namespace, texts: Sequence[str]) -> None:
         print(f"| {' | '.join(row)} |")
     by_clients = {
         f"{clients} clients: queries_per_second": {
-            s.name: round(statistics.median(t.per_second for t in s.turns[clients]), 1) for s in servers
+            s.name: round(statistics.median(t.per_second for t in s.turns[clients]), 1)
+            for s in servers
         }
         for clients in args.clients
     }
     note = f"other work on the machine before: load average {busy:.0f} on {os.cpu_count()} cores"
-    case, note = ("serve, repeated queries", note) if args.repeated else ("serve", f"{NOTE}; {note}")
+    case, note = (
+        ("serve, repeated queries", note) if args.repeated else ("serve", f"{NOTE}; {note}")
+    )
     found = claims(servers, case, gate, note)
-    name = "serve_repeated" if args.repeated else "serve_bfloat16" if args.dtype == "bfloat16" else "serve"
+    name = (
+        "serve_repeated"
+        if args.repeated
+        else "serve_bfloat16"
+        if args.dtype == "bfloat16"
+        else "serve"
+    )
     report(name, found, {}, args, {"table": {"header": HEADER, "rows": rows}, **by_clients})
 
 
@@ -352,32 +428,60 @@ def soak(args: argparse.Namespace, texts: Sequence[str]) -> dict[str, Any]:
         link = Path(folder, "live")
         link.symlink_to(copies[0])
         with started("dupmae-ir", args, str(link)) as server:
-            memory, requests, begun, queries = [], 0, time.perf_counter(), endless(texts, not args.repeated)
+            memory, requests, begun, queries = (
+                [],
+                0,
+                time.perf_counter(),
+                endless(texts, not args.repeated),
+            )
             while (elapsed := time.perf_counter() - begun) < args.soak:
                 turn = asyncio.run(load(server, args.clients[0], queries, 10, args.pause))
                 requests += len(turn.latencies)
                 memory.append(round(resident(server.process.pid), 1))
-                print(f"{elapsed + 10:6.0f} s  {requests:8d} requests  {memory[-1]:8.1f} MB", flush=True)
+                print(
+                    f"{elapsed + 10:6.0f} s  {requests:8d} requests  {memory[-1]:8.1f} MB",
+                    flush=True,
+                )
                 new = link.with_name("new")
                 new.symlink_to(copies[len(memory) % 2])
                 new.replace(link)
     third = len(memory) // 3 or 1
-    thirds = [round(statistics.mean(memory[start : start + third]), 1) for start in (0, third, 2 * third)]
-    return {"seconds": args.soak, "requests": requests, "exchanges": len(memory), "mb_by_thirds": thirds}
+    thirds = [
+        round(statistics.mean(memory[start : start + third]), 1) for start in (0, third, 2 * third)
+    ]
+    return {
+        "seconds": args.soak,
+        "requests": requests,
+        "exchanges": len(memory),
+        "mb_by_thirds": thirds,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--index", required=True, help="index folder, with postings")
     parser.add_argument("--topics", required=True, help="queries, in any format that search reads")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=3, help="turns of each server")
     parser.add_argument("--seconds", type=float, default=5, help="of a turn")
-    parser.add_argument("--threads", type=int, default=0, help="of each server's searches; 0 = all processors")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="of each server's searches; 0 = all processors"
+    )
     parser.add_argument("--dtype", help="precision of the query encoder; without it, the index's")
-    parser.add_argument("--repeated", action="store_true", help="each query again and again, with the default cache")
-    parser.add_argument("--soak", type=float, default=0, help="seconds under load instead of a comparison")
-    parser.add_argument("--pause", type=float, default=0, help="seconds that a client waits after an answer in a soak")
+    parser.add_argument(
+        "--repeated", action="store_true", help="each query again and again, with the default cache"
+    )
+    parser.add_argument(
+        "--soak", type=float, default=0, help="seconds under load instead of a comparison"
+    )
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0,
+        help="seconds that a client waits after an answer in a soak",
+    )
     parser.add_argument("--no-pyserini", action="store_true", help="without Pyserini's server")
     parser.add_argument("--no-save", action="store_true", help="print only; keep the saved record")
     args = parser.parse_args()

@@ -94,7 +94,11 @@ def indexed(data: Path, work: Path, collection: str) -> str:
     """The index of a collection, encoded if it is not there."""
     index = work / collection
     if not (index / "meta.json").is_file():
-        encode(EncodeConfig(corpus=str(data / collection / "corpus.jsonl"), index=str(index), quiet=True))
+        encode(
+            EncodeConfig(
+                corpus=str(data / collection / "corpus.jsonl"), index=str(index), quiet=True
+            )
+        )
     folder = Index.open(index)
     export_postings(folder.only_segment)
     return str(index)
@@ -103,7 +107,9 @@ def indexed(data: Path, work: Path, collection: str) -> str:
 def compared(index: str, topics: Sequence[Query], through: Searcher) -> Row:
     """How many lists are the same, and how many are certified."""
     # With as many threads: sums of queries' vectors depend on how they are split.
-    plain = Searcher.open(index, through.encoder, impact_search="postings", threads=through.settings.threads)
+    plain = Searcher.open(
+        index, through.encoder, impact_search="postings", threads=through.settings.threads
+    )
     expected: dict[str, list[Hit]] = plain.search(topics, HITS, "hybrid")
     same = certified = 0
     for answer in through.answers(topics, HITS, "hybrid"):
@@ -146,7 +152,9 @@ def watch_errors(through: Searcher, part: str, seen: list[float], topics: Sequen
             unit = (through.index.scale or 1.0) ** 2 if part == "impact" else 1.0
             for found in lists:
                 pairs = zip(found.docids, found.scores, strict=True)
-                seen += [abs(score / unit - exact[docid]) for docid, score in pairs if docid in exact]
+                seen += [
+                    abs(score / unit - exact[docid]) for docid, score in pairs if docid in exact
+                ]
     finally:
         source.table.top = top  # type: ignore[method-assign]
 
@@ -156,12 +164,17 @@ def latency(openers: Sequence[Searcher], topics: Sequence[Query], hits: int) -> 
 
     def client(number: int) -> list[float]:
         own = topics[number:] + topics[:number]
-        return [timed(lambda query=query: openers[number].search([query], hits, "hybrid")) for query in own]
+        return [
+            timed(lambda query=query: openers[number].search([query], hits, "hybrid"))
+            for query in own
+        ]
 
     for searcher in openers:
         searcher.search([topics[0]], hits, "hybrid")
     with ThreadPoolExecutor(len(openers)) as pool:
-        return statistics.median(seconds for one in pool.map(client, range(len(openers))) for seconds in one)
+        return statistics.median(
+            seconds for one in pool.map(client, range(len(openers))) for seconds in one
+        )
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -173,10 +186,21 @@ def timed(work: Callable[[], object]) -> float:
 
 def spread(topics: Sequence[Query], most: int) -> list[Query]:
     """At most ``most`` topics, spread over all of them."""
-    return [topics[place] for place in np.linspace(0, len(topics) - 1, min(most, len(topics))).astype(int)]
+    return [
+        topics[place]
+        for place in np.linspace(0, len(topics) - 1, min(most, len(topics))).astype(int)
+    ]
 
 
-def measure(kind: str, url: str, index: str, collection: str, topics: Sequence[Query], few: int, clients: int) -> Row:
+def measure(
+    kind: str,
+    url: str,
+    index: str,
+    collection: str,
+    topics: Sequence[Query],
+    few: int,
+    clients: int,
+) -> Row:
     """One row of the table. With 0 ``clients``, several at once are not timed."""
     name = f"parity_{collection}"
     found = load(LoadConfig(index=index, to=url, table=name, quiet=True))
@@ -188,7 +212,9 @@ def measure(kind: str, url: str, index: str, collection: str, topics: Sequence[Q
     # The client of a folder holds it alone, so its eight threads share one.
     alone = kind == "qdrant"
     others = [
-        through if alone else Searcher.open(index, through.encoder, server=url, table=name, threads=1)
+        through
+        if alone
+        else Searcher.open(index, through.encoder, server=url, table=name, threads=1)
         for _ in range(clients - 1)
     ]
     plain = Searcher.open(index, through.encoder, impact_search="postings", threads=1)
@@ -197,8 +223,13 @@ def measure(kind: str, url: str, index: str, collection: str, topics: Sequence[Q
         if clients:
             row[f"p50_{hits}_many"] = latency([through, *others], some[: max(4, few // 4)], hits)
         row[f"p50_{hits}_local"] = latency([plain], some, hits)
-    record, target = Index.open(index).record(), Path(index).absolute().with_name(f"{collection}-record")
-    row["record_bytes"] = push(index, Remote(f"file://{target}"), record=record, overwrite=True, quiet=True)["bytes"]
+    record, target = (
+        Index.open(index).record(),
+        Path(index).absolute().with_name(f"{collection}-record"),
+    )
+    row["record_bytes"] = push(
+        index, Remote(f"file://{target}"), record=record, overwrite=True, quiet=True
+    )["bytes"]
     if not alone:
         others = [Searcher.open(target, through.encoder, server=url, table=name, threads=1)]
         for hits in (10, HITS):
@@ -211,7 +242,10 @@ def measure(kind: str, url: str, index: str, collection: str, topics: Sequence[Q
 def shown(rows: Sequence[Row]) -> str:
     """The rows as a table for the terminal."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[f"{row[n]:.3g}" if isinstance(row.get(n), float) else str(row.get(n, "")) for n in names] for row in rows]
+    cells = [
+        [f"{row[n]:.3g}" if isinstance(row.get(n), float) else str(row.get(n, "")) for n in names]
+        for row in rows
+    ]
     return table(cells, names)
 
 
@@ -222,19 +256,39 @@ def save(rows: Sequence[Row]) -> None:
     order = [(kind, collection) for kind in SERVERS for collection in COLLECTIONS]
     record = {"processor": processor(), "hits": HITS, "clients": CLIENTS}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps({**record, "rows": [found[key] for key in order if key in found]}, indent=1) + "\n")
+    RECORD.write_text(
+        json.dumps({**record, "rows": [found[key] for key in order if key in found]}, indent=1)
+        + "\n"
+    )
 
 
 def main() -> None:
     """Measure, print, and save the record that docs/make_servers.py writes into docs/servers.md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the collections")
-    parser.add_argument("--work", type=Path, default=Path("runs/backends"), help="where indexes are made and kept")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=ROOT.parent / "shared" / "data",
+        help="folder of the collections",
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/backends"), help="where indexes are made and kept"
+    )
     parser.add_argument("--collections", nargs="+", default=list(COLLECTIONS), help="which of them")
-    parser.add_argument("--engines", nargs="+", default=list(SERVERS), choices=list(SERVERS), help="which of them")
-    parser.add_argument("--timed", type=int, default=20, help="topics whose answers are timed (default: 20)")
-    parser.add_argument("--topics", nargs="+", type=int, default=[0, 20], metavar="N", help=TOPICS_HELP)
-    parser.add_argument("--clients", type=int, default=CLIENTS, choices=(0, CLIENTS), help=CLIENTS_HELP)
+    parser.add_argument(
+        "--engines", nargs="+", default=list(SERVERS), choices=list(SERVERS), help="which of them"
+    )
+    parser.add_argument(
+        "--timed", type=int, default=20, help="topics whose answers are timed (default: 20)"
+    )
+    parser.add_argument(
+        "--topics", nargs="+", type=int, default=[0, 20], metavar="N", help=TOPICS_HELP
+    )
+    parser.add_argument(
+        "--clients", type=int, default=CLIENTS, choices=(0, CLIENTS), help=CLIENTS_HELP
+    )
     parser.add_argument("--no-save", action="store_true", help="print only")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)

@@ -64,12 +64,17 @@ def make(folder: Path, first: int, count: int) -> None:
 
     if (folder / "meta.json").is_file():
         return
-    with IndexBuilder(folder, dim=DIM, terms=[f"w{i}" for i in range(TERMS)], scale=50.0) as builder:
+    with IndexBuilder(
+        folder, dim=DIM, terms=[f"w{i}" for i in range(TERMS)], scale=50.0
+    ) as builder:
         for start in range(first, first + count, 5000):
             # A document is the same in whichever folder it is.
             rng, some = np.random.default_rng(start), min(5000, first + count - start)
             terms = rng.integers(0, TERMS, (some, KEPT))
-            weights = (rng.integers(1, 256, (some, KEPT)), (np.repeat(np.arange(some), KEPT), terms.ravel()))
+            weights = (
+                rng.integers(1, 256, (some, KEPT)),
+                (np.repeat(np.arange(some), KEPT), terms.ravel()),
+            )
             matrix = sp.csr_matrix((weights[0].ravel(), weights[1]), shape=(some, TERMS))
             matrix.data = np.minimum(matrix.data, 255).astype(np.uint8)
             matrix.sort_indices()
@@ -83,14 +88,18 @@ def make(folder: Path, first: int, count: int) -> None:
 def measure(paths: list[Path]) -> dict[str, object]:
     """What a process reports that searches ``paths`` as one."""
     arguments = json.dumps([DIM, TERMS, ENGINE, *map(str, paths)])
-    done = subprocess.run([sys.executable, "-c", SEARCH, arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH, arguments], capture_output=True, text=True, check=True
+    )
     found: dict[str, object] = json.loads(done.stdout)
     return found
 
 
 def main() -> None:
     """Make what is missing, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--documents", type=int, default=200_000)
     parser.add_argument("--shards", type=int, default=4)

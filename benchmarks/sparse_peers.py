@@ -84,7 +84,9 @@ def once(folder: Path, build: Callable[[], None]) -> float | None:
         folder.mkdir(parents=True, exist_ok=True)
         start = time.perf_counter()
         build()
-        mark.write_text(json.dumps({"seconds": round(time.perf_counter() - start, 1)}), encoding="utf-8")
+        mark.write_text(
+            json.dumps({"seconds": round(time.perf_counter() - start, 1)}), encoding="utf-8"
+        )
     return json.loads(mark.read_text(encoding="utf-8"))["seconds"]
 
 
@@ -108,7 +110,11 @@ class Bmp:
         def build() -> None:
             writer = bmp.Indexer(file, bsize=BLOCK, compress_range=False)
             for row, terms, impacts in documents(index):
-                known = ((term, impact) for term, impact in zip(terms, impacts, strict=True) if term in self.terms)
+                known = (
+                    (term, impact)
+                    for term, impact in zip(terms, impacts, strict=True)
+                    if term in self.terms
+                )
                 writer.add_document(str(row), dict(known))
             writer.finish()
 
@@ -126,7 +132,9 @@ class Bmp:
         return self.searcher.search(prepared, k=k, alpha=1.0, beta=1.0)
 
     def hits(self, answer: tuple[list[str], list[float]]) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([int(name) for name in answer[0]], np.int64), np.array(answer[1], np.float64)
+        return np.array([int(name) for name in answer[0]], np.int64), np.array(
+            answer[1], np.float64
+        )
 
 
 def sums(index: Index) -> Iterator[np.ndarray]:
@@ -143,7 +151,9 @@ def write_pisa(index: Index, folder: Path) -> None:
     from pyterrier_pisa import _pisathon
 
     forward, rows = index.only_segment.forward, index.documents
-    by_term = sp.csr_matrix((forward.impacts, forward.terms, forward.indptr), (rows, len(index.terms))).tocsc()
+    by_term = sp.csr_matrix(
+        (forward.impacts, forward.terms, forward.indptr), (rows, len(index.terms))
+    ).tocsc()
     used = np.flatnonzero(np.diff(by_term.indptr))
     names = [index.terms[t] for t in used]
     order = sorted(range(len(names)), key=lambda i: names[i].encode())
@@ -156,11 +166,20 @@ def write_pisa(index: Index, folder: Path) -> None:
             freqs.write(count + by_term.data[part].astype(np.uint32).tobytes())
     sizes = np.concatenate(([rows], *sums(index))).astype(np.uint32)
     (folder / "inv.sizes").write_bytes(sizes.tobytes())
-    (folder / "fwd.documents").write_text("".join(f"{row}\n" for row in range(rows)), encoding="utf-8")
-    (folder / "fwd.terms").write_text("".join(f"{names[place]}\n" for place in order), encoding="utf-8")
+    (folder / "fwd.documents").write_text(
+        "".join(f"{row}\n" for row in range(rows)), encoding="utf-8"
+    )
+    (folder / "fwd.terms").write_text(
+        "".join(f"{names[place]}\n" for place in order), encoding="utf-8"
+    )
     for kind, lexicon in (("documents", "doclex"), ("terms", "termlex")):
         _pisathon.build_binlex(str(folder / f"fwd.{kind}"), str(folder / f"fwd.{lexicon}"))
-    meta = {"type": "sparse_index", "format": "pisa", "package_hint": "pyterrier-pisa", "stemmer": "none"}
+    meta = {
+        "type": "sparse_index",
+        "format": "pisa",
+        "package_hint": "pyterrier-pisa",
+        "stemmer": "none",
+    }
     (folder / "pt_meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
@@ -188,8 +207,14 @@ class Pisa:
     def prepare(self, query: Weights) -> list[tuple[int, dict[str, float]]]:
         return [(0, {term: float(weight) for term, weight in query.items()})]
 
-    def search(self, prepared: list[tuple[int, dict[str, float]]], k: int) -> tuple[int, np.ndarray, np.ndarray]:
-        numbers, ranks, scores = np.empty(k, np.int32), np.empty(k, np.int32), np.empty(k, np.float32)
+    def search(
+        self, prepared: list[tuple[int, dict[str, float]]], k: int
+    ) -> tuple[int, np.ndarray, np.ndarray]:
+        numbers, ranks, scores = (
+            np.empty(k, np.int32),
+            np.empty(k, np.int32),
+            np.empty(k, np.float32),
+        )
         names = np.empty(k, object)
         found = self._native.retrieve(
             self._retrieve._ctxt,
@@ -208,7 +233,9 @@ class Pisa:
 
     def hits(self, answer: tuple[int, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         found, names, scores = answer
-        return np.array([int(name) for name in names[:found]], np.int64), scores[:found].astype(np.float64)
+        return np.array([int(name) for name in names[:found]], np.int64), scores[:found].astype(
+            np.float64
+        )
 
 
 class Seismic:
@@ -240,13 +267,17 @@ class Seismic:
 
     def prepare(self, query: Weights) -> tuple[np.ndarray, np.ndarray]:
         pairs = sorted((self.ids[term], weight) for term, weight in query.items())
-        return np.array([i for i, _ in pairs], self.type), np.array([w for _, w in pairs], np.float32)
+        return np.array([i for i, _ in pairs], self.type), np.array(
+            [w for _, w in pairs], np.float32
+        )
 
     def search(self, prepared: tuple[np.ndarray, np.ndarray], k: int) -> list[tuple[float, int]]:
         return self.index.search(*prepared, k, self.QUERY_CUT, self.HEAP_FACTOR, 0, True)
 
     def hits(self, answer: list[tuple[float, int]]) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([row for _, row in answer], np.int64), np.array([score for score, _ in answer], np.float64)
+        return np.array([row for _, row in answer], np.int64), np.array(
+            [score for score, _ in answer], np.float64
+        )
 
 
 def write_seismic(index: Index, path: Path) -> None:
@@ -272,7 +303,11 @@ class Lucene:
 
     def __init__(self, index: Index, work: Path, python: str) -> None:
         self._pyserini = Pyserini(python, index.only_segment.path, work)
-        self.name, self.folder, self.took = self._pyserini.name, self._pyserini.folder, self._pyserini.took
+        self.name, self.folder, self.took = (
+            self._pyserini.name,
+            self._pyserini.folder,
+            self._pyserini.took,
+        )
 
     def adapted(self, query: Weights) -> Weights:
         return query
@@ -307,5 +342,8 @@ def engines(
             found.append(makers[name]())
         except ImportError as e:
             missing[name] = f"not installed: {e}"
-            print(f"{name} is left out, {missing[name]}; pip install 'dupmae-ir[benchmarks]'", flush=True)
+            print(
+                f"{name} is left out, {missing[name]}; pip install 'dupmae-ir[benchmarks]'",
+                flush=True,
+            )
     return found + [Lucene(index, work, python) for python in pythons], missing

@@ -36,14 +36,18 @@ def write_model(folder: Path) -> None:
 
     torch.manual_seed(0)
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = {name: i for i, name in enumerate([*names, *(f"w{i}" for i in range(30522 - len(names)))])}
+    words = {
+        name: i for i, name in enumerate([*names, *(f"w{i}" for i in range(30522 - len(names)))])
+    }
     backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     special = {f"{name.strip('[]').lower()}_token": name for name in names}
     plain = folder.with_name("lm")
     BertForMaskedLM(BertConfig(initializer_range=0.05)).save_pretrained(plain)
-    PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=512, **special).save_pretrained(plain)
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_max_length=512, **special
+    ).save_pretrained(plain)
     modules = [MLMTransformer(str(plain), max_seq_length=512), SpladePooling("max")]
     SparseEncoder(modules=modules, device="cpu", max_active_dims=TOP_K).save_pretrained(str(folder))
 
@@ -57,7 +61,9 @@ def encode(form: str, folder: str, texts: list[str], out: str) -> None:
 
     def loaded() -> None:
         sizes.extend([measured("VmRSS"), measured("VmHWM")])
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
+        Path("/proc/self/clear_refs").write_text(
+            "5"
+        )  # the peak starts again from what is resident now
 
     sizes: list[int] = []
     if form == FORMS[0]:
@@ -65,7 +71,9 @@ def encode(form: str, folder: str, texts: list[str], out: str) -> None:
 
         model = SparseEncoder(folder, device="cpu")
         loaded()
-        found = model.encode_document(texts, batch_size=len(texts), convert_to_sparse_tensor=False).numpy()
+        found = model.encode_document(
+            texts, batch_size=len(texts), convert_to_sparse_tensor=False
+        ).numpy()
     else:
         from dupmae_ir.models import load_encoder
 
@@ -86,7 +94,9 @@ def main() -> int:
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     args = parser.parse_args()
     rng = np.random.default_rng(0)
-    texts = [" ".join(f"w{i}" for i in rng.integers(0, 30000, args.length)) for _ in range(args.texts)]
+    texts = [
+        " ".join(f"w{i}" for i in rng.integers(0, 30000, args.length)) for _ in range(args.texts)
+    ]
     if args.form:
         encode(args.form, f"{args.folder}/model", texts, f"{args.folder}/{args.form}.npy")
         return 0
@@ -103,11 +113,14 @@ def main() -> int:
         theirs, ours = (np.load(f"{folder}/{form}.npy") for form in FORMS)
     largest = np.abs(theirs - ours).max()
     rows = [
-        [form, *(f"{size / 2**30:.2f} GiB" for size in sizes)] for form, *sizes in zip(FORMS, peaks, rises, strict=True)
+        [form, *(f"{size / 2**30:.2f} GiB" for size in sizes)]
+        for form, *sizes in zip(FORMS, peaks, rises, strict=True)
     ]
     header = ["encoder", "peak of the process", "rise while encoding"]
     print(table(rows, header))
-    print(f"ratios {peaks[0] / peaks[1]:.2f}, {rises[0] / rises[1]:.1f}; largest difference of a weight {largest:.1e}")
+    print(
+        f"ratios {peaks[0] / peaks[1]:.2f}, {rises[0] / rises[1]:.1f}; largest difference of a weight {largest:.1e}"
+    )
     if not largest < 1e-4:
         return 1
     harness.report("splade_memory", [], {}, args, {"table": {"header": header, "rows": rows}})

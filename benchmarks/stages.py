@@ -53,7 +53,9 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8"
+    )
 
 
 def sample(args: argparse.Namespace, folder: Path) -> None:
@@ -61,7 +63,9 @@ def sample(args: argparse.Namespace, folder: Path) -> None:
     chance = random.Random(0)
     kept = [r for r in rows_of(args.pairs) if r["kind"] not in LEFT_OUT]
     pairs = chance.sample(kept, args.queries)
-    dev = chance.sample([r for r in rows_of(args.dev) if r["kind"] not in LEFT_OUT], args.dev_queries)
+    dev = chance.sample(
+        [r for r in rows_of(args.dev) if r["kind"] not in LEFT_OUT], args.dev_queries
+    )
     passages = [{"_id" if k == "id" else k: v for k, v in r.items()} for r in rows_of(args.pool)]
     wanted = {r["positive"]["id"] for r in pairs} | {r["positive"]["id"] for r in dev}
     pool = [p for p in passages if p["_id"] in wanted]
@@ -71,12 +75,16 @@ def sample(args: argparse.Namespace, folder: Path) -> None:
     write(folder / "pool.jsonl", pool)
     home = folder / "dev"
     answers = {r["positive"]["id"] for r in dev}
-    others = chance.sample([p for p in pool if p["_id"] not in answers], min(1000, len(pool) - len(answers)))
+    others = chance.sample(
+        [p for p in pool if p["_id"] not in answers], min(1000, len(pool) - len(answers))
+    )
     write(home / "corpus.jsonl", [p for p in pool if p["_id"] in answers] + others)
     write(home / "queries.jsonl", [{"_id": str(i), "text": r["query"]} for i, r in enumerate(dev)])
     judged = "".join(f"{i}\t{r['positive']['id']}\t1\n" for i, r in enumerate(dev))
     (home / "qrels").mkdir(exist_ok=True)
-    (home / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged, encoding="utf-8")
+    (home / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + judged, encoding="utf-8"
+    )
 
 
 def make_base(corpus: Path, folder: Path) -> None:
@@ -87,7 +95,9 @@ def make_base(corpus: Path, folder: Path) -> None:
     from dupmae_ir.models.names import model_folder
 
     bare, tokenizer, config = load_model(model_folder("minilm"), need_ot=False)
-    texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]]
+    texts = [
+        json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]
+    ]
     save_model(folder, add_head(bare.lm, tokenizer, texts, cls_dim=384), tokenizer, config)
 
 
@@ -104,7 +114,12 @@ def runs_of(model: str, collection: Path, args: argparse.Namespace) -> dict[str,
     for system in SYSTEMS.get(model, ("dense", "impact", "hybrid")):
         run = folder / f"{system}.trec"
         if not run.is_file() and model == "teacher":
-            rerank(args.output / "teacher", runs_of("stage2", collection, args)["hybrid"], collection, run)
+            rerank(
+                args.output / "teacher",
+                runs_of("stage2", collection, args)["hybrid"],
+                collection,
+                run,
+            )
         elif not run.is_file():
             common = ("--corpus", collection / "corpus.jsonl", "--index", folder / "index")
             call(
@@ -154,7 +169,9 @@ def rerank(teacher: Path, run: Path, collection: Path, target: Path) -> None:
     found = {}
     for qid, hits in read_run(run).items():
         first = hits[:RERANKED]
-        scores = score_pairs(model, tokenizer, [asked[qid]] * len(first), [texts[h.docid] for h in first], 192, 8192)
+        scores = score_pairs(
+            model, tokenizer, [asked[qid]] * len(first), [texts[h.docid] for h in first], 192, 8192
+        )
         ranked = zip(first, scores.tolist(), strict=True)
         found[qid] = sorted((Hit(h.docid, s) for h, s in ranked), key=lambda h: (-h.score, h.docid))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +180,10 @@ def rerank(teacher: Path, run: Path, collection: Path, target: Path) -> None:
 
 def table(collections: list[Path], args: argparse.Namespace) -> str:
     """Markdown: nDCG@10 by model and part on every collection."""
-    lines = ["| nDCG@10 | | " + " | ".join(c.name for c in collections) + " |", "|:--|:--|" + "--:|" * len(collections)]
+    lines = [
+        "| nDCG@10 | | " + " | ".join(c.name for c in collections) + " |",
+        "|:--|:--|" + "--:|" * len(collections),
+    ]
     seen: dict[tuple[str, str, str], dict[str, float]] = {}
     for model in MODELS:
         if not (args.output / model).is_dir():
@@ -178,23 +198,38 @@ def table(collections: list[Path], args: argparse.Namespace) -> str:
                 star = ""
                 if last is not None:
                     shared = sorted(each.keys() & last.keys())
-                    star = "*" if ttest_rel([each[q] for q in shared], [last[q] for q in shared]).pvalue < 0.05 else ""
+                    star = (
+                        "*"
+                        if ttest_rel([each[q] for q in shared], [last[q] for q in shared]).pvalue
+                        < 0.05
+                        else ""
+                    )
                 seen[collection.name, system, model] = each
                 cells.setdefault(system, []).append(f"{result.mean['nDCG@10']:.4f}{star}")
-        lines += [f"| {model} | {system} | " + " | ".join(row) + " |" for system, row in cells.items()]
+        lines += [
+            f"| {model} | {system} | " + " | ".join(row) + " |" for system, row in cells.items()
+        ]
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--dev", type=Path, required=True)
-    parser.add_argument("--pool", type=Path, required=True, help="passages that negatives are mined from")
-    parser.add_argument("--collections", type=Path, nargs="*", default=[], help="folders in BEIR layout")
+    parser.add_argument(
+        "--pool", type=Path, required=True, help="passages that negatives are mined from"
+    )
+    parser.add_argument(
+        "--collections", type=Path, nargs="*", default=[], help="folders in BEIR layout"
+    )
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--queries", type=int, default=1200)
     parser.add_argument("--dev-queries", type=int, default=300)
-    parser.add_argument("--others", type=int, default=2500, help="passages of the pool that answer no query")
+    parser.add_argument(
+        "--others", type=int, default=2500, help="passages of the pool that answer no query"
+    )
     args = parser.parse_args()
     data = args.output / "data"
     if not (data / "pool.jsonl").is_file():

@@ -74,18 +74,33 @@ class Commands:
     def _make_index(self, corpus: Path, documents: int) -> None:
         with atomic_write(corpus) as out:
             for document in stdlib_documents()[:documents]:
-                out.write(json.dumps({"_id": document.docid, "title": document.title, "text": document.text}) + "\n")
-        self._run("dupmae_ir.encode", "--corpus", str(corpus), "--index", str(self.index), "--quiet")
+                out.write(
+                    json.dumps(
+                        {"_id": document.docid, "title": document.title, "text": document.text}
+                    )
+                    + "\n"
+                )
+        self._run(
+            "dupmae_ir.encode", "--corpus", str(corpus), "--index", str(self.index), "--quiet"
+        )
 
     def _run(self, *arguments: str, expected: str = "") -> None:
         command = [sys.executable, "-m", *arguments]
-        done = subprocess.run(command, env=self.ours, cwd=self.index.parent, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env=self.ours, cwd=self.index.parent, capture_output=True, text=True
+        )
         if done.returncode or expected not in done.stdout:
-            raise SystemExit(f"{arguments}: status {done.returncode}, {done.stdout[-500:]}{done.stderr[-500:]}")
+            raise SystemExit(
+                f"{arguments}: status {done.returncode}, {done.stdout[-500:]}{done.stderr[-500:]}"
+            )
 
     def peer(self) -> None:
         done = subprocess.run(
-            [sys.executable, "-c", PEER], env=self.stock, cwd=self.index.parent, capture_output=True, text=True
+            [sys.executable, "-c", PEER],
+            env=self.stock,
+            cwd=self.index.parent,
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             raise SystemExit(f"{PEER}: status {done.returncode}, {done.stderr[-500:]}")
@@ -107,9 +122,20 @@ class Commands:
 
     def _answer(self, name: str, *program: str, more: Sequence[str] = ()) -> None:
         """Run a search and note its processor seconds; all of them print the same documents."""
-        command = [sys.executable, *program, "--index", str(self.index), "--query", QUERY, "--json", *more]
+        command = [
+            sys.executable,
+            *program,
+            "--index",
+            str(self.index),
+            "--query",
+            QUERY,
+            "--json",
+            *more,
+        ]
         start = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, env=self.ours, cwd=self.index.parent, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env=self.ours, cwd=self.index.parent, capture_output=True, text=True
+        )
         end = resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode:
             raise SystemExit(f"{name}: status {done.returncode}, {done.stderr[-500:]}")
@@ -141,7 +167,9 @@ class Commands:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = arguments(__doc__, repeats=7)
-    parser.add_argument("--documents", type=int, default=500, help="documents in the index (default: 500)")
+    parser.add_argument(
+        "--documents", type=int, default=500, help="documents in the index (default: 500)"
+    )
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         commands = Commands(Path(folder), args.documents)
@@ -168,11 +196,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         share = 1 / speedup(measured, BEFORE, SEARCH)
         gate = "the same documents in the same order in every run"
         note = "what is left is numpy, scipy, faiss and this package's modules"
-        claims.append(Claim(14, f"first answer, {what}", SEARCH, BEFORE, share, 0.25, "<=", "x", gate, note))
+        claims.append(
+            Claim(14, f"first answer, {what}", SEARCH, BEFORE, share, 0.25, "<=", "x", gate, note)
+        )
     total = 1 / speedup(seconds, PEER, DOCTOR)
-    print(f"doctor's nine checks, {DOCTOR}: {total:.2f}x of the peer; one of the checks is the same import")
+    print(
+        f"doctor's nine checks, {DOCTOR}: {total:.2f}x of the peer; one of the checks is the same import"
+    )
     taken = middle(seconds)
-    rows = [[name, f"{taken[name]:.2f}", f"{statistics.median(processor[name]):.2f}"] for name in processor]
+    rows = [
+        [name, f"{taken[name]:.2f}", f"{statistics.median(processor[name]):.2f}"]
+        for name in processor
+    ]
     table = {"header": ["", "seconds", "processor seconds"], "rows": rows}
     details = {"table": table, "java": commands.java, "documents": args.documents}
     details["doctor_total_ratio"] = round(total, 3)

@@ -37,15 +37,25 @@ def pretraining(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     corpus = pretraining_step.corpus_of(args.text, tokenizer, 500, args.length)
     work = {}
     for method in args.methods:
-        for form, dropout, theirs in ((BEFORE, 0.1, True), (OURS, 0.1, False), (NO_DROPOUT, 0.0, False)):
-            chosen = argparse.Namespace(**vars(args), dropout=dropout, torch_attention=theirs, dtype="bfloat16")
-            work[f"{method}, {form}"] = pretraining_step.update_of(method, corpus, tokenizer, chosen)
+        for form, dropout, theirs in (
+            (BEFORE, 0.1, True),
+            (OURS, 0.1, False),
+            (NO_DROPOUT, 0.0, False),
+        ):
+            chosen = argparse.Namespace(
+                **vars(args), dropout=dropout, torch_attention=theirs, dtype="bfloat16"
+            )
+            work[f"{method}, {form}"] = pretraining_step.update_of(
+                method, corpus, tokenizer, chosen
+            )
     return work
 
 
 def finetuning(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     """Updates of Eq. 12 in two forms."""
-    batch = finetune_step.batch_of(finetune_step.lengths_of(None, random.Random(0)), args.batch_size, 1, "cpu")
+    batch = finetune_step.batch_of(
+        finetune_step.lengths_of(None, random.Random(0)), args.batch_size, 1, "cpu"
+    )
     shape = finetune_step.SHAPES["minilm"]
     return {
         f"finetune, {form}": finetune_step.update_of("sum", shape, batch, "cpu", True, 0.01, ours)
@@ -68,9 +78,13 @@ def check() -> str:
 
 def main() -> None:
     parser = harness.arguments(__doc__)
-    parser.add_argument("--text", required=True, metavar="FILE", help="gzipped text, one passage a line")
+    parser.add_argument(
+        "--text", required=True, metavar="FILE", help="gzipped text, one passage a line"
+    )
     parser.add_argument("--methods", nargs="+", default=["mlm", "retromae", "dupmae"])
-    parser.add_argument("--anchor", metavar="MODEL", help="hold [CLS] to this model in pre-training")
+    parser.add_argument(
+        "--anchor", metavar="MODEL", help="hold [CLS] to this model in pre-training"
+    )
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)

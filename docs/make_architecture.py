@@ -22,12 +22,29 @@ PAGE = Path(__file__).with_name("architecture.md")
 DRAWING = Path(__file__).with_name("pictures") / "architecture" / "packages.svg"
 
 LAYERS = {
-    "values and settings": ("types", "errors", "registry", "config", "console", "command", "device", "testing"),
+    "values and settings": (
+        "types",
+        "errors",
+        "registry",
+        "config",
+        "console",
+        "command",
+        "device",
+        "testing",
+    ),
     "files and libraries": ("pyserini", "io", "measures"),
     "models and indexes": ("models", "index"),
     "shared by training commands, collections": ("training", "collections"),
     "what users run": ("encode", "search", "finetune", "pretrain", "eval"),
-    "built from the commands": ("regressions", "backends", "scale", "serve", "integrations", "demo", "doctor"),
+    "built from the commands": (
+        "regressions",
+        "backends",
+        "scale",
+        "serve",
+        "integrations",
+        "demo",
+        "doctor",
+    ),
 }
 """Layer -> packages that belong to it; a package that is not listed is drawn with the one before it."""
 
@@ -67,7 +84,16 @@ COLOURS = ("#eceff1", "#e0f2f1", "#e3f2fd", "#ede7f6", "#fff3e0", "#fce4ec")
 
 # Measured at commit 71fd119 by a reader of these projects: functions are median / 90 % / longest lines.
 ANCHORS = {
-    "before (71fd119)": ("26,270 / 158", "7 / 18 / 44", "82 %", "100 / 97 %", "273 / 95", "263", "3", "2,634"),
+    "before (71fd119)": (
+        "26,270 / 158",
+        "7 / 18 / 44",
+        "82 %",
+        "100 / 97 %",
+        "273 / 95",
+        "263",
+        "3",
+        "2,634",
+    ),
     "ir_measures": ("3,576 / 46", "6 / 22 / 116", "24 %", "25 / 37 %", "", "", "", "639"),
     "pyterrier_dr": ("11,060 / 45", "8 / 37 / 209", "30 %", "29 / 44 %", "", "", "", "1,480"),
     "nanochat": ("3,414 / 14", "13 / 47 / 100", "49 %", "7 / 12 %", "", "", "", "2,411"),
@@ -95,7 +121,9 @@ def drawing() -> str:
         height = lines * (BOX[1] + GAP) + GAP
         width = COLUMNS * (BOX[0] + GAP) + GAP
         colour = COLOURS[number % len(COLOURS)]
-        parts.append(f'<rect x="{LEFT}" y="{top}" width="{width}" height="{height}" rx="8" fill="{colour}"/>')
+        parts.append(
+            f'<rect x="{LEFT}" y="{top}" width="{width}" height="{height}" rx="8" fill="{colour}"/>'
+        )
         parts += _words(title, LEFT - 12, top + height / 2)
         for place, name in enumerate(names):
             # The order runs upwards, so the first packages of a layer are in its lowest line.
@@ -132,9 +160,16 @@ def _box(name: str, x: float, y: float) -> list[str]:
 def _words(title: str, x: float, y: float) -> list[str]:
     lines = [""]
     for word in title.split():
-        lines = [*lines[:-1], f"{lines[-1]} {word}".strip()] if len(lines[-1]) + len(word) < 18 else [*lines, word]
+        lines = (
+            [*lines[:-1], f"{lines[-1]} {word}".strip()]
+            if len(lines[-1]) + len(word) < 18
+            else [*lines, word]
+        )
     first = y - 8 * (len(lines) - 1) + 4
-    return [f'<text x="{x}" y="{first + 16 * i}" class="layer">{escape(line)}</text>' for i, line in enumerate(lines)]
+    return [
+        f'<text x="{x}" y="{first + 16 * i}" class="layer">{escape(line)}</text>'
+        for i, line in enumerate(lines)
+    ]
 
 
 def _svg(width: float, height: float, parts: list[str]) -> str:
@@ -172,7 +207,13 @@ if __name__ == "__main__":
     current = drawing()
     if "--check" in sys.argv:
         old = DRAWING.read_text(encoding="utf-8") if DRAWING.is_file() else ""
-        sys.exit(0 if old == current else f"{DRAWING.relative_to(ROOT)} is older than the order of imports: make docs")
+        sys.exit(
+            0
+            if old == current
+            else f"{DRAWING.relative_to(ROOT)} is older than the order of imports: make docs"
+        )
     DRAWING.write_text(current, encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(regenerate(text, {"metrics": lambda: metrics_table(project())}), encoding="utf-8")
+    PAGE.write_text(
+        regenerate(text, {"metrics": lambda: metrics_table(project())}), encoding="utf-8"
+    )

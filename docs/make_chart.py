@@ -11,8 +11,15 @@ from html import escape
 
 from pages import ROOT
 
-PICTURE, RECORD = ROOT / "docs" / "pictures" / "memory.svg", ROOT / "benchmarks" / "results" / "head.json"
-NAMES = {"splade": "SPLADE's head, as usual", "released": "DupMAE's released code", "ours": "dupmae_ir"}
+PICTURE, RECORD = (
+    ROOT / "docs" / "pictures" / "memory.svg",
+    ROOT / "benchmarks" / "results" / "head.json",
+)
+NAMES = {
+    "splade": "SPLADE's head, as usual",
+    "released": "DupMAE's released code",
+    "ours": "dupmae_ir",
+}
 WIDTH, ROW, LEFT, BAR = 720, 30, 210, 410
 
 
@@ -21,7 +28,11 @@ def chart() -> str:
     details = json.loads(RECORD.read_text(encoding="utf-8"))["details"]
     panels = (
         ("peak memory, MB (less is better)", details["megabytes"], "{:,.0f} MB"),
-        ("passages a second, one thread (more is better)", details["texts_per_second"], "{:,.0f}/s"),
+        (
+            "passages a second, one thread (more is better)",
+            details["texts_per_second"],
+            "{:,.0f}/s",
+        ),
     )
     lines, y = [], 54
     for title, values, form in panels:
@@ -36,7 +47,9 @@ def chart() -> str:
                 f'<text x="{LEFT + width + 8:.1f}" y="{y}">{form.format(values[name])}</text>',
             ]
         y += ROW + 14
-    head = "The vocabulary head of BERT-base (30,522 words) on 32 passages, the longest of 180 tokens"
+    head = (
+        "The vocabulary head of BERT-base (30,522 words) on 32 passages, the longest of 180 tokens"
+    )
     style = "text{font:14px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}"
     style += ".ours{fill:#00897b}.other{fill:#9aa5b1}"
     return (

@@ -11,7 +11,15 @@ from dupmae_ir.collections.catalogue import TestCollection, load
 from dupmae_ir.tables import markdown
 
 PAGE = ROOT / "docs" / "collections.md"
-HEADER = ["collection", "documents", "test", "judged queries", "judgements", "measures", "corpus verified by"]
+HEADER = [
+    "collection",
+    "documents",
+    "test",
+    "judged queries",
+    "judgements",
+    "measures",
+    "corpus verified by",
+]
 
 
 CORPUS = ("archive", "collection", "corpus")
@@ -39,7 +47,9 @@ def catalogue() -> str:
         for test in collection.tests.values():
             judgements = "answer strings" if test.answers else f"{test.judgements:,}"
             last = checksum(collection) if first[0] else ""
-            rows.append([*first, test.name, f"{test.queries:,}", judgements, ", ".join(test.measures), last])
+            rows.append(
+                [*first, test.name, f"{test.queries:,}", judgements, ", ".join(test.measures), last]
+            )
             first = ["", ""]
     return markdown(HEADER, rows, 1)
 

@@ -34,7 +34,9 @@ def pages() -> dict[str, str]:
         sections = [verb, *(name for name in subcommands if name.split()[0] == verb)]
         bodies = [f"```text\n{texts[name]}```\n" for name in sections]
         titles = [f"# dupmae-ir {verb}", *(f"## dupmae-ir {name}" for name in sections[1:])]
-        found[f"{verb}.md"] = "\n".join(f"{title}\n\n{body}" for title, body in zip(titles, bodies, strict=True))
+        found[f"{verb}.md"] = "\n".join(
+            f"{title}\n\n{body}" for title, body in zip(titles, bodies, strict=True)
+        )
     return found
 
 

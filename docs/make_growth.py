@@ -42,10 +42,14 @@ def steps() -> str:
     for name, step in found["steps"].items():
         seconds = dict(zip(sizes, step["seconds"], strict=True))
         # Small sizes hide growth behind constant costs: no less than linear beyond the last, but for opening.
-        lines.append(_line(WORDS[name], sizes, seconds, step["exponent"], 0.0 if name == "open" else 1.0))
+        lines.append(
+            _line(WORDS[name], sizes, seconds, step["exponent"], 0.0 if name == "open" else 1.0)
+        )
     scaling = record("encode_scaling")
     known = {r["passages"]: r["seconds"] for r in scaling["growth"]}
-    lines.append(_line("the encode command, a tiny model", sizes, known, scaling["time_exponent"], 1.0))
+    lines.append(
+        _line("the encode command, a tiny model", sizes, known, scaling["time_exponent"], 1.0)
+    )
     return "\n".join(lines)
 
 
@@ -62,7 +66,9 @@ def limit() -> str:
     )
 
 
-def _line(name: str, sizes: Sequence[int], seconds: Mapping[int, float], exponent: float, least: float) -> str:
+def _line(
+    name: str, sizes: Sequence[int], seconds: Mapping[int, float], exponent: float, least: float
+) -> str:
     """``seconds`` by size, which may lack some of ``sizes``; they grow at least with the power ``least``."""
     cells = [duration(seconds[n]) if n in seconds else "" for n in sizes]
     last = max(seconds)
@@ -90,9 +96,16 @@ def room() -> str:
         lines.append(row(f"{WORDS[name]}: bytes a document", *each))
     for name in ("index", "postings", "query"):
         title = "search" if name == "query" else WORDS[name]
-        lines.append(row(f"{title}: MB of memory", *(amount(m) for m in found["steps"][name]["megabytes"])))
+        lines.append(
+            row(f"{title}: MB of memory", *(amount(m) for m in found["steps"][name]["megabytes"]))
+        )
     memory = {r["passages"]: r["megabytes"] for r in record("encode_scaling")["growth"]}
-    lines.append(row("the encode command: MB of memory", *(amount(memory[n]) if n in memory else "" for n in sizes)))
+    lines.append(
+        row(
+            "the encode command: MB of memory",
+            *(amount(memory[n]) if n in memory else "" for n in sizes),
+        )
+    )
     return "\n".join(lines)
 
 

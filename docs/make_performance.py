@@ -19,7 +19,13 @@ from dupmae_ir.tables import markdown
 
 PAGES = tuple(
     ROOT / name
-    for name in ("docs/performance.md", "docs/serving.md", "docs/models.md", "docs/splade.md", "benchmarks/archive.md")
+    for name in (
+        "docs/performance.md",
+        "docs/serving.md",
+        "docs/models.md",
+        "docs/splade.md",
+        "benchmarks/archive.md",
+    )
 )
 
 Record = dict[str, Any]
@@ -27,9 +33,15 @@ Record = dict[str, Any]
 
 def records() -> list[Record]:
     """All records, ordered by the table of goals and its first row that they belong to."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    found = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))
+    ]
     return sorted(
-        found, key=lambda r: (min([(c.get("round", 1), c["row"]) for c in r["claims"]], default=(99, 0)), r["name"])
+        found,
+        key=lambda r: (
+            min([(c.get("round", 1), c["row"]) for c in r["claims"]], default=(99, 0)),
+            r["name"],
+        ),
     )
 
 
@@ -41,7 +53,9 @@ def summary(found: Sequence[Record], number: int) -> str:
     rows: dict[tuple[Any, ...], dict[str, Claim]] = {}
     for c, record in _claims(found):
         if c.round == number:
-            rows.setdefault((c.row, c.what, record["name"], c.ours, c.peer), {})[processor_kind(record)] = c
+            rows.setdefault((c.row, c.what, record["name"], c.ours, c.peer), {})[
+                processor_kind(record)
+            ] = c
     kinds = sorted({kind for figures in rows.values() for kind in figures})
     headers = [f"figure, {kind}" for kind in kinds] if len(kinds) > 1 else ["figure"]
     lines = [
@@ -51,9 +65,13 @@ def summary(found: Sequence[Record], number: int) -> str:
     for (row, what, name, ours, peer), figures in sorted(rows.items(), key=lambda pair: pair[0][0]):
         c = next(iter(figures.values()))
         goal = f"{'≥' if c.sense == '>=' else '≤'} {c.goal:g}{c.unit}"
-        cells = " | ".join(f"**{figure(figures[kind])}**" if kind in figures else "" for kind in kinds)
+        cells = " | ".join(
+            f"**{figure(figures[kind])}**" if kind in figures else "" for kind in kinds
+        )
         reached = "reached" if all(each.reached for each in figures.values()) else "missed"
-        lines.append(f"| {row} | {what} (`{name}`) | {ours} | {peer} | {cells} | {goal} | {reached} |")
+        lines.append(
+            f"| {row} | {what} (`{name}`) | {ours} | {peer} | {cells} | {goal} | {reached} |"
+        )
     return "\n".join(lines)
 
 
@@ -87,7 +105,9 @@ def key(found: Sequence[Record]) -> str:
                 of = (c.what, c.ours, c.peer)
                 claims[of] = worse(c, claims.get(of, c), key=lambda each: each.figure)
         if not claims:
-            sys.exit(f"docs/make_performance.py: no claim of benchmarks/results/{name}.json begins with {what!r}")
+            sys.exit(
+                f"docs/make_performance.py: no claim of benchmarks/results/{name}.json begins with {what!r}"
+            )
         lines += [f"| {c.what} | {c.ours} | {c.peer} | **{figure(c)}** |" for c in claims.values()]
     return "\n".join(lines)
 
@@ -102,11 +122,17 @@ def of_models(found: Sequence[Record], benchmark: str) -> str:
     for record in found:
         if record["name"].startswith(benchmark):
             claims = [Claim(**c) for c in record["claims"]]
-            header, rows = ["what", "ours", "against", "figure"], [[c.what, c.ours, c.peer, figure(c)] for c in claims]
+            header, rows = (
+                ["what", "ours", "against", "figure"],
+                [[c.what, c.ours, c.peer, figure(c)] for c in claims],
+            )
             kept = record["details"]["table"]
             table = markdown(header, rows) if rows else markdown(kept["header"], kept["rows"])
             machine = record["machine"]
-            parts += [table, f"`{record['command']}`, {record['date']}, {machine['cpu']}, {machine['cores']} cores."]
+            parts += [
+                table,
+                f"`{record['command']}`, {record['date']}, {machine['cpu']}, {machine['cores']} cores.",
+            ]
     return "\n\n".join(parts) or f"Not measured yet: `python benchmarks/{benchmark}.py`."
 
 
@@ -125,7 +151,9 @@ def engines(found: Sequence[Record]) -> str:
             size.removesuffix(" documents"),
             *(f"{_rounded(f[f'queries_per_second_k{k}'][n])}" for k in (1000, 10) for n in names),
         ]
-        for size, f in sorted(measured.items(), key=lambda pair: int(pair[0].split()[0].replace(",", "")))
+        for size, f in sorted(
+            measured.items(), key=lambda pair: int(pair[0].split()[0].replace(",", ""))
+        )
     ]
     header = ["documents", "Lucene, k=1000", "postings, k=1000", "Lucene, k=10", "postings, k=10"]
     return markdown(header, rows).replace(":--", "--:", 1)
@@ -133,7 +161,9 @@ def engines(found: Sequence[Record]) -> str:
 
 def servers(found: Sequence[Record]) -> str:
     """Markdown: requests a second and latencies of every server."""
-    kept = next(record["details"]["table"] for record in reversed(found) if record["name"] == "serve")
+    kept = next(
+        record["details"]["table"] for record in reversed(found) if record["name"] == "serve"
+    )
     return markdown(kept["header"], kept["rows"])
 
 
@@ -160,7 +190,9 @@ def _section(record: Record) -> str:
         parts.append("Checked before timing: " + "; ".join(gates) + ".")
     if tables := _rates(record["details"]):
         parts.append(tables)
-    notes = list(dict.fromkeys(f"- {c['what']}: {c['note']}." for c in record["claims"] if c["note"]))
+    notes = list(
+        dict.fromkeys(f"- {c['what']}: {c['note']}." for c in record["claims"] if c["note"])
+    )
     if notes:
         parts.append("\n".join(notes))
     if (PICTURES / f"{record['name']}.png").is_file():

@@ -58,7 +58,9 @@ def drawing(steps: list[tuple[str, list[str]]]) -> str:
         line = escape(text[: COLUMNS + 10])
         if kind == "command":
             line = f'<tspan fill="{COLOURS["prompt"]}">$</tspan> {line}'
-        rows.append(f'<text x="20" y="{y}" fill="{COLOURS[kind]}" style="animation-delay:{at:.2f}s">{line}</text>')
+        rows.append(
+            f'<text x="20" y="{y}" fill="{COLOURS[kind]}" style="animation-delay:{at:.2f}s">{line}</text>'
+        )
         y += LINE
 
     for command, output in steps:

@@ -56,7 +56,9 @@ class Numbers:
         self.regressions = {name: r for name, r in load(folder).items() if r.tier == "full"}
         self.results = results
         self.models = read_models(read_toml(folder / MODELS), folder)
-        self.rows = {case.id: self._row(r, case) for r in self.regressions.values() for case in r.cases}
+        self.rows = {
+            case.id: self._row(r, case) for r in self.regressions.values() for case in r.cases
+        }
         self.placed: set[tuple[str, str]] = set()  #: (case or mean, measure) on some page
 
     def _row(self, regression: Regression, case: Case) -> CaseRow:
@@ -68,15 +70,24 @@ class Numbers:
         else:
             result = _as_result(case, accepted, queries) if accepted else None
         fixed = bool(case.model) and self.models[case.model].fixed
-        return CaseRow(judge(case, result, accepted, queries, fixed), case, result, accepted, list, "")
+        return CaseRow(
+            judge(case, result, accepted, queries, fixed), case, result, accepted, list, ""
+        )
 
     def cases(self, source: str) -> list[Case]:
         """Cases whose source names the table."""
-        return [c for r in self.regressions.values() for c in r.cases if source in c.source.split("; ")]
+        return [
+            c for r in self.regressions.values() for c in r.cases if source in c.source.split("; ")
+        ]
 
     def means(self, source: str) -> list[tuple[str, Mean]]:
         """(regression, mean) of the table."""
-        return [(n, m) for n, r in self.regressions.items() for m in r.means if source in m.source.split("; ")]
+        return [
+            (n, m)
+            for n, r in self.regressions.items()
+            for m in r.means
+            if source in m.source.split("; ")
+        ]
 
     def mean_row(self, regression: str, mean: Mean) -> MeanRow:
         """A printed mean with its value and verdicts."""
@@ -106,7 +117,9 @@ class Numbers:
         ]
 
 
-def _as_result(case: Case, accepted: Mapping[str, Any], queries: Mapping[str, Mapping[str, float]]) -> Result:
+def _as_result(
+    case: Case, accepted: Mapping[str, Any], queries: Mapping[str, Mapping[str, float]]
+) -> Result:
     """The result that was accepted."""
     return Result(
         case.id,
@@ -126,30 +139,45 @@ def pages(results: Path | None = None) -> dict[Path, str]:
     found = {FOLDER / f"{paper['page']}.md": _page(paper, numbers) for paper in layout}
     if missing := numbers.missing():
         sys.exit(f"docs/reproduction_tables.toml has no table for: {'; '.join(missing)}")
-    parts = {"reproduction_index": lambda: index(layout, numbers), "reproduction_power": lambda: power(numbers)}
+    parts = {
+        "reproduction_index": lambda: index(layout, numbers),
+        "reproduction_power": lambda: power(numbers),
+    }
     found |= {page: regenerate(page.read_text(encoding="utf-8"), parts) for page in (INDEX, POWER)}
     return found
 
 
 def index(layout: Sequence[Mapping[str, Any]], numbers: Numbers) -> str:
     """Every table and figure: its page, how many numbers it has and how many of them are measured."""
-    rows = [["paper", "table or figure", "numbers", "measured here", "made by"], [":--", ":--", "--:", "--:", ":--"]]
+    rows = [
+        ["paper", "table or figure", "numbers", "measured here", "made by"],
+        [":--", ":--", "--:", "--:", ":--"],
+    ]
     for paper in layout:
         for table in paper["table"]:
             printed, measured = _counts(table, numbers)
             anchor = _anchor(_heading(table))
-            link = f"[{table['name']}: {table['caption']}](reproduction/{paper['page']}.md#{anchor})"
+            link = (
+                f"[{table['name']}: {table['caption']}](reproduction/{paper['page']}.md#{anchor})"
+            )
             verbs = dict.fromkeys(command.split()[1] for command in table.get("commands", ()))
             made_by = list(dict.fromkeys([*(["eval.regressions"] if printed else []), *verbs]))
             counts = [str(printed), str(measured)] if printed else ["-", "-"]
-            rows.append([paper["title"], link, *counts, ", ".join(f"`{m}`" for m in made_by) or "-"])
+            rows.append(
+                [paper["title"], link, *counts, ", ".join(f"`{m}`" for m in made_by) or "-"]
+            )
     return _markdown(rows)
 
 
 def power(numbers: Numbers) -> str:
     """Which rows have power, how many of their numbers are measured, and what their trainings cost."""
     rows = printed_rows(ROOT / "eval")
-    values = [numbers.measured(row.case, m) for row in rows if row.case.compare for m in (*row.strong, *row.weak)]
+    values = [
+        numbers.measured(row.case, m)
+        for row in rows
+        if row.case.compare
+        for m in (*row.strong, *row.weak)
+    ]
     return power_text(rows, sum(value is not None for value in values))
 
 
@@ -190,15 +218,27 @@ def _by_system(table: Mapping[str, Any], numbers: Numbers) -> list[list[str]]:
     systems: dict[str, list[Case]] = {}
     for case in _ordered(table, numbers):
         systems.setdefault(case.title, []).append(case)
-    rows = [["system", *table["columns"], *OURS], [":--", *["--:"] * len(columns), *[":--"] * len(OURS)]]
+    rows = [
+        ["system", *table["columns"], *OURS],
+        [":--", *["--:"] * len(columns), *[":--"] * len(OURS)],
+    ]
     for title, cases in systems.items():
         used = [c for c in cases if any((c.test, m) in columns for m in c.paper)]
-        cells = [next((p for c in used if c.test == test and (p := numbers.paper(c, m))), "-") for test, m in columns]
+        cells = [
+            next((p for c in used if c.test == test and (p := numbers.paper(c, m))), "-")
+            for test, m in columns
+        ]
         ours = [
-            (_name(c.test, measure), value, [numbers.rows[c.id].verdict(measure, side) for side in SIDES])
+            (
+                _name(c.test, measure),
+                value,
+                [numbers.rows[c.id].verdict(measure, side) for side in SIDES],
+            )
             for c in used
             for test, measure in columns
-            if c.test == test and measure in c.paper and (value := numbers.measured(c, measure)) is not None
+            if c.test == test
+            and measure in c.paper
+            and (value := numbers.measured(c, measure)) is not None
         ]
         recipes = "<br>".join(f"`{case.id}`" for case in used)
         rows.append([title, *cells, *_ours(ours), recipes])
@@ -216,7 +256,12 @@ def _ours(values: Sequence[tuple[str, float, Sequence[CaseVerdict | None]]]) -> 
 
 def _words(verdict: CaseVerdict | None) -> str:
     """The status, with the difference where a value is compared with a paper's."""
-    if verdict is None or verdict.against != PAPER or verdict.value is None or verdict.expected is None:
+    if (
+        verdict is None
+        or verdict.against != PAPER
+        or verdict.value is None
+        or verdict.expected is None
+    ):
         return str(verdict.status) if verdict else "-"
     return f"{verdict.status} {verdict.value - verdict.expected:+.4f}"
 
@@ -226,7 +271,10 @@ def _by_collection(table: Mapping[str, Any], numbers: Numbers) -> list[list[str]
     cases, means = _ordered(table, numbers), numbers.means(table["source"])
     systems = list(dict.fromkeys(c.regression for c in cases))
     titles = {name: next(c.title for c in cases if c.regression == name) for name in systems}
-    rows = [["collection", *titles.values(), *OURS], [":--", *["--:"] * len(systems), *[":--"] * len(OURS)]]
+    rows = [
+        ["collection", *titles.values(), *OURS],
+        [":--", *["--:"] * len(systems), *[":--"] * len(OURS)],
+    ]
     first = [c.collection for c in cases if c.regression == systems[0]]
     for collection in dict.fromkeys([*first, *(c.collection for c in cases)]):
         here = {c.regression: c for c in cases if c.collection == collection}
@@ -239,12 +287,22 @@ def _by_collection(table: Mapping[str, Any], numbers: Numbers) -> list[list[str]
             if (value := numbers.measured(case, "nDCG@10")) is not None and "nDCG@10" in case.paper
         ]
         recipes = "<br>".join(f"`{case.id}`" for case in here.values())
-        rows.append([collection.removeprefix("beir-"), *(cell or "-" for cell in cells), *_ours(ours), recipes])
+        rows.append(
+            [
+                collection.removeprefix("beir-"),
+                *(cell or "-" for cell in cells),
+                *_ours(ours),
+                recipes,
+            ]
+        )
     return [*rows, *_mean_rows(means, systems, titles, numbers)]
 
 
 def _mean_rows(
-    means: Sequence[tuple[str, Mean]], systems: Sequence[str], titles: Mapping[str, str], numbers: Numbers
+    means: Sequence[tuple[str, Mean]],
+    systems: Sequence[str],
+    titles: Mapping[str, str],
+    numbers: Numbers,
 ) -> Iterator[list[str]]:
     for name in dict.fromkeys(mean.name for _, mean in means):
         here = {regression: mean for regression, mean in means if mean.name == name}
@@ -253,8 +311,15 @@ def _mean_rows(
         for regression, mean in here.items():
             row = numbers.mean_row(regression, mean)
             if (value := row.values["nDCG@10"]) is not None:
-                ours.append((titles[regression], value, [row.verdict("nDCG@10", side) for side in SIDES]))
-        yield [f"mean: {name}", *cells, *_ours(ours), "<br>".join(f"`{regression}`" for regression in here)]
+                ours.append(
+                    (titles[regression], value, [row.verdict("nDCG@10", side) for side in SIDES])
+                )
+        yield [
+            f"mean: {name}",
+            *cells,
+            *_ours(ours),
+            "<br>".join(f"`{regression}`" for regression in here),
+        ]
 
 
 def _ordered(table: Mapping[str, Any], numbers: Numbers) -> list[Case]:
@@ -262,13 +327,17 @@ def _ordered(table: Mapping[str, Any], numbers: Numbers) -> list[Case]:
     cases, order = numbers.cases(table["source"]), list(table.get("order", ()))
     if unknown := [title for title in order if title not in {case.title for case in cases}]:
         sys.exit(f"docs/reproduction_tables.toml: {table['source']} has no case {unknown[0]!r}")
-    return sorted(cases, key=lambda case: order.index(case.title) if case.title in order else len(order))
+    return sorted(
+        cases, key=lambda case: order.index(case.title) if case.title in order else len(order)
+    )
 
 
 def _columns(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(test, measure) of each column."""
     pairs = (column.split() for column in table.get("columns", ()))
-    return [(test, measure.replace("MRR@", "RR@")) for test, measure in pairs]  # the papers' name, and the cases'
+    return [
+        (test, measure.replace("MRR@", "RR@")) for test, measure in pairs
+    ]  # the papers' name, and the cases'
 
 
 def _name(test: str, measure: str) -> str:

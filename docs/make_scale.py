@@ -22,14 +22,19 @@ from dataclasses import dataclass
 
 from pages import ROOT, write_or_check
 
-PAGE, NUMBERS, MACHINES = (ROOT / "docs" / name for name in ("scale.md", "scale.json", "machines.toml"))
+PAGE, NUMBERS, MACHINES = (
+    ROOT / "docs" / name for name in ("scale.md", "scale.json", "machines.toml")
+)
 COLLECTIONS = {"MS MARCO v1": 8_841_823, "MS MARCO v2": 138_364_198, "a billion": 1_000_000_000}
 GIGABYTE = 1e9
 WINDOW = 1024  #: documents, as --window
 RUNS = 20
 VARIATION = 0.1  #: standard deviation of a window's time, relative to its mean
 SLOW, SLOWNESS = 0.05, 3.0  #: share of the workers that are slow for the whole run, and how much
-FAILURES, RESTART = 1 / 100, 120.0  #: kills of a worker an hour, and the seconds until its successor works
+FAILURES, RESTART = (
+    1 / 100,
+    120.0,
+)  #: kills of a worker an hour, and the seconds until its successor works
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         if self.devices < 1 or self.times <= 0 or self.host <= 0 or self.price < 0:
-            raise ValueError(f"machine {self.name!r}: devices, times and host must be positive, price at least 0")
+            raise ValueError(
+                f"machine {self.name!r}: devices, times and host must be positive, price at least 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,9 @@ class Plan:
 
 def read_machines() -> list[Machine]:
     """The kinds of machines in docs/machines.toml."""
-    return [Machine(**row) for row in tomllib.loads(MACHINES.read_text(encoding="utf-8"))["machine"]]
+    return [
+        Machine(**row) for row in tomllib.loads(MACHINES.read_text(encoding="utf-8"))["machine"]
+    ]
 
 
 def plan(measured: Measured, documents: float, machine: Machine) -> Plan:
@@ -96,7 +105,11 @@ def engine_bytes(measured: Measured) -> dict[str, float]:
         "this package": sum(size for part, size in own.items() if part != "texts"),
         "this package, with codes": sum(s for p, s in own.items() if p != "texts") + dense / 4 + 20,
         "PostgreSQL + pgvector, no vector index": dense + 8 + 16 + 8 * impacts + 60,
-        "PostgreSQL + pgvector, HNSW on the vector": 2 * (dense + 8) + 16 + 8 * impacts + 60 + 32 * 6,
+        "PostgreSQL + pgvector, HNSW on the vector": 2 * (dense + 8)
+        + 16
+        + 8 * impacts
+        + 60
+        + 32 * 6,
         "Qdrant": dense + 128 + 16 * impacts,
         "Milvus": dense + 16 * impacts,
         "OpenSearch, Elasticsearch": dense + 128 + own.get("ot", 0.0),
@@ -127,7 +140,12 @@ def sizes(measured: Measured) -> str:
     for engine, size in engine_bytes(measured).items():
         lines.append(row(engine, *(amount(size * n / GIGABYTE) for n in COLLECTIONS.values())))
     texts = measured.bytes.get("texts", 0.0)
-    return "\n".join([*lines, row("texts, compressed", *(amount(texts * n / GIGABYTE) for n in COLLECTIONS.values()))])
+    return "\n".join(
+        [
+            *lines,
+            row("texts, compressed", *(amount(texts * n / GIGABYTE) for n in COLLECTIONS.values())),
+        ]
+    )
 
 
 def times(measured: Measured) -> str:
@@ -159,7 +177,10 @@ def fixed_shares(workers: int, windows: int, seconds: float, seed: int) -> float
     """The same where every worker has its own share from the start (--shard i/n)."""
     rng = random.Random(seed)
     pace = [SLOWNESS if rng.random() < SLOW else 1.0 for _ in range(workers)]
-    return max(sum(_window(rng, seconds * p) for _ in range(w, windows, workers)) for w, p in enumerate(pace))
+    return max(
+        sum(_window(rng, seconds * p) for _ in range(w, windows, workers))
+        for w, p in enumerate(pace)
+    )
 
 
 def _window(rng: random.Random, seconds: float) -> float:
@@ -173,12 +194,18 @@ def stragglers(measured: Measured) -> str:
     windows = COLLECTIONS["MS MARCO v1"] // WINDOW + 1
     gpu = next(machine for machine in read_machines() if machine.name.startswith("1 x A100"))
     seconds = WINDOW / plan(measured, 1, gpu).documents_per_second
-    lines = [row("workers", "perfect", "next window to whoever is free", "fixed shares"), "|--:|--:|--:|--:|"]
+    lines = [
+        row("workers", "perfect", "next window to whoever is free", "fixed shares"),
+        "|--:|--:|--:|--:|",
+    ]
     for workers in (1, 8, 32, 128):
         perfect = seconds * windows / workers
         shared = [shared_queue(workers, windows, seconds, seed) / perfect for seed in range(RUNS)]
         fixed = [fixed_shares(workers, windows, seconds, seed) / perfect for seed in range(RUNS)]
-        cells = (f"x {statistics.median(found):.2f} (worst x {max(found):.2f})" for found in (shared, fixed))
+        cells = (
+            f"x {statistics.median(found):.2f} (worst x {max(found):.2f})"
+            for found in (shared, fixed)
+        )
         lines.append(row(workers, hours(perfect / 3600), *cells))
     return "\n".join(lines)
 
@@ -192,7 +219,10 @@ def inputs(measured: Measured, corpus: str) -> str:
             "|:--|:--|",
             row("collection", f"{corpus}, {measured.words:.0f} words a document"),
             row("encoded by one core", f"{measured.rate:.1f} documents/s"),
-            row("read, checked and digested by one process", f"{measured.read_rate:,.0f} documents/s"),
+            row(
+                "read, checked and digested by one process",
+                f"{measured.read_rate:,.0f} documents/s",
+            ),
             row("indexed by one process", f"{1 / measured.build_seconds:,.0f} documents/s"),
             row("impacts", f"{measured.postings:.0f} a document"),
             row("bytes a document", parts),

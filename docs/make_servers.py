@@ -38,7 +38,8 @@ def parity() -> str:
     rows = []
     for row in record["rows"]:
         times = [
-            ", ".join(milliseconds(row, f"p50_{k}{which}") for which in ("_local", "", "_many")) for k in (10, hits)
+            ", ".join(milliseconds(row, f"p50_{k}{which}") for which in ("_local", "", "_many"))
+            for k in (10, hits)
         ]
         cells = [
             row["server"],

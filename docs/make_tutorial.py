@@ -56,12 +56,20 @@ def commands(body: str) -> list[str]:
 def environment() -> dict[str, str]:
     """Variables of the commands: no colours, lines of 100 characters."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "NO_COLOR": "1", "COLUMNS": "100", "PYTHONWARNINGS": "ignore", "PATH": path}
+    return {
+        **os.environ,
+        "NO_COLOR": "1",
+        "COLUMNS": "100",
+        "PYTHONWARNINGS": "ignore",
+        "PATH": path,
+    }
 
 
 def shell(command: str) -> list[str]:
     """The words that run a command line, with this clone's package for ``dupmae-ir``."""
-    module = command.replace("\\\n", " ").replace("dupmae-ir ", f"{sys.executable} -m dupmae_ir ", 1)
+    module = command.replace("\\\n", " ").replace(
+        "dupmae-ir ", f"{sys.executable} -m dupmae_ir ", 1
+    )
     return ["bash", "-c", module]
 
 
@@ -70,7 +78,9 @@ def _run(command: str | list[str], folder: Path) -> str:
         command = shell(command)
     # Libraries show progress on standard error; commands are run with --quiet where theirs is not part of the page.
     stderr = subprocess.PIPE if command[0] == sys.executable else subprocess.STDOUT
-    done = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True)
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True
+    )
     if done.returncode:
         sys.exit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr or ''}")
     return done.stdout
@@ -82,7 +92,10 @@ def same(old: str, new: str) -> bool:
     if NUMBER.sub("0", old) != NUMBER.sub("0", new):
         return False
     pairs = zip(NUMBER.findall(old), NUMBER.findall(new), strict=True)
-    return all(math.isclose(*(float(n.replace(",", "")) for n in pair), rel_tol=TOLERANCE) for pair in pairs)
+    return all(
+        math.isclose(*(float(n.replace(",", "")) for n in pair), rel_tol=TOLERANCE)
+        for pair in pairs
+    )
 
 
 def sections(page: Path) -> list[str]:

@@ -22,10 +22,14 @@ def regenerate(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
             return match[0]
         return f"<!-- {name}: made by `make docs` -->\n\n{parts[name]()}\n\n<!-- end of {name} -->"
 
-    return re.sub(r"<!-- (\w+): made by `make docs` -->\n.*?<!-- end of \1 -->", replace, text, flags=re.S)
+    return re.sub(
+        r"<!-- (\w+): made by `make docs` -->\n.*?<!-- end of \1 -->", replace, text, flags=re.S
+    )
 
 
-def write_or_check(pages: Sequence[Path], parts: Mapping[str, Callable[[], str]], source: str) -> None:
+def write_or_check(
+    pages: Sequence[Path], parts: Mapping[str, Callable[[], str]], source: str
+) -> None:
     """Write the pages. With --check, exit 1 and name the first page that is older than ``source``."""
     for path in pages:
         old = path.read_text(encoding="utf-8")

@@ -15,7 +15,9 @@ COMMANDS = {
         "demo": "encode, search and evaluate an embedded collection",
         "doctor": "check this machine and show how to fix problems",
     },
-    "collections": {"collections": "list, download, verify and prepare MS MARCO, TREC DL, NQ, TriviaQA and BEIR"},
+    "collections": {
+        "collections": "list, download, verify and prepare MS MARCO, TREC DL, NQ, TriviaQA and BEIR"
+    },
     "models": {"models": "list the models that commands accept by name; download one"},
     "index and search": {
         "encode": "encode a collection into an index: dense vectors and term impacts in one pass",
@@ -60,7 +62,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if verb not in VERBS:
         known = ", ".join(VERBS)
-        print(f"dupmae-ir: no command named {verb!r}; known: {known}.{suggest(verb, VERBS)}", file=sys.stderr)
+        print(
+            f"dupmae-ir: no command named {verb!r}; known: {known}.{suggest(verb, VERBS)}",
+            file=sys.stderr,
+        )
         return 2
     package = Path(__file__).parent.joinpath(*verb.split(".")).is_dir()
     module = f"dupmae_ir.{verb}" + ".__main__" * package

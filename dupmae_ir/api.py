@@ -126,19 +126,33 @@ def update_index(
 
 
 def delete_documents(
-    index: str | Path, docids: Iterable[str] = (), *, paths: Iterable[str] = (), filter: str | None = None
+    index: str | Path,
+    docids: Iterable[str] = (),
+    *,
+    paths: Iterable[str] = (),
+    filter: str | None = None,
 ) -> IndexChange:
     """Mark documents of an index as deleted: by their ids, all passages of some ``paths``, which are files, folders or
     patterns, or those that satisfy a condition on metadata. Raises :class:`UnknownName` for what the index does not
     have."""
     arguments = {"index": index, "ids": list(docids), "paths": list(paths), "filter": filter}
-    return _change(_run("dupmae_ir.index.config:DeleteConfig", "dupmae_ir.index.changes.changes:run_delete", arguments))
+    return _change(
+        _run(
+            "dupmae_ir.index.config:DeleteConfig",
+            "dupmae_ir.index.changes.changes:run_delete",
+            arguments,
+        )
+    )
 
 
 def compact_index(index: str | Path, *, progress: bool = False) -> IndexChange:
     """Rewrite the segments of an index as one, without deleted documents and without encoding anything."""
     return _change(
-        _run("dupmae_ir.index.config:CompactConfig", "dupmae_ir.index.changes.changes:run_compact", locals())
+        _run(
+            "dupmae_ir.index.config:CompactConfig",
+            "dupmae_ir.index.changes.changes:run_compact",
+            locals(),
+        )
     )
 
 
@@ -168,9 +182,13 @@ def compare(
     """
     evaluate = load("dupmae_ir.eval.evaluate:evaluate")
     names = tuple(measures)
-    evaluations: dict[str, Evaluation] = {name: evaluate(qrels, run, names) for name, run in runs.items()}
+    evaluations: dict[str, Evaluation] = {
+        name: evaluate(qrels, run, names) for name, run in runs.items()
+    }
     if baseline is not None and baseline not in evaluations:
-        raise UsageError(f"`baseline` {baseline!r} is not one of the runs, which are {', '.join(evaluations)}")
+        raise UsageError(
+            f"`baseline` {baseline!r} is not one of the runs, which are {', '.join(evaluations)}"
+        )
     settings = load("dupmae_ir.eval.config:ComparisonOptions")(test=test, alpha=alpha, seed=seed)
     comparison: Comparison = load("dupmae_ir.eval.compare:compare")(
         evaluations, baseline or next(iter(evaluations), ""), settings
@@ -230,7 +248,12 @@ def pre_train(
     """
     folder = _output_folder(output)
     corpus = _rows(texts, folder.with_name(f"{folder.name}.texts.jsonl"), _text_record)
-    arguments: dict[str, object] = {"method": method, "preset": preset, "model": model, "length": length}
+    arguments: dict[str, object] = {
+        "method": method,
+        "preset": preset,
+        "model": model,
+        "length": length,
+    }
     arguments |= {"corpus": corpus, "output": folder, "progress": progress, "options": options}
     config = _config("dupmae_ir.pretrain.config:PretrainConfig", arguments, settings)
     result = load("dupmae_ir.pretrain.run:run")(config, callbacks)
@@ -273,7 +296,11 @@ def fine_tune(
         name: _rows(rows, folder.with_name(f"{folder.name}.{name}.jsonl"), _pair_record)
         for name, rows in (("pairs", pairs), ("dev", dev))
     }
-    arguments: dict[str, object] = {"model": model, "query_length": query_length, "document_length": document_length}
+    arguments: dict[str, object] = {
+        "model": model,
+        "query_length": query_length,
+        "document_length": document_length,
+    }
     arguments |= {**files, "output": folder, "progress": progress, "options": options}
     config = _config("dupmae_ir.finetune.config:FinetuneConfig", arguments, settings)
     result = load("dupmae_ir.finetune.run:run")(config, callbacks)
@@ -338,16 +365,24 @@ def serve_indexes(
     _run("dupmae_ir.serve.config:ServeConfig", "dupmae_ir.serve.run:run", arguments)
 
 
-def _config(kind: str, arguments: Mapping[str, object], settings: TrainingSettings | None = None) -> object:
+def _config(
+    kind: str, arguments: Mapping[str, object], settings: TrainingSettings | None = None
+) -> object:
     """Settings from the arguments of a function, by name; None stands for the default. ``kind`` is ``module:class``."""
     given = {"quiet": not arguments.get("progress", False), **arguments, **(settings or {})}
     options: Options = given.pop("options", NO_OPTIONS)  # type: ignore[assignment]
     given.pop("progress", None)
-    known = given.keys() if settings is None else given.keys() | TrainingSettings.__annotations__.keys()
+    known = (
+        given.keys() if settings is None else given.keys() | TrainingSettings.__annotations__.keys()
+    )
     if both := sorted(known & options.keys()):
-        raise UsageError(f"`options` repeats {', '.join(both)}, which this function has as arguments")
+        raise UsageError(
+            f"`options` repeats {', '.join(both)}, which this function has as arguments"
+        )
     values = {
-        name: str(value) if isinstance(value, Path) else value for name, value in given.items() if value is not None
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in given.items()
+        if value is not None
     }
     return from_mapping(load(kind), {**values, **options}, "options")
 
@@ -401,8 +436,15 @@ def _rows(
 
 def _document_record(item: object) -> Mapping[str, object]:
     if isinstance(item, Document):
-        return {"id": item.docid, "title": item.title, "text": item.text, "metadata": dict(item.metadata or {})}
-    raise UsageError(f"`corpus`: {one_line(item, 100)} is not a Document, and not the name of a file")
+        return {
+            "id": item.docid,
+            "title": item.title,
+            "text": item.text,
+            "metadata": dict(item.metadata or {}),
+        }
+    raise UsageError(
+        f"`corpus`: {one_line(item, 100)} is not a Document, and not the name of a file"
+    )
 
 
 def _text_record(item: object) -> Mapping[str, object]:
@@ -418,4 +460,6 @@ def _pair_record(item: object) -> Mapping[str, object]:
         return item
     if isinstance(item, tuple | list) and len(item) == 2:
         return {"query": item[0], "positive": item[1]}
-    raise UsageError(f"`pairs`: {one_line(item, 100)} is not a pair; give (query, passage) or a dictionary")
+    raise UsageError(
+        f"`pairs`: {one_line(item, 100)} is not a pair; give (query, passage) or a dictionary"
+    )

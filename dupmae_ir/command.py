@@ -51,25 +51,35 @@ class Command:
     packages: tuple[str, ...] = ()  #: packages of ``extra`` that ``work`` imports
     extra: str = "train"  #: the extra that installs ``packages``
     status: Callable[[Any, Any], int] | None = None
-    distributed: bool = False  #: ``config.processes`` processes run ``work``, started by torch's launcher
+    distributed: bool = (
+        False  #: ``config.processes`` processes run ``work``, started by torch's launcher
+    )
     epilog: str = ""
 
     def __call__(self, argv: list[str] | None = None) -> int:
         """Parse ``argv`` (default: the process's), run, print. Returns the exit status."""
         prog = f"dupmae-ir {self.verb}"
         hint = "; run the same command to resume" if self.resumes else ""
-        return guarded(lambda: self._main(argv), prog, hint, lambda message: with_flags(message, self.config))
+        return guarded(
+            lambda: self._main(argv), prog, hint, lambda message: with_flags(message, self.config)
+        )
 
     def _main(self, argv: list[str] | None) -> int:
         parser = Parser(self.verb, *help_text(self.config))
         parser.epilog = self.epilog or None
         config: Any = parse(parser, self.config, argv)
         need_packages(f"dupmae-ir {self.verb}", self.packages, self.extra)
-        atexit.register(gc.freeze)  # an ending process need not collect torch's objects, which takes seconds
+        atexit.register(
+            gc.freeze
+        )  # an ending process need not collect torch's objects, which takes seconds
         if self.distributed and config.processes > 1 and "WORLD_SIZE" not in os.environ:
             launch = load("dupmae_ir.training.launch:launch")
             return launch(self.verb, sys.argv[1:] if argv is None else argv, config.processes)
-        silent = config.quiet or self.work.split(".")[1] not in _LOADING or os.environ.get("RANK", "0") != "0"
+        silent = (
+            config.quiet
+            or self.work.split(".")[1] not in _LOADING
+            or os.environ.get("RANK", "0") != "0"
+        )
         with never_silent(f"dupmae-ir {self.verb}", silent):
             result = load(self.work)(config)
         if result is None:
@@ -77,12 +87,19 @@ class Command:
         if self.summarize and (text := self.summarize(config, result)):
             say(_with_names_on_one_line(text, config), config.quiet)
         if text := self._printed(config, result):
-            show(text if config.json else _with_names_on_one_line(text, config), emphasis=not config.json)
+            show(
+                text if config.json else _with_names_on_one_line(text, config),
+                emphasis=not config.json,
+            )
         return self.status(config, result) if self.status else 0
 
     def _printed(self, config: Any, result: Any) -> str:
         if config.json:
-            return self.as_json(config, result) if self.as_json else json.dumps(result, ensure_ascii=False)
+            return (
+                self.as_json(config, result)
+                if self.as_json
+                else json.dumps(result, ensure_ascii=False)
+            )
         return self.show(config, result) if self.show else ""
 
     def exit(self) -> None:
@@ -111,7 +128,9 @@ def dispatch(group: str, verbs: Mapping[str, tuple[str, Command]], argv: list[st
     if verb in ("-h", "--help"):
         width = max(map(len, verbs)) + 2
         lines = "\n".join(f"  {name.ljust(width)}{line}" for name, (line, _) in verbs.items())
-        examples = "\n".join(f"  {help_text(c.config)[1].splitlines()[0]}" for _, c in verbs.values())
+        examples = "\n".join(
+            f"  {help_text(c.config)[1].splitlines()[0]}" for _, c in verbs.values()
+        )
         print(
             f"usage: dupmae-ir {group} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{examples}\n\n"
             f"dupmae-ir {group} COMMAND --help shows the options of a command; all accept --quiet."
@@ -119,7 +138,10 @@ def dispatch(group: str, verbs: Mapping[str, tuple[str, Command]], argv: list[st
         return 0
     if verb not in verbs:
         known = ", ".join(verbs)
-        print(f"dupmae-ir {group}: no command named {verb!r}; known: {known}.{suggest(verb, verbs)}", file=sys.stderr)
+        print(
+            f"dupmae-ir {group}: no command named {verb!r}; known: {known}.{suggest(verb, verbs)}",
+            file=sys.stderr,
+        )
         return 2
     return verbs[verb][1](rest)
 

@@ -113,7 +113,9 @@ class Requires:
     def check(self, config: Any) -> None:
         """Raise :class:`UsageError` if ``config`` breaks the rule."""
         if _is_set(config, self.name) and not any(_is_set(config, other) for other in self.others):
-            raise UsageError(f"`{self.name}` requires {' or '.join(f'`{other}`' for other in self.others)}")
+            raise UsageError(
+                f"`{self.name}` requires {' or '.join(f'`{other}`' for other in self.others)}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +213,9 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
         for one in value if isinstance(value, tuple) else (value,):
             if one not in choices:
                 known = (" | " if any("," in choice for choice in choices) else ", ").join(choices)
-                raise UsageError(f"`{f.name}` {one}: choose from {known}.{suggest(str(one), choices)}")
+                raise UsageError(
+                    f"`{f.name}` {one}: choose from {known}.{suggest(str(one), choices)}"
+                )
     bounds = {
         "greater than": (meta.get("above"), lambda x, bound: x > bound),
         "at least": (meta.get("at_least"), lambda x, bound: x >= bound),
@@ -233,7 +237,9 @@ def applies(config: Any, name: str) -> bool:
 def _owners(config: Any, f: dataclasses.Field[Any]) -> list[list[str]]:
     names = {field.name for field in dataclasses.fields(config)}
     conditions = (owner.split(" and ") for owner in f.metadata.get("only_with") or ())
-    owners = [[t for t in terms if t.removeprefix("!").partition("=")[0] in names] for terms in conditions]
+    owners = [
+        [t for t in terms if t.removeprefix("!").partition("=")[0] in names] for terms in conditions
+    ]
     return [terms for terms in owners if terms]
 
 
@@ -262,14 +268,20 @@ def add_config(parser: argparse.ArgumentParser, config: type) -> None:
     own = inspect.get_annotations(config)
     for f in sorted(dataclasses.fields(config), key=lambda f: f.name not in own):
         title = f.metadata.get("group", "options")
-        group = groups.setdefault(title, parser.add_argument_group(title)) if title not in groups else groups[title]
+        group = (
+            groups.setdefault(title, parser.add_argument_group(title))
+            if title not in groups
+            else groups[title]
+        )
         _add_flag(group, f, hints[f.name])
 
 
 def from_namespace(config: type[T], namespace: argparse.Namespace) -> T:
     """Build ``config`` from parsed flags; flags that are not its fields are ignored."""
     names = {f.name for f in dataclasses.fields(config)}  # type: ignore[arg-type]
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(namespace).items() if k in names}
+    values = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in vars(namespace).items() if k in names
+    }
     for name in names:
         if (given := getattr(namespace, f"{name}{_POSITIONAL}", None)) is not None:
             values[name] = given
@@ -288,10 +300,16 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
     either. Raises :class:`InputError` for a recipe that cannot be used.
     """
     for word in sys.argv[1:] if argv is None else argv:
-        if any(0xD800 <= ord(c) <= 0xDFFF for c in word):  # Python's form of bytes that are not UTF-8
+        if any(
+            0xD800 <= ord(c) <= 0xDFFF for c in word
+        ):  # Python's form of bytes that are not UTF-8
             parser.error(f"the argument {word!r} is not UTF-8 text")
     add_config(parser, config)
-    parser.add_argument("--recipe", metavar="FILE", help="a TOML file of these settings; flags given here win over it")
+    parser.add_argument(
+        "--recipe",
+        metavar="FILE",
+        help="a TOML file of these settings; flags given here win over it",
+    )
     if recipe := recipe_of(argv):
         values = recipe_values(config, recipe)
         parser.set_defaults(**values)
@@ -328,7 +346,11 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def from_mapping(config: type[T], data: Mapping[str, Any], source: str = "recipe") -> T:
     """Build ``config`` from plain values, checking names and types. ``source`` is named in errors."""
     values = checked_values(config, data, source)
-    required = {f.name for f in dataclasses.fields(config) if f.default is MISSING and f.default_factory is MISSING}  # type: ignore[arg-type]
+    required = {
+        f.name
+        for f in dataclasses.fields(config)
+        if f.default is MISSING and f.default_factory is MISSING
+    }  # type: ignore[arg-type]
     if missing := sorted(required - set(values)):
         raise InputError(f"{source}: missing {', '.join(missing)}")
     return config(**values)
@@ -356,7 +378,9 @@ def checked_values(config: type, data: Mapping[str, Any], source: str) -> dict[s
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Plain JSON-able values of a config."""
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(config).items()}
+    return {
+        k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(config).items()
+    }
 
 
 def subset(config: Any, kind: type[T], **changes: Any) -> T:
@@ -387,13 +411,21 @@ def differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> st
     """`` `top_k` 32 (requested 64), ...`` over the settings that differ; empty if they agree."""
     names = [*existing, *(n for n in requested if n not in existing)]
     changed = [n for n in names if existing.get(n) != requested.get(n)]
-    return ", ".join(f"`{n}` {_shown(existing.get(n))} (requested {_shown(requested.get(n))})" for n in changed)
+    return ", ".join(
+        f"`{n}` {_shown(existing.get(n))} (requested {_shown(requested.get(n))})" for n in changed
+    )
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, str) and len(value) == 64:
         return f"{value[:12]}..."  # a digest
-    return "none" if value is None else json.dumps(value) if isinstance(value, str | list) else str(value)
+    return (
+        "none"
+        if value is None
+        else json.dumps(value)
+        if isinstance(value, str | list)
+        else str(value)
+    )
 
 
 def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
@@ -405,12 +437,16 @@ def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
         settings["choices"] = meta["choices"]
     if meta.get("positional"):
         if many:
-            settings |= {"nargs": "+" if required else "*"} | ({} if required else {"default": f.default})
+            settings |= {"nargs": "+" if required else "*"} | (
+                {} if required else {"default": f.default}
+            )
             group.add_argument(f.name, type=kind, metavar=meta.get("metavar"), **settings)
             return
         flag = f"--{f.name.replace('_', '-')}"
         settings["help"] += f"; also as {flag}"
-        group.add_argument(f"{f.name}{_POSITIONAL}", nargs="?", type=kind, metavar=meta.get("metavar"), **settings)
+        group.add_argument(
+            f"{f.name}{_POSITIONAL}", nargs="?", type=kind, metavar=meta.get("metavar"), **settings
+        )
         default = None if required else f.default
         group.add_argument(flag, dest=f.name, type=kind, default=default, help=argparse.SUPPRESS)
         return
@@ -418,24 +454,35 @@ def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
     if kind is bool:
         # None: neither said, somebody else decides.
         action = "store_true" if f.default is False else argparse.BooleanOptionalAction
-        group.add_argument(flag, dest=f.name, action=action, default=f.default, help=settings["help"])
+        group.add_argument(
+            flag, dest=f.name, action=action, default=f.default, help=settings["help"]
+        )
         return
     # The choices themselves are checked when the config is built, with a suggestion for a near miss.
     choices = settings.pop("choices", None)
-    choice = f"{{{','.join(choices)}}}" if choices else {int: "N", float: "X"}.get(kind, f.name.upper())
+    choice = (
+        f"{{{','.join(choices)}}}" if choices else {int: "N", float: "X"}.get(kind, f.name.upper())
+    )
     settings["metavar"] = meta.get("metavar") or choice
     if many:
         settings["nargs"] = "+"
         settings["action"] = _Gather
     group.add_argument(
-        flag, dest=f.name, type=kind, required=required, default=None if required else f.default, **settings
+        flag,
+        dest=f.name,
+        type=kind,
+        required=required,
+        default=None if required else f.default,
+        **settings,
     )
 
 
 class _Gather(argparse.Action):
     """A list flag given twice adds to the first; the first replaces the default."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
         gathered = getattr(namespace, self.dest)
         # Defaults are tuples, so a list is what an earlier use of the flag has left.
         setattr(namespace, self.dest, [*(gathered if isinstance(gathered, list) else []), *values])

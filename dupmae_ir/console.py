@@ -36,7 +36,9 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        shown = action.default not in (None, False, argparse.SUPPRESS, (), "") and "default" not in text
+        shown = (
+            action.default not in (None, False, argparse.SUPPRESS, (), "") and "default" not in text
+        )
         if isinstance(action, argparse._HelpAction | argparse._VersionAction) or not shown:
             return text
         if isinstance(action.default, tuple):
@@ -48,9 +50,14 @@ class Parser(argparse.ArgumentParser):
     """argparse with our help page and one-line errors."""
 
     def __init__(self, verb: str, purpose: str, examples: str = "") -> None:
-        description = purpose.strip() + (f"\n\nexample:\n{textwrap.indent(examples.strip(), '  ')}" if examples else "")
+        description = purpose.strip() + (
+            f"\n\nexample:\n{textwrap.indent(examples.strip(), '  ')}" if examples else ""
+        )
         super().__init__(
-            prog=f"dupmae-ir {verb}", description=description, formatter_class=_Formatter, allow_abbrev=False
+            prog=f"dupmae-ir {verb}",
+            description=description,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
         )
 
     def error(self, message: str) -> NoReturn:
@@ -65,7 +72,9 @@ def visible(text: object, breaks: bool = False) -> str:
     surrogates, which have no UTF-8. Tabs and line breaks are kept, unless ``breaks``: then they are written out too.
     Inside a string of a JSON document the result has the same value.
     """
-    return (_CONTROLS_AND_BREAKS if breaks else _CONTROLS).sub(lambda c: json.dumps(c[0])[1:-1], str(text))
+    return (_CONTROLS_AND_BREAKS if breaks else _CONTROLS).sub(
+        lambda c: json.dumps(c[0])[1:-1], str(text)
+    )
 
 
 _EMPHASIS = ("\ufdd0", "\ufdd1")
@@ -98,7 +107,11 @@ def show(text: str, emphasis: bool = True) -> None:
         raise OutputError("standard output is closed, so there is nowhere to print the result")
     text = visible(text)
     if emphasis:
-        bold = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        bold = (
+            sys.stdout.isatty()
+            and not os.environ.get("NO_COLOR")
+            and os.environ.get("TERM") != "dumb"
+        )
         for mark, code in zip(_EMPHASIS, ("\x1b[1m", "\x1b[0m"), strict=True):
             text = text.replace(mark, code if bold else "")
     print(text)
@@ -119,7 +132,10 @@ _PACKAGES = {"pytrec_eval": "pytrec_eval-terrier", "faiss": "faiss-cpu"}
 
 
 def guarded(
-    job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint: str = "", translate: Callable[[str], str] = str
+    job: Callable[[], int | None],
+    prog: str = "dupmae-ir",
+    resume_hint: str = "",
+    translate: Callable[[str], str] = str,
 ) -> int:
     """Run ``job`` and return an exit status; a :class:`DupmaeError` becomes one line on standard error, and
     so does a package that is not installed.
@@ -255,7 +271,9 @@ def _on_terminal() -> bool:
 
 
 @contextmanager
-def byte_bar(description: str, total: int | None, quiet: bool, done: int = 0) -> Iterator[Callable[[int], None]]:
+def byte_bar(
+    description: str, total: int | None, quiet: bool, done: int = 0
+) -> Iterator[Callable[[int], None]]:
     """A progress bar in MB; call the yielded function with the number of bytes whenever some have moved."""
     with progress(description, "MB", total and total // MEGABYTE, quiet, done // MEGABYTE) as bar:
 
@@ -282,7 +300,10 @@ def table(rows: list[list[str]], header: list[str]) -> str:
     cells = [header, *rows]
     widths = [max(len(r[i]) for r in cells) for i in range(len(header))]
     lines = [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip()
+        "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(r, widths, strict=True))
+        ).rstrip()
         for r in cells
     ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])

@@ -37,7 +37,10 @@ from dupmae_ir.types import Hit
 
 SYSTEMS = ("bm25", "dense", "impact", "hybrid")
 MINILM = "minilm"
-FUSIONS = {"bm25+minilm-rrf": Fusion("rrf"), "bm25+minilm-mean": Fusion("interpolation", normalize=True)}
+FUSIONS = {
+    "bm25+minilm-rrf": Fusion("rrf"),
+    "bm25+minilm-mean": Fusion("interpolation", normalize=True),
+}
 """Fusions of the lists of BM25 and MiniLM: reciprocal ranks (k = 60), and the mean of scores mapped to 0 to 1."""
 MEASURES = ("nDCG@10", "MRR@10", "R@100")
 SHOWN_HITS, SHOWN_WORDS = 3, 4
@@ -67,10 +70,16 @@ class DemoConfig(ComputeOptions, OutputOptions):
     """
 
     model: str | None = option(
-        None, "model: dupmae-small, minilm, or a folder (default: the embedded model)", group="model", metavar="MODEL"
+        None,
+        "model: dupmae-small, minilm, or a folder (default: the embedded model)",
+        group="model",
+        metavar="MODEL",
     )
     output: str = option(
-        "runs/demo", "folder for the collection, the indexes and the runs", group="output", metavar="FOLDER"
+        "runs/demo",
+        "folder for the collection, the indexes and the runs",
+        group="output",
+        metavar="FOLDER",
     )
     serve: bool = option(
         False,
@@ -78,7 +87,12 @@ class DemoConfig(ComputeOptions, OutputOptions):
         group="serve",
     )
     port: int = option(
-        8000, "port to listen on; 0 = any free one", group="serve", at_least=0, at_most=65535, only_with="serve"
+        8000,
+        "port to listen on; 0 = any free one",
+        group="serve",
+        at_least=0,
+        at_most=65535,
+        only_with="serve",
     )
     overwrite: bool = option(False, "encode again even if the index is complete", group="output")
 
@@ -93,7 +107,9 @@ def run(config: DemoConfig) -> dict[str, object]:
     if not config.serve:
         pyserini.version()  # BM25 needs it, minutes later
     folder = Path(config.output)
-    with exclusive(lock_path(folder.absolute()), f"running the demonstration in {folder.absolute()}"):
+    with exclusive(
+        lock_path(folder.absolute()), f"running the demonstration in {folder.absolute()}"
+    ):
         say("the documentation of this Python's standard library, in BEIR's layout", config.quiet)
         counts = write_beir(folder / "collection")
         status = _encode(folder, config)
@@ -101,12 +117,20 @@ def run(config: DemoConfig) -> dict[str, object]:
             need_packages("`serve`", ("fastapi", "uvicorn"), "serve")
             index = (f"python={folder / 'index'}",)
             settings = ServeConfig(
-                index=index, port=config.port, threads=config.threads, device=config.device, quiet=config.quiet
+                index=index,
+                port=config.port,
+                threads=config.threads,
+                device=config.device,
+                quiet=config.quiet,
             )
             return {"status": status, **counts, "folder": str(folder), "served": _step(settings)}
         # Always built again, in case the collection was written by another version of Python.
         corpus = str(folder / "collection" / "corpus.jsonl")
-        _step(Bm25Config(corpus=corpus, index=str(folder / "bm25"), overwrite=True, quiet=config.quiet))
+        _step(
+            Bm25Config(
+                corpus=corpus, index=str(folder / "bm25"), overwrite=True, quiet=config.quiet
+            )
+        )
         for system in SYSTEMS:
             _search(folder, system, config)
         competitors = importlib.util.find_spec(PACKAGED[MINILM]) is not None
@@ -153,7 +177,9 @@ def _encode(folder: Path, config: DemoConfig, index: str = "index", parts: str =
 
 def _search(folder: Path, system: str, config: DemoConfig, index: str = "index") -> None:
     """Write the run of ``system``, named after it or, for another index, after the index."""
-    mode: dict[str, Any] = {system: True} if system == "bm25" else {system: True, "device": config.device}
+    mode: dict[str, Any] = (
+        {system: True} if system == "bm25" else {system: True, "device": config.device}
+    )
     settings = SearchConfig(
         index=(str(folder / ("bm25" if system == "bm25" else index)),),
         output=str(folder / f"{system if index == 'index' else index}.trec"),
@@ -167,7 +193,9 @@ def _search(folder: Path, system: str, config: DemoConfig, index: str = "index")
         say(f"  {summary.certified} of {summary.topics} lists certified exact", config.quiet)
 
 
-def _evaluate(folder: Path, config: DemoConfig, competitors: Sequence[str]) -> dict[str, dict[str, float]]:
+def _evaluate(
+    folder: Path, config: DemoConfig, competitors: Sequence[str]
+) -> dict[str, dict[str, float]]:
     """System -> mean of each measure, and nDCG@10 for each kind of question."""
     qrels_path = folder / "collection" / "qrels" / "test.tsv"
     systems = (SYSTEMS[0], *competitors, *SYSTEMS[1:])
@@ -181,7 +209,10 @@ def _evaluate(folder: Path, config: DemoConfig, competitors: Sequence[str]) -> d
         by_kind: dict[str, list[float]] = {}
         for qid, values in evaluation.per_query.items():
             by_kind.setdefault(kinds[qid], []).append(values["nDCG@10"])
-        scores[system] = {**evaluation.mean, **{k: sum(v) / len(v) for k, v in sorted(by_kind.items())}}
+        scores[system] = {
+            **evaluation.mean,
+            **{k: sum(v) / len(v) for k, v in sorted(by_kind.items())},
+        }
     return scores
 
 
@@ -193,15 +224,21 @@ def _examples(folder: Path) -> Iterator[dict[str, object]]:
 
     def first_rank(system: str, query: GradedQuery, depth: int | None = None) -> int | None:
         hits: Sequence[Hit] = runs[system].get(query.qid, [])[:depth]
-        return next((r for r, h in enumerate(hits, 1) if qrels[query.qid].get(h.docid, 0) > 0), None)
+        return next(
+            (r for r, h in enumerate(hits, 1) if qrels[query.qid].get(h.docid, 0) > 0), None
+        )
 
     for kind in KINDS:
         queries = [q for q in load_queries() if q.kind == kind and q.qid in qrels]
         only_hybrid = (
-            q for q in queries if first_rank("hybrid", q, SHOWN_HITS) and not first_rank("bm25", q, SHOWN_HITS)
+            q
+            for q in queries
+            if first_rank("hybrid", q, SHOWN_HITS) and not first_rank("bm25", q, SHOWN_HITS)
         )
         query = next(only_hybrid, queries[0])
-        hits = searcher.describe(query.text, [h.docid for h in runs["hybrid"][query.qid][:SHOWN_HITS]])
+        hits = searcher.describe(
+            query.text, [h.docid for h in runs["hybrid"][query.qid][:SHOWN_HITS]]
+        )
         yield {
             "qid": query.qid,
             "kind": query.kind,
@@ -226,7 +263,10 @@ def show(_: DemoConfig, results: Mapping[str, Any]) -> str:
     if "served" in results:
         return ""
     columns = list(next(iter(results["table"].values())))
-    rows = [[system, *(f"{values[c]:.4f}" for c in columns)] for system, values in results["table"].items()]
+    rows = [
+        [system, *(f"{values[c]:.4f}" for c in columns)]
+        for system, values in results["table"].items()
+    ]
     lines = [
         "",
         f"{results['queries']} questions on {results['documents']:,} documents "
@@ -240,11 +280,17 @@ def show(_: DemoConfig, results: Mapping[str, Any]) -> str:
     ]
     for example in results["examples"]:
         ranks = ", ".join(f"{system} {rank or '-'}" for system, rank in example["ranks"].items())
-        lines += ["", f"{example['kind']}: {example['query']}", f"  rank of the first right answer: {ranks}"]
+        lines += [
+            "",
+            f"{example['kind']}: {example['query']}",
+            f"  rank of the first right answer: {ranks}",
+        ]
         for n, hit in enumerate(example["hits"], 1):
             label = LABELS.get(hit["grade"] or 0, "")
             words = " ".join("+" * w["expansion"] + w["word"] for w in hit["words"])
-            parts = f"{hit['score']:7.2f} = {hit['dense']:6.2f} meaning + {hit['impact']:6.2f} words"
+            parts = (
+                f"{hit['score']:7.2f} = {hit['dense']:6.2f} meaning + {hit['impact']:6.2f} words"
+            )
             lines.append(f"  {n}. {hit['docid']:<44} {parts}  ({words}) {label}".rstrip())
     lines += [
         "",

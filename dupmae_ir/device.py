@@ -73,9 +73,13 @@ def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
     try:
         device = torch.device(wanted)
     except RuntimeError:
-        raise UsageError(f"no device named {wanted!r}; use auto, cpu, cuda, cuda:N or mps") from None
+        raise UsageError(
+            f"no device named {wanted!r}; use auto, cpu, cuda, cuda:N or mps"
+        ) from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"`device` {wanted}: this torch ({torch.__version__}) finds no CUDA device; use cpu")
+        raise UsageError(
+            f"`device` {wanted}: this torch ({torch.__version__}) finds no CUDA device; use cpu"
+        )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError(f"`device` {wanted}: no Apple GPU here; use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -95,7 +99,9 @@ def is_plain_cpu(wanted: str) -> bool:
     """
     if wanted != "auto":
         return wanted == "cpu"
-    return sys.platform == "linux" and not any(Path("/dev", name).exists() for name in _ACCELERATORS)
+    return sys.platform == "linux" and not any(
+        Path("/dev", name).exists() for name in _ACCELERATORS
+    )
 
 
 def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
@@ -111,7 +117,9 @@ def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
         raise UsageError(f"`dtype` {wanted}: use one of {', '.join(DTYPES)}")
     if wanted != "auto":
         if wanted == "float16" and device.type == "cpu":
-            raise UsageError("`dtype` float16 is slow and imprecise on a CPU; use float32 or bfloat16")
+            raise UsageError(
+                "`dtype` float16 is slow and imprecise on a CPU; use float32 or bfloat16"
+            )
         return getattr(torch, wanted), "asked for"
     if device.type == "cuda":
         # GPUs before Ampere emulate bfloat16, which is slower than float32.
@@ -163,12 +171,16 @@ def processor() -> str:
         lines = {key.strip(): value.strip() for key, _, value in parted}
         name = lines.get("model name", name)
         supported = set(lines.get("flags", "").split())
-        flags = " ".join(f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in supported)
+        flags = " ".join(
+            f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in supported
+        )
     return f"{name} ({flags})" if flags else name
 
 
 @contextmanager
-def _temporarily(get: Callable[[], int], set_to: Callable[[int], object], threads: int) -> Iterator[None]:
+def _temporarily(
+    get: Callable[[], int], set_to: Callable[[int], object], threads: int
+) -> Iterator[None]:
     """Set a library's number of threads and restore it afterwards."""
     before = get()
     set_to(threads)
@@ -218,7 +230,10 @@ def pick_batch_tokens(device: torch.device) -> tuple[int, str]:
     import torch
 
     if device.type != "cuda":
-        return CPU_BATCH, "measured: larger batches are no faster, and smaller ones wait for the vocabulary projection"
+        return (
+            CPU_BATCH,
+            "measured: larger batches are no faster, and smaller ones wait for the vocabulary projection",
+        )
     free, _ = torch.cuda.mem_get_info(device)
     return gpu_batch(free), f"for half of {free / 2**30:.0f} GiB free, at most {GPU_BATCH:,}"
 
@@ -235,7 +250,8 @@ def out_of_memory(error: BaseException) -> bool:
 
     message = str(error)
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(
-        text in message for text in ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc")
+        text in message
+        for text in ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc")
     )
 
 
@@ -353,4 +369,6 @@ def _libraries() -> tuple[Sequence[LibController], ThreadpoolController | None]:
 
     blas = ThreadpoolController().select(user_api="blas")
     of_threads = blas.select(threading_layer="openmp")
-    return [one for one in blas.lib_controllers if one not in of_threads.lib_controllers], of_threads
+    return [
+        one for one in blas.lib_controllers if one not in of_threads.lib_controllers
+    ], of_threads

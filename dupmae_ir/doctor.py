@@ -106,7 +106,12 @@ def check_packages() -> Finding:
             missing.append(name)
     detail = ", ".join(f"{name} {versions[name]}" for name in PACKAGES[:5] if name in versions)
     if missing:
-        return Finding("packages", False, f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+        return Finding(
+            "packages",
+            False,
+            f"not installed: {', '.join(missing)}",
+            f"pip install {' '.join(missing)}",
+        )
     if versions["pyserini"] == "2.4.0":
         fix = "pip install 'pyserini>=1.6,<3,!=2.4.0'"
         return Finding("packages", False, "pyserini 2.4.0 needs the network at import", fix)
@@ -116,7 +121,11 @@ def check_packages() -> Finding:
 def check_java() -> Finding:
     """A Java version that Pyserini supports is installed."""
     java = pyserini.find_java()
-    old = [f"{j.version} from {j.source}" for j in pyserini.java_candidates() if j.major < pyserini.MINIMUM_JAVA]
+    old = [
+        f"{j.version} from {j.source}"
+        for j in pyserini.java_candidates()
+        if j.major < pyserini.MINIMUM_JAVA
+    ]
     detail = f"{java.version} from {java.source} ({java.home}), {'with' if java.vector else 'without'} vector module"
     note = ""
     if old:
@@ -137,11 +146,20 @@ def check_lucene() -> Finding:
             writer.add("b", np.array([]), np.array([]))
             writer.add("c", np.array([0, 2]), np.array([5, 255]))
         searcher = ImpactSearcher(folder)
-        hits = [[part.tolist() for part in pair] for pair in searcher.top([{"red": 2, "|": 10}, {"##é": 255}], 10)]
+        hits = [
+            [part.tolist() for part in pair]
+            for pair in searcher.top([{"red": 2, "|": 10}, {"##é": 255}], 10)
+        ]
         searcher.close()
-    _expect(hits, [[[0, 2], [2006, 10]], [[2], [65025]]], "reinstall pyserini: pip install --force-reinstall pyserini")
+    _expect(
+        hits,
+        [[[0, 2], [2006, 10]], [[2], [65025]]],
+        "reinstall pyserini: pip install --force-reinstall pyserini",
+    )
     memory = pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() / 2**30
-    return Finding("lucene", True, f"the JVM starts (heap {memory:.1f} GB); a small impact index works")
+    return Finding(
+        "lucene", True, f"the JVM starts (heap {memory:.1f} GB); a small impact index works"
+    )
 
 
 def check_faiss() -> Finding:
@@ -152,8 +170,16 @@ def check_faiss() -> Finding:
     index = faiss.IndexFlatIP(2)
     index.add(np.array([[1, 0], [0, 1]], np.float32))
     hits = index.search(np.array([[1, 3]], np.float32), 2)
-    _expect([part.tolist() for part in hits], [[[3.0, 1.0]], [[1, 0]]], "pip install --force-reinstall faiss-cpu")
-    return Finding("faiss", True, f"{faiss.__version__}, {faiss.omp_get_max_threads()} threads; flat inner products")
+    _expect(
+        [part.tolist() for part in hits],
+        [[[3.0, 1.0]], [[1, 0]]],
+        "pip install --force-reinstall faiss-cpu",
+    )
+    return Finding(
+        "faiss",
+        True,
+        f"{faiss.__version__}, {faiss.omp_get_max_threads()} threads; flat inner products",
+    )
 
 
 def check_torch() -> Finding:
@@ -165,10 +191,14 @@ def check_torch() -> Finding:
 
     device, why_device = pick_device("auto")
     dtype, why_dtype = pick_dtype("auto", device)
-    product = torch.ones(8, 8, device=device, dtype=dtype) @ torch.ones(8, 8, device=device, dtype=dtype)
+    product = torch.ones(8, 8, device=device, dtype=dtype) @ torch.ones(
+        8, 8, device=device, dtype=dtype
+    )
     _expect(float(product.sum()), 512.0, "pip install --force-reinstall torch")
     fastest = str(dtype).removeprefix("torch.")
-    detail = f"{torch.__version__} on {device} ({why_device}); fastest dtype {fastest} ({why_dtype})"
+    detail = (
+        f"{torch.__version__} on {device} ({why_device}); fastest dtype {fastest} ({why_dtype})"
+    )
     note = ""
     if device.type == "cpu":
         # The kernels of encoding in float32, the default.
@@ -200,7 +230,11 @@ def check_pyserini() -> Finding:
     index = faiss.IndexFlatIP(64)
     index.add(np.ones((4096, 64), np.float32))
     index.search(torch.ones(64, 64).numpy(), 10)
-    return Finding("pyserini", True, f"{pyserini.version()} imports; torch, faiss and the JVM share one process")
+    return Finding(
+        "pyserini",
+        True,
+        f"{pyserini.version()} imports; torch, faiss and the JVM share one process",
+    )
 
 
 def check_model() -> Finding:
@@ -278,14 +312,20 @@ def _examine(name: str) -> Finding:
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
     try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, env=env)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, env=env
+        )
     except subprocess.TimeoutExpired:
         return _problem(name, f"no answer within {TIMEOUT} s")
     marked = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if marked:
         return Finding(**json.loads(marked[-1].removeprefix(_MARK)))
     output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    how = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
+    how = (
+        f"killed by signal {-done.returncode}"
+        if done.returncode < 0
+        else f"exit status {done.returncode}"
+    )
     return _problem(name, f"crashed ({how})" + (f": {output[-1].strip()[:200]}" if output else ""))
 
 
@@ -317,7 +357,11 @@ def verdict(config: DoctorConfig, diagnosis: Diagnosis) -> str:
     if not problems:
         return "\nAll is well."
     count = f"{problems} problem{'s' * (problems > 1)}"
-    return f"\n{count}; everything else works (with --model FOLDER)." if diagnosis.ok else f"\n{count}."
+    return (
+        f"\n{count}; everything else works (with --model FOLDER)."
+        if diagnosis.ok
+        else f"\n{count}."
+    )
 
 
 def as_json(_: DoctorConfig, diagnosis: Diagnosis) -> str:

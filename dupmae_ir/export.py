@@ -32,7 +32,9 @@ class ExportConfig(OutputOptions):
     """
 
     output: str = option(help="folder to create", metavar="FOLDER")
-    model: str | None = option(None, "model folder or name (default: the embedded model)", metavar="MODEL")
+    model: str | None = option(
+        None, "model folder or name (default: the embedded model)", metavar="MODEL"
+    )
     to: str = option(
         "sentence-transformers",
         "format: sentence-transformers; onnx or openvino: one graph with both parts; or compact: a model folder of "
@@ -40,7 +42,10 @@ class ExportConfig(OutputOptions):
         choices=("sentence-transformers", "onnx", "openvino", "compact"),
     )
     part: str = option(
-        "cls", "dense vectors (cls) or sparse vectors (ot)", choices=("cls", "ot"), only_with="to=sentence-transformers"
+        "cls",
+        "dense vectors (cls) or sparse vectors (ot)",
+        choices=("cls", "ot"),
+        only_with="to=sentence-transformers",
     )
     keep: tuple[str, ...] = option(
         (),
@@ -49,7 +54,9 @@ class ExportConfig(OutputOptions):
         only_with="to=compact",
     )
     int8: bool = option(
-        False, "also write the graph with weights in 8 bits, and print what that loses", only_with="to=onnx"
+        False,
+        "also write the graph with weights in 8 bits, and print what that loses",
+        only_with="to=onnx",
     )
     overwrite: bool = option(False, "replace an existing export")
 
@@ -82,7 +89,9 @@ def run(config: ExportConfig) -> dict[str, object]:
         if config.to == "compact":
             result = load(f"{WRITERS}saving:write_compact")(model, target, config.keep)
         elif config.to == "sentence-transformers":
-            result = load(f"{WRITERS}sentence_transformers:write_sentence_transformers")(model, target, config.part)
+            result = load(f"{WRITERS}sentence_transformers:write_sentence_transformers")(
+                model, target, config.part
+            )
         else:
             result = load(f"{WRITERS}onnx_graph:write_graph")(model, target, config.to, config.int8)
         return job.publish(target, result)
@@ -95,7 +104,9 @@ def summarize(config: ExportConfig, result: Mapping[str, Any]) -> str:
     if config.to in ("onnx", "openvino"):
         graphs = []
         for name, size in result["bytes"].items():
-            differences = ", ".join(f"{of} {value:.3g}" for of, value in result["differences"][name].items())
+            differences = ", ".join(
+                f"{of} {value:.3g}" for of, value in result["differences"][name].items()
+            )
             graphs.append(f"{name} {size / 1e6:.1f} MB ({differences})")
         return f"{config.output}: {' and '.join(result['parts'])} in {', '.join(graphs)}"
     routed = "for each side " if result["routed"] else ""

@@ -22,7 +22,9 @@ class Family(NamedTuple):
     """One family of measures and its trec_eval names."""
 
     trec: str  #: trec_eval's name without a cutoff ("" if a cutoff is required)
-    trec_cut: str  #: with a cutoff ("" if there is none); "-M" if trec_eval truncates the run instead
+    trec_cut: (
+        str  #: with a cutoff ("" if there is none); "-M" if trec_eval truncates the run instead
+    )
     meaning: str
 
 
@@ -52,7 +54,12 @@ FAMILIES = {
 GRADED = ("nDCG", "Judged", "NumRet", "NumQ")
 """Families whose documents are not relevant from a grade on: grades are gains, or are not used."""
 
-_SPELLINGS = {trec: name for name, f in reversed(FAMILIES.items()) for trec in (f.trec, f.trec_cut, name) if trec}
+_SPELLINGS = {
+    trec: name
+    for name, f in reversed(FAMILIES.items())
+    for trec in (f.trec, f.trec_cut, name)
+    if trec
+}
 _NAMED = re.compile(r"(?P<family>\w+?)(\((?P<parameters>[^()]*)\))?(@(?P<cutoff>.*))?")
 _TREC = re.compile(r"(?P<family>[A-Za-z]\w*?)[._](?P<cutoffs>\d+(\.\d+)?(,\d+(\.\d+)?)*)")
 
@@ -66,7 +73,11 @@ class Measure:
     rel: int | None = None  #: smallest relevant grade; None if grades are gains
 
     def __str__(self) -> str:
-        level = f"(rel={self.rel})" if self.rel is not None and (self.rel != 1 or self.family == "NumRet") else ""
+        level = (
+            f"(rel={self.rel})"
+            if self.rel is not None and (self.rel != 1 or self.family == "NumRet")
+            else ""
+        )
         return f"{self.family}{level}" + (f"@{self.cutoff}" if self.cutoff is not None else "")
 
     @property
@@ -77,7 +88,11 @@ class Measure:
     @property
     def depth(self) -> int | None:
         """Depth to which trec_eval must truncate the run (``-M``); None for the complete run."""
-        return int(self.cutoff) if self.cutoff is not None and FAMILIES[self.family].trec_cut == "-M" else None
+        return (
+            int(self.cutoff)
+            if self.cutoff is not None and FAMILIES[self.family].trec_cut == "-M"
+            else None
+        )
 
     @property
     def trec_name(self) -> str | None:
@@ -86,8 +101,14 @@ class Measure:
         if self.family == "Judged":
             return None
         if self.cutoff is None or self.depth is not None:
-            return "num_rel_ret" if self.family == "NumRet" and self.rel is not None else family.trec
-        return f"{family.trec_cut}.{self.cutoff:.2f}" if self.family == "IPrec" else f"{family.trec_cut}.{self.cutoff}"
+            return (
+                "num_rel_ret" if self.family == "NumRet" and self.rel is not None else family.trec
+            )
+        return (
+            f"{family.trec_cut}.{self.cutoff:.2f}"
+            if self.family == "IPrec"
+            else f"{family.trec_cut}.{self.cutoff}"
+        )
 
     def trec_flags(self, complete: bool = True) -> str | None:
         """trec_eval's command line for this value, such as ``-c -l 2 -M 10 -m recip_rank``; None if it has none."""
@@ -113,7 +134,11 @@ def parse_measures(texts: Iterable[str | Measure], rel_level: int = 1) -> tuple[
     mistakes: list[UsageError] = []
     for text in texts:
         try:
-            measures.update(dict.fromkeys([text] if isinstance(text, Measure) else _parse(text.strip(), rel_level)))
+            measures.update(
+                dict.fromkeys(
+                    [text] if isinstance(text, Measure) else _parse(text.strip(), rel_level)
+                )
+            )
         except UsageError as e:
             mistakes.append(e)
     if mistakes:
@@ -128,13 +153,21 @@ def _parse(text: str, rel_level: int) -> list[Measure]:
     if not named:
         raise UsageError(f"{text!r} is not a measure; write one as nDCG@10 or AP(rel=2)@100")
     parts = named.groupdict()
-    name, parameters, cutoff = _SPELLINGS.get(parts["family"]), parts.get("parameters"), parts.get("cutoff")
+    name, parameters, cutoff = (
+        _SPELLINGS.get(parts["family"]),
+        parts.get("parameters"),
+        parts.get("cutoff"),
+    )
     if parts["family"] in ("num_rel_ret", "NumRelRet"):
         name, parameters = "NumRet", parameters or f"rel={rel_level}"
     if name is None:
         spellings = {spelling.lower(): family for spelling, family in _SPELLINGS.items()}
         near = difflib.get_close_matches(parts["family"].lower(), spellings, n=1)
-        rest = f"@{parts.get('cutoffs') or cutoff}" if parts.get("cutoffs") or cutoff is not None else ""
+        rest = (
+            f"@{parts.get('cutoffs') or cutoff}"
+            if parts.get("cutoffs") or cutoff is not None
+            else ""
+        )
         hint = f" Did you mean {spellings[near[0]] + rest!r}?" if near else ""
         raise UnknownName(f"no measure named {text!r}; known: {', '.join(FAMILIES)}.{hint}")
     rel = None if parameters is None else _level(text, name, parameters)
@@ -158,13 +191,17 @@ def _level(text: str, name: str, parameters: str) -> int:
 def _cutoff(text: str, name: str, cutoff: str | None) -> int | float | None:
     if cutoff is None:
         if not FAMILIES[name].trec:
-            raise UsageError(f"{text!r} needs a cutoff, as in {name}@{'0.1' if name == 'IPrec' else '10'}")
+            raise UsageError(
+                f"{text!r} needs a cutoff, as in {name}@{'0.1' if name == 'IPrec' else '10'}"
+            )
         return None
     if not FAMILIES[name].trec_cut:
         raise UsageError(f"{text!r}: {name} has no cutoff; omit @{cutoff}")
     if name == "IPrec":
         if not re.fullmatch(r"[01](\.\d{1,2})?", cutoff) or float(cutoff) > 1:
-            raise UsageError(f"{text!r}: the cutoff of IPrec is a recall from 0 to 1 in steps of 0.01, got {cutoff!r}")
+            raise UsageError(
+                f"{text!r}: the cutoff of IPrec is a recall from 0 to 1 in steps of 0.01, got {cutoff!r}"
+            )
         return float(cutoff)
     if not re.fullmatch(r"[0-9]{1,9}", cutoff) or int(cutoff) < 1:
         raise UsageError(f"{text!r}: a cutoff is an integer of at least 1, got {cutoff!r}")

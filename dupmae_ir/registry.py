@@ -20,7 +20,9 @@ def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
         return known[name]
     names = sorted(known)
     # Pyserini has hundreds of topics; a few show what names look like.
-    listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    listed = ", ".join(names[:SHOWN]) + (
+        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    )
     raise UnknownName(f"no {kind} named {name!r}; known: {listed}.{suggest(name, known)}")
 
 

@@ -29,7 +29,11 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
 
 def render(header: Sequence[str], rows: Iterable[Sequence[str]], format: str, left: int = 1) -> str:
     """A table as ``text`` (aligned, for a terminal) or ``markdown``."""
-    return table([list(row) for row in rows], list(header)) if format == "text" else markdown(header, rows, left)
+    return (
+        table([list(row) for row in rows], list(header))
+        if format == "text"
+        else markdown(header, rows, left)
+    )
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
@@ -54,7 +58,9 @@ def latex(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A booktabs tabular. Cells are TeX: text needs :func:`tex` first."""
     lines = [" & ".join(row) + r" \\" for row in (header, *rows)]
     rules = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", *rules, r"\end{tabular}"])
+    return "\n".join(
+        [rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", *rules, r"\end{tabular}"]
+    )
 
 
 def tex(text: str) -> str:
@@ -65,7 +71,9 @@ def tex(text: str) -> str:
 def csv_text(rows: Iterable[Iterable[Any]], delimiter: str = ",") -> str:
     """Delimiter-separated lines. A text that a spreadsheet would take for a formula gets an apostrophe in front."""
     text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows([*map(_csv_cell, row)] for row in rows)
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(
+        [*map(_csv_cell, row)] for row in rows
+    )
     return text.getvalue().rstrip("\n")
 
 

@@ -25,20 +25,30 @@ _WORD = re.compile(r"\w+")
 class HashingEncoder:
     """Encodes word counts. ``dim`` and ``vocabulary`` are the widths of the two parts; None omits a part."""
 
-    def __init__(self, dim: int | None = 16, vocabulary: int | None = 512, seed: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, dim: int | None = 16, vocabulary: int | None = 512, seed: int = 0, **settings: Any
+    ) -> None:
         self.name = "testing:hashing"
         self.dim = dim
         self.pause = 0.0  #: seconds that encoding takes at least
         self.width = vocabulary or 512
         self.terms = [f"w{i}" for i in range(vocabulary)] if vocabulary else None
-        self.settings = replace(EncoderSettings(document_length=64, query_length=32, top_k=32), **settings)
+        self.settings = replace(
+            EncoderSettings(document_length=64, query_length=32, top_k=32), **settings
+        )
         self.digest = hashlib.sha256(f"hashing {dim} {vocabulary} {seed}".encode()).hexdigest()
-        self._projection = np.random.default_rng(seed).standard_normal((self.width, dim or 1)).astype(np.float32)
+        self._projection = (
+            np.random.default_rng(seed).standard_normal((self.width, dim or 1)).astype(np.float32)
+        )
 
     @classmethod
     def load(cls, parts: Sequence[str] | None = None, **settings: Any) -> HashingEncoder:
         """Called by ``load_encoder``; settings that are None keep their defaults, device and dtype are ignored."""
-        chosen = {k: v for k, v in settings.items() if v is not None and k not in {"device", "dtype", "head"}}
+        chosen = {
+            k: v
+            for k, v in settings.items()
+            if v is not None and k not in {"device", "dtype", "head"}
+        }
         parts = ("cls", "ot") if parts is None else parts
         return cls(16 if "cls" in parts else None, 512 if "ot" in parts else None, **chosen)
 
@@ -53,7 +63,11 @@ class HashingEncoder:
     def term_spans(self, text: str) -> list[tuple[str, int, int]]:
         """(index term, start, end) of each word of ``text``."""
         terms = self.terms or []
-        return [(terms[self._column(m.group().lower())], m.start(), m.end()) for m in _WORD.finditer(text) if terms]
+        return [
+            (terms[self._column(m.group().lower())], m.start(), m.end())
+            for m in _WORD.finditer(text)
+            if terms
+        ]
 
     def _column(self, word: str) -> int:
         return int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big") % self.width
@@ -68,5 +82,9 @@ class HashingEncoder:
             rows[number] = np.log1p(rows[number])
             # Row by row, since the rounding of a batched product may depend on the batch size.
             cls[number] = rows[number] @ self._projection
-            rows[number, np.argsort(-rows[number], kind="stable")[keep:]] = 0  # equal ones by ascending column
-        return Representation(cls if self.dim else None, sp.csr_matrix(rows) if self.terms is not None else None)
+            rows[number, np.argsort(-rows[number], kind="stable")[keep:]] = (
+                0  # equal ones by ascending column
+            )
+        return Representation(
+            cls if self.dim else None, sp.csr_matrix(rows) if self.terms is not None else None
+        )

@@ -39,7 +39,11 @@ class Document(NamedTuple):
 
     def joined(self, separator: str = " ") -> str:
         """Title and text as one string; the separator is ``" "`` for BEIR, ``" [SEP] "`` for MS MARCO."""
-        return f"{self.title}{separator}{self.text}" if self.title and self.text else self.title or self.text
+        return (
+            f"{self.title}{separator}{self.text}"
+            if self.title and self.text
+            else self.title or self.text
+        )
 
 
 class Query(NamedTuple):
@@ -112,10 +116,17 @@ class EncoderSettings:
     dimensions: int | None = None  #: leading dimensions kept of a dense vector; None = all
     impact_scale: float | None = None  #: the model's own scale; None = calibrated on the collection
     ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``
-    head_scale: float = 0.0  #: factor of the masked-LM head's weights that are added to lexical ones
-    part_weights: tuple[float, float] = (1.0, 1.0)  #: of dense and impact score, unless a search differs
+    head_scale: float = (
+        0.0  #: factor of the masked-LM head's weights that are added to lexical ones
+    )
+    part_weights: tuple[float, float] = (
+        1.0,
+        1.0,
+    )  #: of dense and impact score, unless a search differs
     fold_terms: str = ""  #: ``max`` or ``sum`` joins the weights of terms that differ by case or a leading space alone
-    language: str = "en"  #: whose words and stems lexical weights have; a code of ``models.languages``
+    language: str = (
+        "en"  #: whose words and stems lexical weights have; a code of ``models.languages``
+    )
 
 
 class EncoderOptions(TypedDict, total=False):
@@ -129,9 +140,15 @@ class EncoderOptions(TypedDict, total=False):
     activation: str | None
     title_separator: str | None
     normalize: bool | None
-    dimensions: int | None  #: leading dimensions kept of a dense vector (Matryoshka representations)
-    fold_terms: str | None  #: ``max`` or ``sum``: one term for those that differ by case or a leading space alone
-    head: str | None  #: ``lexical``: word weights in closed form in place of the model's own OT part
+    dimensions: (
+        int | None
+    )  #: leading dimensions kept of a dense vector (Matryoshka representations)
+    fold_terms: (
+        str | None
+    )  #: ``max`` or ``sum``: one term for those that differ by case or a leading space alone
+    head: (
+        str | None
+    )  #: ``lexical``: word weights in closed form in place of the model's own OT part
     parts: tuple[str, ...] | None  #: ``cls``, ``ot`` or both (default)
     language: str | None  #: of lexical weights; English by default
 
@@ -168,7 +185,9 @@ def is_metadata_value(value: object) -> bool:
 class LexicalEncoder(Protocol):
     """What an encoder offers beyond :class:`Encoder` if its OT weights depend on titles and on the collection."""
 
-    def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
+    def encode_collection(
+        self, documents: Sequence[Document], separator: str | None = None
+    ) -> Representation:
         """As ``encode_documents``, with title and text apart; ``separator`` replaces the encoder's own."""
 
     def for_collection(self, collection: CollectionStatistics) -> Encoder:

@@ -25,7 +25,9 @@ def main() -> None:
     searcher = Searcher.open(folder)
     queries = [Query(str(number), text) for number, text in enumerate(QUERIES)]
     qrels = {str(number): {docid: 1} for number, docid in enumerate(QUERIES.values())}
-    runs = {mode: searcher.search(queries, hits=6, mode=mode) for mode in ("impact", "dense", "hybrid")}
+    runs = {
+        mode: searcher.search(queries, hits=6, mode=mode) for mode in ("impact", "dense", "hybrid")
+    }
     for mode, run in runs.items():
         print(mode, evaluate(qrels, run, ["nDCG@10", "MRR@10"]).mean)
     for mode, by_measure in compare(qrels, runs, ["nDCG@10"], baseline="impact").runs.items():

@@ -27,6 +27,10 @@ outputs = dict(zip(settings["outputs"], graph.run(None, inputs), strict=True))
 for number, text in enumerate(texts):
     line = {"query": text, "cls": outputs["cls"][number].round(6).tolist()}
     if "ot_terms" in outputs:
-        terms = zip(outputs["ot_terms"][number].tolist(), outputs["ot_weights"][number].tolist(), strict=True)
+        terms = zip(
+            outputs["ot_terms"][number].tolist(),
+            outputs["ot_weights"][number].tolist(),
+            strict=True,
+        )
         line["ot"] = {tokenizer.id_to_token(t): round(w, 6) for t, w in terms if w > 0}
     print(json.dumps(line, ensure_ascii=False))

@@ -6,7 +6,10 @@ from dupmae_ir.types import Hit
 
 def main() -> None:
     qrels = {"q1": {"d1": 2, "d2": 1}, "q2": {"d9": 1}}
-    run = {"q1": [Hit("d2", 9.0), Hit("d1", 8.5), Hit("d3", 1.0)], "q2": [Hit("d4", 3.0), Hit("d9", 2.0)]}
+    run = {
+        "q1": [Hit("d2", 9.0), Hit("d1", 8.5), Hit("d3", 1.0)],
+        "q2": [Hit("d4", 3.0), Hit("d9", 2.0)],
+    }
     result = evaluate(qrels, run, ["nDCG@10", "MRR@10", "R@100", "AP(rel=2)"])
     for measure, value in result.mean.items():
         print(f"{measure:10} {value:.4f}")

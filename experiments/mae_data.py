@@ -33,7 +33,9 @@ def prepare(data: Path, folder: Path, settings: Mapping[str, Any]) -> dict[str, 
     sources = [data / "pairs" / f"{name}.jsonl.gz" for name in FILES]
     sources += [data / name / "corpus.jsonl" for name in settings["collections"]]
     if missing := [path for path in sources if not path.is_file()]:
-        raise InputError(f"{missing[0]}: no such file; see experiments/README.md for the layout of --data")
+        raise InputError(
+            f"{missing[0]}: no such file; see experiments/README.md for the layout of --data"
+        )
     aside = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -41,10 +43,16 @@ def prepare(data: Path, folder: Path, settings: Mapping[str, Any]) -> dict[str, 
     train, dev, pool = (list(_rows(path)) for path in sources[: len(FILES)])
     pairs = [row for row in train if row["kind"] not in left_out]
     _write(aside / "pairs.jsonl", pairs)
-    _write(aside / "mined.jsonl", random.Random(0).sample(pairs, min(settings["mined"], len(pairs))))
+    _write(
+        aside / "mined.jsonl", random.Random(0).sample(pairs, min(settings["mined"], len(pairs)))
+    )
     queries = [row for row in dev if row["kind"] not in left_out]
     passages = _write_dev(aside / "dev", queries, pool, settings["dev"])
-    counts = {"pairs": len(pairs), "dev_queries": min(len(queries), settings["dev"]["queries"]), "dev": passages}
+    counts = {
+        "pairs": len(pairs),
+        "dev_queries": min(len(queries), settings["dev"]["queries"]),
+        "dev": passages,
+    }
     digests = {path.relative_to(data).as_posix(): sha256_file(path) for path in sources}
     write_json(aside / RECORD, {"settings": dict(settings), "counts": counts, "inputs": digests})
     move_into_place(aside, folder)
@@ -52,7 +60,10 @@ def prepare(data: Path, folder: Path, settings: Mapping[str, Any]) -> dict[str, 
 
 
 def _write_dev(
-    folder: Path, pairs: list[dict[str, Any]], pool: list[dict[str, Any]], amounts: Mapping[str, int]
+    folder: Path,
+    pairs: list[dict[str, Any]],
+    pool: list[dict[str, Any]],
+    amounts: Mapping[str, int],
 ) -> int:
     """Write a BEIR folder of sampled dev pairs, whose passages are mixed with others. Returns the passages."""
     chance = random.Random(0)
@@ -62,12 +73,19 @@ def _write_dev(
     others = {p["_id"] for p in chance.sample(rest, min(amounts["others"], len(rest)))}
     passages = [p for p in pool if p["_id"] in answers | others]
     if missing := answers - {p["_id"] for p in passages}:
-        raise InputError(f"pairs/corpus.jsonl.gz: has no passage {min(missing)}, which a dev pair names")
+        raise InputError(
+            f"pairs/corpus.jsonl.gz: has no passage {min(missing)}, which a dev pair names"
+        )
     (folder / "qrels").mkdir(parents=True)
     _write(folder / "corpus.jsonl", passages)
-    _write(folder / "queries.jsonl", ({"_id": str(i), "text": row["query"]} for i, row in enumerate(chosen)))
+    _write(
+        folder / "queries.jsonl",
+        ({"_id": str(i), "text": row["query"]} for i, row in enumerate(chosen)),
+    )
     judged = "".join(f"{i}\t{row['positive']['id']}\t1\n" for i, row in enumerate(chosen))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged, encoding="utf-8")
+    (folder / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + judged, encoding="utf-8"
+    )
     return len(passages)
 
 

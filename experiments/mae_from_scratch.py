@@ -65,7 +65,12 @@ class Plan:
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], data: Path, output: Path, threads: int = 1, stored: Path | None = None
+        self,
+        settings: Mapping[str, Any],
+        data: Path,
+        output: Path,
+        threads: int = 1,
+        stored: Path | None = None,
     ) -> None:
         self.settings, self.data, self.output, self.threads = settings, data, output, threads
         self.stored = stored
@@ -82,9 +87,16 @@ class Plan:
             steps += [self._stage1(name, seed) for name in here if name != "none"]
             steps += [self._readout(name, seed) for name in here]
             for size, amounts in self.settings["sizes"].items():
-                tuned = [name for name in here if size in methods[name].get("sizes", self.settings["sizes"])]
+                tuned = [
+                    name
+                    for name in here
+                    if size in methods[name].get("sizes", self.settings["sizes"])
+                ]
                 for name, again in itertools.product(tuned, amounts["seeds"]):
-                    steps += [self._stage2(name, seed, size, again), self._readout(name, seed, size, again)]
+                    steps += [
+                        self._stage2(name, seed, size, again),
+                        self._readout(name, seed, size, again),
+                    ]
         return steps + self._small(seeds[0])
 
     # ---- Names of models
@@ -103,15 +115,28 @@ class Plan:
     # ---- Steps
 
     def _data(self) -> Step:
-        script = [sys.executable, str(HERE / "mae_data.py"), str(self.data), str(self.output / "data")]
+        script = [
+            sys.executable,
+            str(HERE / "mae_data.py"),
+            str(self.data),
+            str(self.output / "data"),
+        ]
         settings = {name: self.settings[name] for name in ("left_out", "dev", "collections")}
         settings["mined"] = self.settings["small"]["pairs"]
-        return Step("data", self.output / "data" / "data.json", lambda: [*script, json.dumps(settings)])
+        return Step(
+            "data", self.output / "data" / "data.json", lambda: [*script, json.dumps(settings)]
+        )
 
     def _tokenizer(self) -> Step:
         folder = self.output / "tokenizer"
-        config = {**self.settings["tokenizer"], "corpus": self._text(general=False), "output": str(folder)}
-        return self._command("tokenizer", folder / "made.json", "pretrain.tokenizer", TokenizerConfig, lambda: config)
+        config = {
+            **self.settings["tokenizer"],
+            "corpus": self._text(general=False),
+            "output": str(folder),
+        }
+        return self._command(
+            "tokenizer", folder / "made.json", "pretrain.tokenizer", TokenizerConfig, lambda: config
+        )
 
     def _stage0(self, seed: int) -> Step:
         name, tokenizer = self.model_name("none", seed), self.output / "tokenizer"
@@ -123,42 +148,75 @@ class Plan:
 
     def _stage1(self, method: str, seed: int) -> Step:
         name, start = self.model_name(method, seed), self.model_name("none", seed)
-        own = {k: v for k, v in self.settings["methods"][method].items() if k not in ("title", "seeds", "sizes")}
+        own = {
+            k: v
+            for k, v in self.settings["methods"][method].items()
+            if k not in ("title", "seeds", "sizes")
+        }
         config = self._pretraining(name, seed, general=False) | self.settings["stage1"] | own
         return self._trained(name, config | {"model": str(self.home / start)}, (start,))
 
     def _pretraining(self, name: str, seed: int, general: bool) -> dict[str, Any]:
-        places = {"corpus": self._text(general), "output": str(self.home / name), "cache": str(self.output / "cache")}
+        places = {
+            "corpus": self._text(general),
+            "output": str(self.home / name),
+            "cache": str(self.output / "cache"),
+        }
         fixed = {"seed": seed, "threads": self.threads, "report_to": ["none"], "quiet": True}
         return self.settings["pretrain"] | places | fixed
 
-    def _trained(self, name: str, config: dict[str, Any], after: tuple[str, ...], processes: int = 1) -> Step:
+    def _trained(
+        self, name: str, config: dict[str, Any], after: tuple[str, ...], processes: int = 1
+    ) -> Step:
         done = self.home / name / "training.json"
         if self.stored and (self.stored / name).is_dir():
-            words = [sys.executable, str(HERE / "mae_checkpoint.py"), "restore", str(self.stored / name)]
+            words = [
+                sys.executable,
+                str(HERE / "mae_checkpoint.py"),
+                "restore",
+                str(self.stored / name),
+            ]
             return Step(name, done, lambda: [*words, str(self.home / name)])
-        return self._command(name, done, "pretrain", PretrainConfig, lambda: config, after, processes)
+        return self._command(
+            name, done, "pretrain", PretrainConfig, lambda: config, after, processes
+        )
 
     def _stage2(self, method: str, seed: int, size: str, again: int) -> Step:
         name, start = self.model_name(method, seed, size, again), self.model_name(method, seed)
         amounts = {k: v for k, v in self.settings["sizes"][size].items() if k != "seeds"}
-        after = (start, "data", *(step.name for step in self._tuning() if step.name.startswith("readout")))
+        after = (
+            start,
+            "data",
+            *(step.name for step in self._tuning() if step.name.startswith("readout")),
+        )
 
         def config() -> dict[str, Any]:
             return self._finetuning(name, start, again) | amounts | self.chosen()
 
-        return self._command(name, self.home / name / "training.json", "finetune", FinetuneConfig, config, after)
+        return self._command(
+            name, self.home / name / "training.json", "finetune", FinetuneConfig, config, after
+        )
 
     def _tuning(self) -> list[Step]:
         """Fine-tunings of the checkpoint of stage 0 with each pair of a learning rate and a temperature."""
-        tune, start = self.settings["tune"], self.model_name("none", self.settings["stage0"]["seeds"][0])
+        tune, start = (
+            self.settings["tune"],
+            self.model_name("none", self.settings["stage0"]["seeds"][0]),
+        )
         steps = []
         for rate, temperature in itertools.product(tune["learning_rate"], tune["temperature"]):
-            name, values = f"tune.{rate:g}.{temperature:g}", {"learning_rate": rate, "temperature": temperature}
+            name, values = (
+                f"tune.{rate:g}.{temperature:g}",
+                {"learning_rate": rate, "temperature": temperature},
+            )
             own = values | {"limit": tune["limit"], "steps": tune["steps"]}
             config = self._finetuning(name, start, tune["seed"]) | own
             done = self.home / name / "training.json"
-            steps.append(self._command(name, done, "finetune", FinetuneConfig, lambda c=config: c, (start, "data")))
+            steps.append(
+                self._command(
+                    name, done, "finetune", FinetuneConfig, lambda c=config: c, (start, "data")
+                )
+            )
             extra = ["--sets", "dev", "--settings", json.dumps(values)]
             steps.append(self._reading(f"readout.{name}", self.home / name, name, extra))
         return steps
@@ -166,32 +224,64 @@ class Plan:
     def _small(self, seed: int) -> list[Step]:
         """Three stages from one checkpoint with both parts, OT alone, and the read-outs of all."""
         small, runs = self.settings["small"], self.home
-        pairs, start = str(self.output / "data" / "mined.jsonl"), self.model_name(small["start"], seed)
+        pairs, start = (
+            str(self.output / "data" / "mined.jsonl"),
+            self.model_name(small["start"], seed),
+        )
         mined, scores = str(runs / "small.negatives.jsonl"), str(runs / "small.opinions.jsonl")
 
         def tuned(name: str, start: str, own: Mapping[str, Any], after: str) -> list[Step]:
             config = self._finetuning(name, start, 0) | small["finetune"] | own
             config = {k: v for k, v in config.items() if k != "pairs" or "mined" not in own}
             done = runs / name / "training.json"
-            step = self._command(name, done, "finetune", FinetuneConfig, lambda: config, (start, after))
+            step = self._command(
+                name, done, "finetune", FinetuneConfig, lambda: config, (start, after)
+            )
             words = ["--settings", json.dumps({"step": name}), "--sets"]
             sets = ("dev", *self.settings["collections"])
-            return [step, *(self._reading(f"readout.{name}.{s}", runs / name, name, [*words, s]) for s in sets)]
+            return [
+                step,
+                *(
+                    self._reading(f"readout.{name}.{s}", runs / name, name, [*words, s])
+                    for s in sets
+                ),
+            ]
 
-        negatives = {"pairs": [pairs], "output": mined, "model": str(runs / "small.stage1"), **small["mine"]}
+        negatives = {
+            "pairs": [pairs],
+            "output": mined,
+            "model": str(runs / "small.stage1"),
+            **small["mine"],
+        }
         opinions = {"mined": mined, "output": scores, **small["score"]}
         second = {**small["stage2"], "calibrate": False, "mined": mined}
         third = {**small["stage3"], "calibrate": False, "mined": mined, "scores": scores}
         return [
             *tuned("small.stage1", start, small["stage1"], "data"),
-            self._quick("small.negatives", Path(mined), "finetune.mine", MineConfig, negatives, "small.stage1"),
+            self._quick(
+                "small.negatives",
+                Path(mined),
+                "finetune.mine",
+                MineConfig,
+                negatives,
+                "small.stage1",
+            ),
             *tuned("small.stage2", "small.stage1", second, "small.negatives"),
-            self._quick("small.opinions", Path(scores), "finetune.score", ScoreConfig, opinions, "small.negatives"),
+            self._quick(
+                "small.opinions",
+                Path(scores),
+                "finetune.score",
+                ScoreConfig,
+                opinions,
+                "small.negatives",
+            ),
             *tuned("small.stage3", "small.stage2", third, "small.opinions"),
             *tuned("small.ot", start, {**small["stage1"], "similarity": "ot"}, "data"),
         ]
 
-    def _quick(self, name: str, done: Path, verb: str, kind: type, own: Mapping[str, Any], after: str) -> Step:
+    def _quick(
+        self, name: str, done: Path, verb: str, kind: type, own: Mapping[str, Any], after: str
+    ) -> Step:
         config = {"threads": self.threads, "quiet": True, **own}
         return self._command(name, done, verb, kind, lambda: config, (after,))
 
@@ -203,7 +293,10 @@ class Plan:
 
     def chosen(self) -> dict[str, float]:
         """The learning rate and temperature whose [CLS] has the best nDCG@10 on the dev pairs."""
-        records = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(self.records.glob("readout.tune.*.json"))]
+        records = [
+            json.loads(p.read_text(encoding="utf-8"))
+            for p in sorted(self.records.glob("readout.tune.*.json"))
+        ]
         if not records:
             raise InputError(f"{self.records}: no records of tuning; run the steps tune first")
         best = max(records, key=lambda r: r["sets"]["dev"]["scores"]["cls"]["nDCG@10"])
@@ -212,14 +305,43 @@ class Plan:
     def _readout(self, method: str, seed: int, size: str = "", again: int = 0) -> Step:
         model = self.model_name(method, seed, size, again)
         values = {"method": method, "seed": seed, "size": int(size or 0), "again": again}
-        extra = ["--sets", "dev", *self.settings["collections"], "--parts", "cls", "--settings", json.dumps(values)]
-        return self._reading(f"readout.{model}", self.home / model, model, extra if size else [*extra, "--probe"])
+        extra = [
+            "--sets",
+            "dev",
+            *self.settings["collections"],
+            "--parts",
+            "cls",
+            "--settings",
+            json.dumps(values),
+        ]
+        return self._reading(
+            f"readout.{model}", self.home / model, model, extra if size else [*extra, "--probe"]
+        )
 
     def _reading(self, name: str, model: Path, after: str, extra: list[str]) -> Step:
         record, readouts = self.records / f"{name}.json", self.settings["readouts"]
-        words = [sys.executable, str(HERE / "mae_readouts.py"), "--model", str(model), "--record", str(record)]
-        words += ["--data", str(self.data), "--prepared", str(self.output / "data"), "--threads", str(self.threads)]
-        words += ["--probe-texts", str(readouts["probe_texts"]), "--probe-tests", str(readouts["probe_tests"])]
+        words = [
+            sys.executable,
+            str(HERE / "mae_readouts.py"),
+            "--model",
+            str(model),
+            "--record",
+            str(record),
+        ]
+        words += [
+            "--data",
+            str(self.data),
+            "--prepared",
+            str(self.output / "data"),
+            "--threads",
+            str(self.threads),
+        ]
+        words += [
+            "--probe-texts",
+            str(readouts["probe_texts"]),
+            "--probe-tests",
+            str(readouts["probe_tests"]),
+        ]
         words += ["--measures", *readouts["measures"], *extra]
         return Step(name, record, lambda: words, (after, "data"))
 
@@ -236,7 +358,12 @@ class Plan:
         """A step that runs a command of the package, in several processes if ``processes`` > 1."""
 
         def words() -> list[str]:
-            return [sys.executable, "-m", f"dupmae_ir.{verb}", *flags(from_mapping(kind, config(), name))]
+            return [
+                sys.executable,
+                "-m",
+                f"dupmae_ir.{verb}",
+                *flags(from_mapping(kind, config(), name)),
+            ]
 
         return Step(name, done, words, after, processes)
 
@@ -245,7 +372,9 @@ class Plan:
         named = [self.data / "pretrain" / f"{name}.txt.gz" for name in self.settings["in_domain"]]
         named += [self.data / name for name in self.settings["collections"]]
         if general:
-            named += [self.data / "pretrain" / f"{name}.txt.gz" for name in self.settings["general"]]
+            named += [
+                self.data / "pretrain" / f"{name}.txt.gz" for name in self.settings["general"]
+            ]
         return [str(path) for path in named]
 
 
@@ -258,7 +387,10 @@ def read_settings(smoke: bool = False) -> dict[str, Any]:
 
 def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """``settings`` with the values of ``changes``, table by table."""
-    both = {k: _merged(v, changes[k]) if isinstance(v, dict) and k in changes else v for k, v in settings.items()}
+    both = {
+        k: _merged(v, changes[k]) if isinstance(v, dict) and k in changes else v
+        for k, v in settings.items()
+    }
     return both | {k: v for k, v in changes.items() if not isinstance(v, dict)}
 
 
@@ -273,12 +405,16 @@ def execute(step: Step, logs: Path) -> None:
     """Run a step as a process of its own, its output appended to ``logs/STEP.log``."""
     logs.mkdir(parents=True, exist_ok=True)
     with open(logs / f"{step.name}.log", "a", encoding="utf-8") as log:
-        status = subprocess.run(step.words(), stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        status = subprocess.run(
+            step.words(), stdout=log, stderr=subprocess.STDOUT, check=False
+        ).returncode
     if status or not step.done.is_file():
         raise DupmaeError(f"{step.name} failed with status {status}; see {logs / step.name}.log")
 
 
-def run_all(steps: list[Step], wanted: list[Step], jobs: int, logs: Path, quiet: bool = False) -> list[str]:
+def run_all(
+    steps: list[Step], wanted: list[Step], jobs: int, logs: Path, quiet: bool = False
+) -> list[str]:
     """Run the steps that are not finished, each after those that it needs, in ``jobs`` processes. Returns what failed.
 
     A step of more processes than ``jobs`` runs alone.
@@ -315,10 +451,18 @@ def _states(steps: list[Step]) -> Iterator[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with pretrain/, pairs/ and the collections")
-    parser.add_argument("--output", type=Path, required=True, help="models, checkpoints, logs and records")
-    parser.add_argument("--only", nargs="*", default=[], metavar="PREFIX", help="steps whose names start like this")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with pretrain/, pairs/ and the collections"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, help="models, checkpoints, logs and records"
+    )
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="PREFIX", help="steps whose names start like this"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--threads", type=int, default=1, help="threads of a step")
     parser.add_argument("--smoke", action="store_true", help="the same steps on a handful of texts")
@@ -331,7 +475,13 @@ def main(argv: list[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """Run or list the steps. Returns 1 if a step failed."""
     stored = None if args.smoke else STORED
-    plan = Plan(read_settings(args.smoke), args.data.absolute(), args.output.absolute(), args.threads, stored)
+    plan = Plan(
+        read_settings(args.smoke),
+        args.data.absolute(),
+        args.output.absolute(),
+        args.threads,
+        stored,
+    )
     steps = plan.steps()
     wanted = selected(steps, args.only)
     if args.list:

@@ -58,7 +58,9 @@ def read_out(
         parts: ``cls``, ``ot`` or both; OT of a model whose head was not calibrated has most words in every text, and
             takes longer than all else.
     """
-    encoder = TextEncoder.load(model, dtype="mixed", normalize=True if pretrained else None, parts=parts)
+    encoder = TextEncoder.load(
+        model, dtype="mixed", normalize=True if pretrained else None, parts=parts
+    )
     record, vectors = dict[str, Any](sets={}), list[np.ndarray]()
     for name, folder in sets.items():
         record["sets"][name], stored = search_set(encoder, folder, measures)
@@ -68,13 +70,17 @@ def read_out(
         log = read_log(model / "pretraining" / LOG)
         record["tokens"] = sum(row.get("tokens", 0) for row in log)
         record["held_out"] = [row for row in log if "eval_loss" in row]
-        texts = [d.joined() for folder in sets.values() for d in read_collection(folder / "corpus.jsonl")]
+        texts = [
+            d.joined() for folder in sets.values() for d in read_collection(folder / "corpus.jsonl")
+        ]
         record["probe"] = probe_words(encoder, texts, np.concatenate(vectors), *probe)
     training = json.loads((model / "training.json").read_text(encoding="utf-8"))
     return record | {"steps": training["steps"], "seconds": training["seconds"]}
 
 
-def search_set(encoder: TextEncoder, folder: Path, measures: Sequence[str]) -> tuple[dict[str, Any], Representation]:
+def search_set(
+    encoder: TextEncoder, folder: Path, measures: Sequence[str]
+) -> tuple[dict[str, Any], Representation]:
     """``queries`` (ids), ``scores`` (part -> measure -> mean) and ``per_query`` (part -> measure -> values).
 
     Also the representation of the documents, in the order of the collection.
@@ -82,7 +88,10 @@ def search_set(encoder: TextEncoder, folder: Path, measures: Sequence[str]) -> t
     documents = list(read_collection(folder / "corpus.jsonl"))
     qrels = read_qrels(folder / "qrels" / "test.tsv")
     topics = [topic for topic in read_topics(str(folder / "queries.jsonl")) if topic.qid in qrels]
-    stored, asked = encoder.encode_collection(documents), encoder.encode_queries([t.text for t in topics])
+    stored, asked = (
+        encoder.encode_collection(documents),
+        encoder.encode_queries([t.text for t in topics]),
+    )
     queries = sorted(topic.qid for topic in topics)
     result: dict[str, Any] = {"queries": queries, "scores": {}, "per_query": {}}
     for part, scores in part_scores(asked, stored):
@@ -90,7 +99,9 @@ def search_set(encoder: TextEncoder, folder: Path, measures: Sequence[str]) -> t
         evaluated = evaluate(qrels, run, measures)
         result["scores"][part] = dict(evaluated.mean)
         values = evaluated.per_query
-        result["per_query"][part] = {m: [round(values[q][m], DIGITS) for q in queries] for m in evaluated.mean}
+        result["per_query"][part] = {
+            m: [round(values[q][m], DIGITS) for q in queries] for m in evaluated.mean
+        }
     return result, stored
 
 
@@ -134,9 +145,14 @@ def probe_words(
     mean, spread = vectors[:fit].mean(0), vectors[:fit].std(0) + 1e-6
     x, y = (vectors - mean) / spread, bags[:fit].astype(np.float64)
     prior = y.mean(0)
-    weights = np.linalg.solve(x[:fit].T @ x[:fit] + RIDGE * np.eye(x.shape[1]), x[:fit].T @ (y - prior))
+    weights = np.linalg.solve(
+        x[:fit].T @ x[:fit] + RIDGE * np.eye(x.shape[1]), x[:fit].T @ (y - prior)
+    )
     tests = bags[fit:]
-    return {"words": _r_precision(x[fit:] @ weights + prior, tests), "prior": _r_precision(prior[None], tests)}
+    return {
+        "words": _r_precision(x[fit:] @ weights + prior, tests),
+        "prior": _r_precision(prior[None], tests),
+    }
 
 
 def _bags(encoder: TextEncoder, texts: Sequence[str]) -> np.ndarray:
@@ -144,7 +160,10 @@ def _bags(encoder: TextEncoder, texts: Sequence[str]) -> np.ndarray:
     tokenizer = encoder.tokenizer
     bags = np.zeros((len(texts), len(tokenizer)), bool)
     pieces = tokenizer(
-        list(texts), add_special_tokens=False, truncation=True, max_length=encoder.settings.document_length - 2
+        list(texts),
+        add_special_tokens=False,
+        truncation=True,
+        max_length=encoder.settings.document_length - 2,
     )["input_ids"]
     for bag, ids in zip(bags, pieces, strict=True):
         bag[ids] = True
@@ -154,22 +173,32 @@ def _bags(encoder: TextEncoder, texts: Sequence[str]) -> np.ndarray:
 def _r_precision(scores: np.ndarray, bags: np.ndarray) -> float:
     """Mean over the texts of the share of their n pieces among the n best scores; ``scores`` (n, V) or (1, V)."""
     order = np.argsort(-scores, axis=1, kind="stable")
-    shares = [bag[order[i % len(order)][: bag.sum()]].mean() for i, bag in enumerate(bags) if bag.any()]
+    shares = [
+        bag[order[i % len(order)][: bag.sum()]].mean() for i, bag in enumerate(bags) if bag.any()
+    ]
     return round(float(np.mean(shares)), DIGITS) if shares else 0.0
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and write the record. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--record", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--data", type=Path, required=True, help="folder with the test collections")
-    parser.add_argument("--prepared", type=Path, required=True, help="folder with dev/, of mae_data.py")
+    parser.add_argument(
+        "--prepared", type=Path, required=True, help="folder with dev/, of mae_data.py"
+    )
     parser.add_argument("--sets", nargs="+", required=True)
     parser.add_argument("--measures", nargs="+", required=True)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    parser.add_argument("--settings", type=json.loads, default={}, help="JSON object that the record keeps")
-    parser.add_argument("--probe", action="store_true", help="the model is pre-trained, not fine-tuned")
+    parser.add_argument(
+        "--settings", type=json.loads, default={}, help="JSON object that the record keeps"
+    )
+    parser.add_argument(
+        "--probe", action="store_true", help="the model is pre-trained, not fine-tuned"
+    )
     parser.add_argument("--probe-texts", type=int, default=20000)
     parser.add_argument("--probe-tests", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=0)
@@ -189,7 +218,9 @@ def run(args: argparse.Namespace) -> None:
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record atomically, each list of values on one line."""
     text = json.dumps(record, indent=2, ensure_ascii=False)
-    lines = re.sub(r"\[[^][{}]*\]", lambda values: json.dumps(json.loads(values[0]), ensure_ascii=False), text)
+    lines = re.sub(
+        r"\[[^][{}]*\]", lambda values: json.dumps(json.loads(values[0]), ensure_ascii=False), text
+    )
     with atomic_write(path) as f:
         f.write(f"{lines}\n")
 

@@ -62,13 +62,20 @@ def read_records(folder: Path, seed: int = 0) -> dict[Key, list[Record]]:
     return records
 
 
-def per_query(records: Sequence[Record], part: str, measure: str, sets: Iterable[str]) -> np.ndarray:
+def per_query(
+    records: Sequence[Record], part: str, measure: str, sets: Iterable[str]
+) -> np.ndarray:
     """(queries of all sets,) float64: means over the fine-tuning seeds."""
-    return np.concatenate([np.mean([r["sets"][s]["per_query"][part][measure] for r in records], 0) for s in sets])
+    return np.concatenate(
+        [np.mean([r["sets"][s]["per_query"][part][measure] for r in records], 0) for s in sets]
+    )
 
 
 def compare(
-    records: Mapping[Key, list[Record]], methods: Sequence[str], sizes: Sequence[int], control: str = CONTROL
+    records: Mapping[Key, list[Record]],
+    methods: Sequence[str],
+    sizes: Sequence[int],
+    control: str = CONTROL,
 ) -> list[Comparison]:
     """Each method with each size against the control with that size, for those with records of the same seeds."""
     differences: dict[Key, np.ndarray] = {}
@@ -76,7 +83,9 @@ def compare(
         ours, theirs = shared(records.get(key, []), records.get((control, key[1]), []))
         if ours:
             sets = list(ours[0]["sets"])
-            differences[key] = per_query(ours, PART, CHOSEN, sets) - per_query(theirs, PART, CHOSEN, sets)
+            differences[key] = per_query(ours, PART, CHOSEN, sets) - per_query(
+                theirs, PART, CHOSEN, sets
+            )
     tests = holm([t_test(d) for d in differences.values()])
     compared = []
     for ((method, size), d), p in zip(differences.items(), tests, strict=True):
@@ -90,23 +99,34 @@ def compare(
 def shared(ours: list[Record], theirs: list[Record]) -> tuple[list[Record], list[Record]]:
     """The records of both with the fine-tuning seeds that both have."""
     seeds = {r["settings"]["again"] for r in ours} & {r["settings"]["again"] for r in theirs}
-    first, second = ([r for r in side if r["settings"]["again"] in seeds] for side in (ours, theirs))
+    first, second = (
+        [r for r in side if r["settings"]["again"] in seeds] for side in (ours, theirs)
+    )
     return first, second
 
 
 def gap(record: Record) -> float | None:
     """Nats that the held-out loss of the [CLS] decoder rises by if the vectors are shuffled; None without a decoder."""
     last = record["held_out"][-1]
-    gaps = [value for name, value in last.items() if name.startswith("eval_gap_") and name != "eval_gap_bow"]
+    gaps = [
+        value
+        for name, value in last.items()
+        if name.startswith("eval_gap_") and name != "eval_gap_bow"
+    ]
     return float(max(gaps)) if gaps else None
 
 
-def decide(compared: Sequence[Comparison], gaps: Mapping[str, float | None], rule: Mapping[str, Any]) -> str:
+def decide(
+    compared: Sequence[Comparison], gaps: Mapping[str, float | None], rule: Mapping[str, Any]
+) -> str:
     """``shown``, ``refuted at this scale`` or ``undecided``, with the reason, by the registered rule."""
     shown = [
         c
         for c in compared
-        if c.size in rule["sizes"] and c.mean >= rule["margin"] and c.p is not None and c.p < rule["level"]
+        if c.size in rule["sizes"]
+        and c.mean >= rule["margin"]
+        and c.p is not None
+        and c.p < rule["level"]
     ]
     if shown:
         best = max(shown, key=lambda c: c.mean)
@@ -115,7 +135,11 @@ def decide(compared: Sequence[Comparison], gaps: Mapping[str, float | None], rul
     tested = {(c.method, c.size): c for c in compared}
     needed = [(method, size) for method in decoders for size in rule["sizes"]]
     all_read = all(nats > rule["gap"] for nats in decoders.values())
-    if needed and all_read and all(k in tested and tested[k].interval.high < rule["margin"] for k in needed):
+    if (
+        needed
+        and all_read
+        and all(k in tested and tested[k].interval.high < rule["margin"] for k in needed)
+    ):
         return f"refuted at this scale: the intervals of {', '.join(decoders)} lie below {rule['margin']:+}"
     return "undecided: stage 1 is repeated once with twice the tokens"
 
@@ -154,7 +178,9 @@ def _decoders(last: Mapping[str, float]) -> list[str]:
     return [k.replace("gap", "loss") for k in gaps]
 
 
-def scores_table(records: Mapping[Key, list[Record]], titles: Mapping[str, str], size: int, measure: str) -> str:
+def scores_table(
+    records: Mapping[Key, list[Record]], titles: Mapping[str, str], size: int, measure: str
+) -> str:
     """Means of [CLS] over the seeds on each set, after fine-tuning on ``size`` pairs."""
     rows = {m: records[m, size] for m in titles if (m, size) in records}
     if not rows:
@@ -196,13 +222,21 @@ def stages_table(folder: Path) -> str:
     sets = ["dev", *settings["collections"]]
     alone = json.loads((folder / CLS_ALONE).read_text(encoding="utf-8"))["sets"]
     lines = [["", "part", *sets]]
-    lines.append(["[CLS] alone", PARTS[PART], *(f"{alone[name]['scores'][PART][CHOSEN]:.4f}" for name in sets)])
+    lines.append(
+        [
+            "[CLS] alone",
+            PARTS[PART],
+            *(f"{alone[name]['scores'][PART][CHOSEN]:.4f}" for name in sets),
+        ]
+    )
     scores = {name: stage_scores(folder, name) for name in sets}
     for step, title in STAGES.items():
         for part in ("cls", "ot", "sum"):
             values = [scores[name].get(step, {}).get(part) for name in sets]
             if any(v is not None for v in values):
-                lines.append([title, PARTS[part], *("" if v is None else f"{v:.4f}" for v in values)])
+                lines.append(
+                    [title, PARTS[part], *("" if v is None else f"{v:.4f}" for v in values)]
+                )
     return table(lines, 2)
 
 
@@ -225,7 +259,12 @@ def further_tables(folder: Path, seed: int = 0) -> str:
     """The tables of every measure and number of pairs that :func:`conclusion` leaves out, as Markdown."""
     settings, titles, sizes = _settings()
     records = read_records(folder, seed)
-    tables = [(s, m) for m in settings["readouts"]["measures"] for s in sizes if (s, m) != (sizes[0], CHOSEN)]
+    tables = [
+        (s, m)
+        for m in settings["readouts"]["measures"]
+        for s in sizes
+        if (s, m) != (sizes[0], CHOSEN)
+    ]
     return "\n\n".join(filter(None, [scores_table(records, titles, s, m) for s, m in tables]))
 
 
@@ -238,7 +277,9 @@ def conclusion(folder: Path, seed: int = 0) -> str:
     gaps = {m: gap(records[m, 0][0]) for m in methods if (m, 0) in records}
     parts = [pretraining_table(records, titles), comparison_table(compared, titles)]
     parts.append(scores_table(records, titles, sizes[0], CHOSEN))
-    return "\n\n".join([*filter(None, parts), f"Decision: {decide(compared, gaps, settings['decision'])}."])
+    return "\n\n".join(
+        [*filter(None, parts), f"Decision: {decide(compared, gaps, settings['decision'])}."]
+    )
 
 
 def table_6(folder: Path) -> str:

@@ -61,7 +61,12 @@ class Evaluator:
     ) -> dict[str, Any]:
         """Scores of one model on one set. ``index``: an existing index of the model, searched with ``options``; with
         fewer than 8 ``bits`` it only gives the scale, and the set is encoded again with smaller impacts."""
-        return _once(folder, lambda: self._model(collection, folder, model, modes, parts, options or {}, index, bits))
+        return _once(
+            folder,
+            lambda: self._model(
+                collection, folder, model, modes, parts, options or {}, index, bits
+            ),
+        )
 
     def _model(
         self,
@@ -125,17 +130,29 @@ class Evaluator:
         found = self._scores(collection, {"dense": run})
         return found | {"index_bytes": {"dense": documents}, "seconds": {}}
 
-    def fused(self, collection: Path, folder: Path, bm25: Path, dense: Path, method: str) -> dict[str, Any]:
+    def fused(
+        self, collection: Path, folder: Path, bm25: Path, dense: Path, method: str
+    ) -> dict[str, Any]:
         """Scores of two run files fused, by a key of :data:`FUSIONS`."""
-        return _once(folder, lambda: self._fused(collection, folder / "fused.trec", bm25, dense, method))
+        return _once(
+            folder, lambda: self._fused(collection, folder / "fused.trec", bm25, dense, method)
+        )
 
-    def _fused(self, collection: Path, run: Path, bm25: Path, dense: Path, method: str) -> dict[str, Any]:
+    def _fused(
+        self, collection: Path, run: Path, bm25: Path, dense: Path, method: str
+    ) -> dict[str, Any]:
         run.parent.mkdir(parents=True, exist_ok=True)
         write_run(run, fuse_runs(FUSIONS[method], read_run(dense), read_run(bm25), 1000))
         return self._scores(collection, {"fused": run}) | {"index_bytes": {}, "seconds": {}}
 
     def _search(
-        self, collection: Path, index: Path, run: Path, mode: str, model: Path | None, options: dict[str, Any]
+        self,
+        collection: Path,
+        index: Path,
+        run: Path,
+        mode: str,
+        model: Path | None,
+        options: dict[str, Any],
     ) -> None:
         if run.is_file():
             return
@@ -155,7 +172,9 @@ class Evaluator:
     def _scores(self, collection: Path, runs: dict[str, Path]) -> dict[str, Any]:
         """``queries`` (ids), ``scores`` (mode -> measure -> mean), ``per_query`` (mode -> measure -> values)."""
         qrels = read_qrels(collection / "qrels" / "test.tsv")
-        results = {mode: evaluate(qrels, read_run(path), self.measures) for mode, path in runs.items()}
+        results = {
+            mode: evaluate(qrels, read_run(path), self.measures) for mode, path in runs.items()
+        }
         queries = sorted(next(iter(results.values())).per_query)
         return {
             "queries": queries,
@@ -207,7 +226,17 @@ def mean_pooling_encoder(base: Path) -> TextEncoder:
     length = min(LENGTH, model.lm.config.max_position_embeddings)
     device = pick_device("auto")[0]
     settings = EncoderSettings(document_length=length, query_length=length)
-    return TextEncoder(base, ModelConfig(), settings, model, tokenizer, ("cls",), device, torch.float32, torch.float32)
+    return TextEncoder(
+        base,
+        ModelConfig(),
+        settings,
+        model,
+        tokenizer,
+        ("cls",),
+        device,
+        torch.float32,
+        torch.float32,
+    )
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -35,7 +35,9 @@ def draw(records: list[Record], folder: Path) -> list[Path]:
 def _panels(pyplot: Any, count: int) -> tuple[Any, list[Any]]:
     wide = 2 if count == 4 else min(3, count)
     tall = math.ceil(count / wide)
-    figure, axes = pyplot.subplots(tall, wide, figsize=(4 * wide, 3 * tall), squeeze=False, layout="constrained")
+    figure, axes = pyplot.subplots(
+        tall, wide, figsize=(4 * wide, 3 * tall), squeeze=False, layout="constrained"
+    )
     for axis in axes.flat[count:]:
         axis.axis("off")
     for axis in axes.flat:
@@ -45,7 +47,11 @@ def _panels(pyplot: Any, count: int) -> tuple[Any, list[Any]]:
 
 def _losses(records: list[Record], pyplot: Any) -> Any:
     """Losses on held-out text during pre-training, one panel per method; each method sums different losses."""
-    shown = [r[0] for r in by_row(records).values() if r[0]["table"] == "systems" and r[0]["losses"]["pretrain"]]
+    shown = [
+        r[0]
+        for r in by_row(records).values()
+        if r[0]["table"] == "systems" and r[0]["losses"]["pretrain"]
+    ]
     if not shown:
         return None
     figure, axes = _panels(pyplot, len(shown))
@@ -55,7 +61,10 @@ def _losses(records: list[Record], pyplot: Any) -> Any:
         # A single task's loss is the sum.
         for name in [t for t in terms if t != "eval_loss"] or terms:
             axis.plot(
-                [r["step"] for r in rows], [r[name] for r in rows], marker=".", label=name.removeprefix("eval_loss_")
+                [r["step"] for r in rows],
+                [r[name] for r in rows],
+                marker=".",
+                label=name.removeprefix("eval_loss_"),
             )
         axis.set_title(record["title"], fontsize=10)
         axis.set_xlabel("updates")
@@ -79,8 +88,17 @@ def _differences(records: list[Record], pyplot: Any) -> Any:
         for place, found in enumerate(rows.values()):
             more = apart(found, control, name, "hybrid", MEASURE)
             mean, (low, high) = more.mean(), interval(more)
-            axis.errorbar(mean, place, xerr=[[mean - low], [high - mean]], fmt="o", color="tab:blue", capsize=3)
-        axis.set_yticks(range(len(titles)), titles if axis.get_subplotspec().is_first_col() else [], fontsize=8)
+            axis.errorbar(
+                mean,
+                place,
+                xerr=[[mean - low], [high - mean]],
+                fmt="o",
+                color="tab:blue",
+                capsize=3,
+            )
+        axis.set_yticks(
+            range(len(titles)), titles if axis.get_subplotspec().is_first_col() else [], fontsize=8
+        )
         axis.locator_params(axis="x", nbins=5)
         axis.invert_yaxis()
         axis.set_title(name, fontsize=10)
@@ -154,7 +172,10 @@ def _bytes(records: list[Record], pyplot: Any) -> Any:
     for name, axis in zip(sets, axes, strict=False):
         for mode, colour in COLOURS.items():
             points = [
-                (r["sets"][name]["index_bytes"][mode] / 1e6, r["sets"][name]["scores"][mode][MEASURE])
+                (
+                    r["sets"][name]["index_bytes"][mode] / 1e6,
+                    r["sets"][name]["scores"][mode][MEASURE],
+                )
                 for r in rows
                 if name in r["sets"] and mode in r["sets"][name]["scores"]
             ]
@@ -181,8 +202,13 @@ def _halves(records: list[Record], pyplot: Any) -> Any:
         dense, impact = (found["per_query"][mode][MEASURE] for mode in ("dense", "impact"))
         axis.plot([0, 1], [0, 1], color="0.7", linewidth=1)
         axis.plot(dense, impact, "o", markersize=3, alpha=0.4)
-        better = [sum(a > b for a, b in zip(*pair, strict=True)) for pair in ((dense, impact), (impact, dense))]
-        axis.set_title(f"{name}: CLS better {better[0]}, OT better {better[1]} of {len(dense)}", fontsize=9)
+        better = [
+            sum(a > b for a, b in zip(*pair, strict=True))
+            for pair in ((dense, impact), (impact, dense))
+        ]
+        axis.set_title(
+            f"{name}: CLS better {better[0]}, OT better {better[1]} of {len(dense)}", fontsize=9
+        )
         axis.set_xlabel(f"CLS alone, {MEASURE}")
         axis.set_ylabel(f"OT alone, {MEASURE}")
     figure.suptitle(record["title"], fontsize=11)

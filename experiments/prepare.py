@@ -37,7 +37,9 @@ def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, An
     if (folder / DONE).is_file():
         kept = json.loads((folder / DONE).read_text(encoding="utf-8"))
         if {k: kept[k] for k in made_from} != made_from:
-            raise InputError(f"{folder}: was made from other data or for another budget; choose another --output")
+            raise InputError(
+                f"{folder}: was made from other data or for another budget; choose another --output"
+            )
         return dict(kept)
     say(f"writing text, pairs and query sets to {folder}")
     aside = folder.with_name(f".{folder.name}.writing")
@@ -92,7 +94,12 @@ def write_texts(files: list[Path], target: Path, most: int, seed: int = 0) -> in
     chance.shuffle(texts)
     with open(target, "w", encoding="utf-8") as f:
         for text in texts[: most or None]:
-            f.write(json.dumps({"text": text, "queries": [pseudo_query(text, chance)]}, ensure_ascii=False) + "\n")
+            f.write(
+                json.dumps(
+                    {"text": text, "queries": [pseudo_query(text, chance)]}, ensure_ascii=False
+                )
+                + "\n"
+            )
     return len(texts[: most or None])
 
 
@@ -104,13 +111,17 @@ def pseudo_query(text: str, chance: random.Random, words: int = 24) -> str:
 
 def digests(data: Path, budget: Budget) -> dict[str, str]:
     """SHA-256 of every input file, by its path relative to ``data``."""
-    files = _texts(data, budget) + [data / "pairs" / f"{name}.jsonl.gz" for name in ("corpus", "dev", "train")]
+    files = _texts(data, budget) + [
+        data / "pairs" / f"{name}.jsonl.gz" for name in ("corpus", "dev", "train")
+    ]
     for name in budget.sets:
         if name not in ("dev", "demo"):
             home = data / name
             files += [home / "corpus.jsonl", home / "queries.jsonl", home / "qrels" / "test.tsv"]
     if missing := [f for f in files if not f.is_file()]:
-        raise InputError(f"{missing[0]}: no such file; see experiments/README.md for the layout of --data")
+        raise InputError(
+            f"{missing[0]}: no such file; see experiments/README.md for the layout of --data"
+        )
     return {f.relative_to(data).as_posix(): sha256_file(f) for f in files}
 
 

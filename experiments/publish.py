@@ -38,14 +38,18 @@ def publish(record: Record, runs: Path, records: list[Record], sources: str, out
     if output.exists():
         raise UsageError(f"{output} exists already; choose another --output or remove it")
     if embedded_folder() in (output.resolve(), *output.resolve().parents):
-        raise UsageError(f"{output} is the package's own model; publish elsewhere, inspect the result, then move it")
+        raise UsageError(
+            f"{output} is the package's own model; publish elsewhere, inspect the result, then move it"
+        )
     data = json.loads((runs / "data" / "data.json").read_text(encoding="utf-8"))
     loaded = load_model(runs / record["model"]["folder"])
     text = card(record, records, data, sources, loaded[2])
     return store(loaded, output, text, training(record, data, runs))
 
 
-def store(loaded: tuple[Any, Any, ModelConfig], output: Path, text: str, made: dict[str, Any]) -> int:
+def store(
+    loaded: tuple[Any, Any, ModelConfig], output: Path, text: str, made: dict[str, Any]
+) -> int:
     """Write a loaded model in float16 with its card and training.json, completely or not at all. Returns its bytes.
     Raises :class:`OutputError` above 50 MB."""
     aside = output.with_name(f".{output.name}.publishing")
@@ -56,14 +60,18 @@ def store(loaded: tuple[Any, Any, ModelConfig], output: Path, text: str, made: d
     size = size_of(aside)
     if size > MOST_BYTES:
         shutil.rmtree(aside)
-        raise OutputError(f"{output}: {size / 1e6:.1f} MB in float16, above {MOST_BYTES / 1e6:.0f} MB")
+        raise OutputError(
+            f"{output}: {size / 1e6:.1f} MB in float16, above {MOST_BYTES / 1e6:.0f} MB"
+        )
     move_into_place(aside, output)
     return size
 
 
 def training(record: Record, data: dict[str, Any], runs: Path) -> dict[str, Any]:
     """Contents of training.json: commands, digests of the data, and the record of the last stage."""
-    last = json.loads((runs / record["model"]["folder"] / "training.json").read_text(encoding="utf-8"))
+    last = json.loads(
+        (runs / record["model"]["folder"] / "training.json").read_text(encoding="utf-8")
+    )
     return {
         "row": record["row"],
         "seed": record["seed"],
@@ -78,10 +86,14 @@ def training(record: Record, data: dict[str, Any], runs: Path) -> dict[str, Any]
     }
 
 
-def card(record: Record, records: list[Record], data: dict[str, Any], sources: str, config: ModelConfig) -> str:
+def card(
+    record: Record, records: list[Record], data: dict[str, Any], sources: str, config: ModelConfig
+) -> str:
     """The model card, README.md of the folder, from the records and SOURCES.md."""
     start = MINILM if data["base"] == "minilm" else f"the model `{Path(data['base']).name}`"
-    commands = "\n".join("dupmae-ir " + line.removeprefix("dupmae_ir.") for line in record["commands"])
+    commands = "\n".join(
+        "dupmae-ir " + line.removeprefix("dupmae_ir.") for line in record["commands"]
+    )
     seconds = sum(record["seconds"].values())
     return f"""# The embedded model
 
@@ -137,7 +149,9 @@ def _data(data: dict[str, Any], sources: str) -> str:
     used = [Path(f).name for f in data["data"] if f.startswith("pretrain/")]
     unknown = [name for name in used if name.partition(".")[0] not in sources]
     counts = f"{data['counts']['texts']:,} texts to pre-train on; {data['budget']['queries']:,} query-passage pairs."
-    without = [f"The source of {', '.join(f'`{n}`' for n in unknown)} is not known."] if unknown else []
+    without = (
+        [f"The source of {', '.join(f'`{n}`' for n in unknown)} is not known."] if unknown else []
+    )
     return "\n\n".join([counts, sources_table(sources), *without])
 
 
@@ -154,7 +168,9 @@ def sources_table(sources: str) -> str:
     lines = ["| GitHub repository @ commit | text and attribution | licence |", "|:--|:--|:--|"]
     for name, commit, licence, attribution in read_sources(sources):
         cells = (f"`{name}` @ {commit[:12]}", attribution, licence)
-        lines.append(f"| {' | '.join(cell.replace(' | ', ', ').replace('|', ',') for cell in cells)} |")
+        lines.append(
+            f"| {' | '.join(cell.replace(' | ', ', ').replace('|', ',') for cell in cells)} |"
+        )
     caveats = sources.partition("## Caveats")[2].strip()
     return "\n".join([*lines, *(["", caveats] if caveats else [])])
 
@@ -170,24 +186,36 @@ def read_sources(text: str) -> list[tuple[str, str, str, str]]:
         attribution = re.search(r"^- attribution: (.+)$", rest, re.MULTILINE)
         if commit is None or terms is None or attribution is None:
             continue
-        licence = terms[1].removeprefix("licence: ").partition("; LICENSE file")[0].partition(", stated in")[0]
+        licence = (
+            terms[1]
+            .removeprefix("licence: ")
+            .partition("; LICENSE file")[0]
+            .partition(", stated in")[0]
+        )
         found.append((name.strip(), commit[1], licence.strip(), attribution[1].strip()))
     if not found:
-        raise InputError("SOURCES.md: no section names a repository, its commit and its attribution")
+        raise InputError(
+            "SOURCES.md: no section names a repository, its commit and its attribution"
+        )
     return found
 
 
 def _scores(record: Record, records: list[Record]) -> str:
     """Markdown: the model beside BM25 and its starting model, one table per measure."""
     rows = by_row(records)
-    beside = [(rows[name][0]["title"], rows[name][0]) for name in ("bm25", "minilm") if name in rows]
+    beside = [
+        (rows[name][0]["title"], rows[name][0]) for name in ("bm25", "minilm") if name in rows
+    ]
     sets = list(record["sets"])
     blocks = []
     for measure in MEASURES:
         lines = [f"| {measure} | " + " | ".join(sets) + " |", "|:--" + "|--:" * len(sets) + "|"]
         for title, made in [*beside, ("", record)]:
             for mode in next(iter(made["sets"].values()))["scores"]:
-                values = [made["sets"][s]["scores"][mode][measure] if s in made["sets"] else None for s in sets]
+                values = [
+                    made["sets"][s]["scores"][mode][measure] if s in made["sets"] else None
+                    for s in sets
+                ]
                 cells = ["-" if v is None else f"{v:.4f}" for v in values]
                 lines.append(f"| {title or mode} | " + " | ".join(cells) + " |")
         blocks.append("\n".join(lines))
@@ -196,7 +224,9 @@ def _scores(record: Record, records: list[Record]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, required=True, help="OUTPUT/BUDGET of systems.py")
     parser.add_argument("--records", type=Path, help="folder of records (default: RUNS/records)")
     parser.add_argument("--data", type=Path, required=True, help="folder with SOURCES.md")
@@ -210,7 +240,9 @@ def main(argv: list[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> None:
     """Publish the chosen or the named row."""
     records = read_records(args.records or args.runs / "records")
-    record = _named(records, args.row, args.seed) if args.row else chosen(records, most_bytes=MOST_BYTES)
+    record = (
+        _named(records, args.row, args.seed) if args.row else chosen(records, most_bytes=MOST_BYTES)
+    )
     sources = sources_text(args.data / "SOURCES.md")
     size = publish(record, args.runs, records, sources, args.output)
     print(f"{args.output}: {record['title']}, seed {record['seed']}, {size / 1e6:.1f} MB")
@@ -218,7 +250,12 @@ def run(args: argparse.Namespace) -> None:
 
 def _named(records: list[Record], row: str, seed: int) -> Record:
     for record in records:
-        if record["row"] == row and record["seed"] == seed and record.get("model") and not record.get("of"):
+        if (
+            record["row"] == row
+            and record["seed"] == seed
+            and record.get("model")
+            and not record.get("of")
+        ):
             return record
     raise UsageError(f"--row {row} --seed {seed}: no such trained row")
 

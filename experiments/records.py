@@ -46,7 +46,9 @@ def by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
 def of_shared_seeds(rows: Iterable[list[Record]]) -> list[list[Record]]:
     """The records of each row with the seeds that all rows have; all of its records if no seed is shared."""
     groups = list(rows)
-    shared = set.intersection(*({r["seed"] for r in found} for found in groups)) if groups else set()
+    shared = (
+        set.intersection(*({r["seed"] for r in found} for found in groups)) if groups else set()
+    )
     return [[r for r in found if r["seed"] in shared] or found for found in groups]
 
 
@@ -68,14 +70,23 @@ def facing(control: Record, collection: str, mode: str) -> str | None:
 
 
 def apart(
-    records: list[Record], control: list[Record], collection: str, mode: str, measure: str, other: str | None = None
+    records: list[Record],
+    control: list[Record],
+    collection: str,
+    mode: str,
+    measure: str,
+    other: str | None = None,
 ) -> np.ndarray:
     """(queries,) differences of a row from the control, means over the seeds that both have, if there are any.
     ``other``: the control's mode if it is not ``mode``. Raises :class:`InputError` if the queries differ."""
     if records[0]["sets"][collection]["queries"] != control[0]["sets"][collection]["queries"]:
-        raise InputError(f"{records[0]['row']} and {control[0]['row']} have different queries on {collection}")
+        raise InputError(
+            f"{records[0]['row']} and {control[0]['row']} have different queries on {collection}"
+        )
     ours, theirs = of_shared_seeds([records, control])
-    return per_query(ours, collection, mode, measure) - per_query(theirs, collection, other or mode, measure)
+    return per_query(ours, collection, mode, measure) - per_query(
+        theirs, collection, other or mode, measure
+    )
 
 
 def interval(differences: np.ndarray) -> Interval:
@@ -101,11 +112,17 @@ def ranked(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> l
 
 
 def chosen(
-    records: Iterable[Record], tables: Sequence[str] = ("systems", "stage3", "ablations"), most_bytes: float = math.inf
+    records: Iterable[Record],
+    tables: Sequence[str] = ("systems", "stage3", "ablations"),
+    most_bytes: float = math.inf,
 ) -> Record:
     """The record to publish: the best row on the dev pairs whose model has at most ``most_bytes`` in float16, with its
     best seed on the dev pairs. Variants of another row's model are not candidates."""
-    fit = [r for r in records if r.get("model") and not r.get("of") and r["model"]["half_bytes"] <= most_bytes]
+    fit = [
+        r
+        for r in records
+        if r.get("model") and not r.get("of") and r["model"]["half_bytes"] <= most_bytes
+    ]
     order = ranked(fit, tables)
     if not order:
         raise InputError("no finished row has a hybrid score on the dev pairs")

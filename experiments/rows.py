@@ -27,16 +27,18 @@ class Row:
     name: str
     table: str
     title: str
-    start: str = "base"  #: starting point: base, or scratch (the same architecture with random weights)
+    start: str = (
+        "base"  #: starting point: base, or scratch (the same architecture with random weights)
+    )
     pretrained: str = ""  #: key of ``[pretrained]``; empty = no pre-training
     stage: dict[str, Any] = field(default_factory=dict)  #: settings of every fine-tuning stage
     search: dict[str, Any] = field(default_factory=dict)
-    reference: str = (
-        ""  #: bm25; mean: the base's mean-pooled vectors; rrf, min-max: these two fused; embedded: the package's model
-    )
+    reference: str = ""  #: bm25; mean: the base's mean-pooled vectors; rrf, min-max: these two fused; embedded: the package's model
     of: str = ""  #: the row whose finished model is searched or stored with other settings
     bits: int = 8  #: bits of an impact
-    best: int = 0  #: rank among the methods, on the dev pairs, of the row that this one adds stage 3 to
+    best: int = (
+        0  #: rank among the methods, on the dev pairs, of the row that this one adds stage 3 to
+    )
 
     @property
     def similarity(self) -> str:
@@ -59,7 +61,9 @@ class Budget:
     others: int
     tables: list[str] = field(default_factory=list)  #: tables that are run; empty = all
     left_out: list[str] = field(default_factory=list)  #: steps of the fine-tuning that are not run
-    steps: dict[str, dict[str, Any]] = field(default_factory=dict)  #: settings by step, ``stage``, encode, search
+    steps: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  #: settings by step, ``stage``, encode, search
 
     def settings(self, step: str) -> dict[str, Any]:
         """The budget's settings of a step; empty if it has none."""
@@ -81,7 +85,9 @@ class Experiment:
         steps = dict(lookup("budget", budget, data["budgets"]))
         scalars = {k: steps.pop(k) for k in list(steps) if not isinstance(steps[k], dict)}
         scalars = {"sets": data["sets"], "text": data["text"], **scalars}
-        made = from_mapping_loosely(Budget, {"name": budget, "steps": steps, **scalars}, f"{path}: budget {budget}")
+        made = from_mapping_loosely(
+            Budget, {"name": budget, "steps": steps, **scalars}, f"{path}: budget {budget}"
+        )
         return cls(data, made, base or str(data["base"]))
 
     @property
@@ -105,7 +111,11 @@ class Experiment:
     def pretraining(self, name: str, seed: int, places: Mapping[str, Any]) -> dict[str, Any]:
         """The single step of a pre-training, for :func:`write_recipe`."""
         own = dict(lookup("pre-training", name, self.data["pretrained"]))
-        after, texts, updates = own.pop("after", ""), own.pop("share_of_texts", 1), own.pop("share_of_updates", 1)
+        after, texts, updates = (
+            own.pop("after", ""),
+            own.pop("share_of_texts", 1),
+            own.pop("share_of_updates", 1),
+        )
         step = {**self.data["pretrain"], **self.budget.settings("pretrain"), **own, "seed": seed}
         step["batch_size"] = max(1, round(step["batch_size"] * texts))
         every = int(step["log_steps"])
@@ -124,7 +134,9 @@ class Experiment:
                 continue
             step = dict(common)
             if step["command"] == "finetune":
-                step |= self.budget.settings("stage") | self.budget.settings(step["name"]) | row.stage
+                step |= (
+                    self.budget.settings("stage") | self.budget.settings(step["name"]) | row.stage
+                )
                 step["seed"] = seed
             else:
                 step |= self.budget.settings(step["name"])
@@ -141,7 +153,9 @@ def from_mapping_loosely(kind: Any, values: Mapping[str, Any], where: str) -> An
     """A dataclass with ``values``, whose types are not checked. Raises :class:`InputError` for an unknown name."""
     known = set(kind.__dataclass_fields__)
     if unknown := sorted(set(values) - known):
-        raise InputError(f"{where}: no setting named {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        raise InputError(
+            f"{where}: no setting named {unknown[0]!r}; there are {', '.join(sorted(known))}"
+        )
     return kind(**values)
 
 
@@ -149,13 +163,21 @@ def write_recipe(path: Path, inputs: Mapping[str, Any], steps: list[dict[str, An
     """Write a recipe for ``dupmae-ir finetune --recipe``, so that a row can be retrained without the driver."""
     text = json.dumps(steps)
     # An unused input would cause needless reruns when it changes. {start} is the model.
-    used = {k: v for k, v in inputs.items() if f"{{{k}}}" in text or (k == "model" and "{start}" in text)}
+    used = {
+        k: v
+        for k, v in inputs.items()
+        if f"{{{k}}}" in text or (k == "model" and "{start}" in text)
+    }
     tables = [("[inputs]", used), *(("[[step]]", step) for step in steps)]
     # JSON's strings, numbers, lists and booleans are TOML's too.
     lines = [
         line
         for head, values in tables
-        for line in (head, *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()), "")
+        for line in (
+            head,
+            *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()),
+            "",
+        )
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines), encoding="utf-8")

@@ -81,18 +81,30 @@ class Driver:
             return self._variant(row, seed)
         if row.best:
             source = self.placed(row.best)
-            return {"from": source.name, "title": f"{source.title}, stage 3", **self._trained(source, seed, True)}
+            return {
+                "from": source.name,
+                "title": f"{source.title}, stage 3",
+                **self._trained(source, seed, True),
+            }
         return self._trained(row, seed, False)
 
     def _trained(self, row: Row, seed: int, third: bool) -> Record:
-        start = self.pretrain(row.pretrained, seed) if row.pretrained else self.home / "data" / row.start
+        start = (
+            self.pretrain(row.pretrained, seed)
+            if row.pretrained
+            else self.home / "data" / row.start
+        )
         recipe = self.row_recipe(row, seed, start)
         folder = recipe.parent
         steps = run_stages(str(recipe), str(folder), {}, self.quiet, last=LAST[third])
         model = folder / LAST[third]
         seconds = {name: step["seconds"] for name, step in steps.items()}
         tokens, updates, pretrained_in, log = self._pretraining(row.pretrained, seed)
-        stages = [name for name in steps if (folder / name / "training.json").is_file() and name.startswith("stage")]
+        stages = [
+            name
+            for name in steps
+            if (folder / name / "training.json").is_file() and name.startswith("stage")
+        ]
         return {
             "similarity": row.similarity,
             "adapted": self._adapted(row),
@@ -104,7 +116,10 @@ class Driver:
                 "digest": folder_digest(model),
                 "half_bytes": half_bytes(model),
             },
-            "losses": {"pretrain": log, **{s: read_json(folder / s / "training.json")["log"] for s in stages}},
+            "losses": {
+                "pretrain": log,
+                **{s: read_json(folder / s / "training.json")["log"] for s in stages},
+            },
             "commands": [line.replace(f"{self.home}/", "") for line in self.plan(row, seed, third)],
             "sets": self._sets(row, model),
         }
@@ -136,7 +151,8 @@ class Driver:
     def pretraining_recipe(self, name: str, seed: int) -> Path:
         """Write the recipe of a pre-training. Returns its path."""
         places = {
-            key: self.home / "pretrained" / f"{key}.seed{seed}" / "model" for key in self.experiment.data["pretrained"]
+            key: self.home / "pretrained" / f"{key}.seed{seed}" / "model"
+            for key in self.experiment.data["pretrained"]
         }
         data = self.home / "data"
         target = data / self.experiment.budget.adapt / "corpus.jsonl"
@@ -175,11 +191,17 @@ class Driver:
             lines += commands(recipe, recipe.parent)
             start = recipe.parent / "model"
         recipe = self.row_recipe(row, seed, start)
-        return [" ".join(step.words) for step in [*lines, *commands(recipe, recipe.parent, LAST[third])]]
+        return [
+            " ".join(step.words) for step in [*lines, *commands(recipe, recipe.parent, LAST[third])]
+        ]
 
     def _chain(self, name: str) -> list[str]:
         """A pre-training and those that it continues, the earliest first."""
-        return [*self._chain(self.experiment.data["pretrained"][name].get("after", "")), name] if name else []
+        return (
+            [*self._chain(self.experiment.data["pretrained"][name].get("after", "")), name]
+            if name
+            else []
+        )
 
     def _adapted(self, row: Row) -> str:
         """The collection whose text was used in pre-training, or ""; its scores are not zero-shot."""
@@ -189,10 +211,17 @@ class Driver:
 
     def _evaluator(self) -> Evaluator:
         budget = self.experiment.budget
-        return Evaluator(self.experiment.data["measures"], budget.settings("encode"), budget.settings("search"))
+        return Evaluator(
+            self.experiment.data["measures"], budget.settings("encode"), budget.settings("search")
+        )
 
     def _sets(
-        self, row: Row, model: Path, under: str = "", search: dict[str, Any] | None = None, bits: int = 8
+        self,
+        row: Row,
+        model: Path,
+        under: str = "",
+        search: dict[str, Any] | None = None,
+        bits: int = 8,
     ) -> dict[str, Any]:
         """Scores of a model on all sets. ``under``: subfolder of a variant that reuses the index of its source row."""
         evaluator, modes, parts = self._evaluator(), MODES[row.similarity], PARTS[row.similarity]
@@ -207,7 +236,12 @@ class Driver:
 
     def _eval(self, model: Path) -> Path:
         # Named by weights and settings, so that an index of another model is never reused.
-        key = json.dumps([folder_digest(model), *(self.experiment.budget.settings(s) for s in ("encode", "search"))])
+        key = json.dumps(
+            [
+                folder_digest(model),
+                *(self.experiment.budget.settings(s) for s in ("encode", "search")),
+            ]
+        )
         digest = hashlib.sha256(key.encode()).hexdigest()
         return self.home / "eval" / f"{model.parent.name}.{model.name}.{digest[:8]}"
 
@@ -234,7 +268,9 @@ class Driver:
         found = {}
         for name in self.experiment.budget.sets:
             bm25, dense = words / name / "bm25.trec", vectors / name / "dense.trec"
-            found[name] = evaluator.fused(self.home / "data" / name, folder / name, bm25, dense, method)
+            found[name] = evaluator.fused(
+                self.home / "data" / name, folder / name, bm25, dense, method
+            )
         return found
 
     def _variant(self, row: Row, seed: int) -> Record:
@@ -248,8 +284,15 @@ class Driver:
     def placed(self, place: int) -> Row:
         """The method ranked ``place`` on the dev pairs. Raises :class:`InputError` if a method has no record."""
         rows = [r for r in self.experiment.wanted if r.table == "systems"]
-        if missing := [r.name for r in rows for s in self.experiment.seeds(r) if not self.record_path(r, s).is_file()]:
-            raise InputError(f"stage 3 is for the best systems on the dev pairs; first run {' '.join(missing)}")
+        if missing := [
+            r.name
+            for r in rows
+            for s in self.experiment.seeds(r)
+            if not self.record_path(r, s).is_file()
+        ]:
+            raise InputError(
+                f"stage 3 is for the best systems on the dev pairs; first run {' '.join(missing)}"
+            )
         return self.experiment.rows[ranked(read_records(self.records))[place - 1]]
 
 
@@ -282,14 +325,23 @@ def selected(experiment: Experiment, names: list[str]) -> list[Row]:
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--budget", required=True, help="table of systems.toml that sets the amounts: smoke, cores, gpu or embedded"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--data", type=Path, required=True, help="folder with pretrain/, pairs/ and the test collections"
+        "--budget",
+        required=True,
+        help="table of systems.toml that sets the amounts: smoke, cores, gpu or embedded",
     )
-    parser.add_argument("--output", type=Path, required=True, help="models, indexes and records go to OUTPUT/BUDGET")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        help="folder with pretrain/, pairs/ and the test collections",
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, help="models, indexes and records go to OUTPUT/BUDGET"
+    )
     parser.add_argument("--rows", nargs="*", default=[], metavar="NAME", help="run only these rows")
     parser.add_argument("--seeds", nargs="*", type=int, help="run only these seeds")
     parser.add_argument("--base", help="model folder to start from (default: base in systems.toml)")
@@ -306,7 +358,9 @@ def run(args: argparse.Namespace) -> int:
     rows = selected(experiment, args.rows)
     if unknown := set(args.seeds or []) - set(experiment.budget.seeds):
         raise UsageError(f"--seeds {min(unknown)}: the budget has {experiment.budget.seeds}")
-    jobs = [(row, s) for row in rows for s in experiment.seeds(row) if not args.seeds or s in args.seeds]
+    jobs = [
+        (row, s) for row in rows for s in experiment.seeds(row) if not args.seeds or s in args.seeds
+    ]
     if args.dry_run:
         for row, seed in jobs:
             print(f"# {row.name}, seed {seed}", *driver.plan(row, seed), sep="\n")
@@ -320,9 +374,14 @@ def run(args: argparse.Namespace) -> int:
             # A failed row does not stop the others.
             state = f"failed: {e}"
             failed.append(f"{row.name}, seed {seed}")
-        say(f"[{number}/{len(jobs)}] {row.name}, seed {seed}: {state}", args.quiet and "failed" not in state)
+        say(
+            f"[{number}/{len(jobs)}] {row.name}, seed {seed}: {state}",
+            args.quiet and "failed" not in state,
+        )
     if failed:
-        say(f"{len(failed)} of {len(jobs)} failed: {'; '.join(failed)}; run the same command to try them again")
+        say(
+            f"{len(failed)} of {len(jobs)} failed: {'; '.join(failed)}; run the same command to try them again"
+        )
     return 1 if failed else 0
 
 

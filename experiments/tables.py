@@ -21,7 +21,19 @@ from typing import Any
 
 import numpy as np
 from pictures import draw
-from records import CHOSEN_BY, DEV, Record, apart, by_row, chosen, dev_means, facing, interval, ranked, read_records
+from records import (
+    CHOSEN_BY,
+    DEV,
+    Record,
+    apart,
+    by_row,
+    chosen,
+    dev_means,
+    facing,
+    interval,
+    ranked,
+    read_records,
+)
 
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError
@@ -60,7 +72,11 @@ def cells(
             values = [r["sets"][collection]["scores"][mode][measure] for r in records]
             spread = statistics.stdev(values) if len(values) > 1 else None
             mean = math.fsum(values) / len(values)
-            raw[name, mode, collection] = mean, spread, _p(records, control, collection, mode, measure)
+            raw[name, mode, collection] = (
+                mean,
+                spread,
+                _p(records, control, collection, mode, measure),
+            )
     tested = [key for key, (_, _, p) in raw.items() if p is not None]
     corrected = dict(zip(tested, holm([raw[key][2] for key in tested]), strict=True))
     return {key: Cell(mean, spread, corrected.get(key)) for key, (mean, spread, _) in raw.items()}
@@ -70,9 +86,15 @@ def _columns(record: Record) -> list[tuple[str, str]]:
     return [(name, mode) for name, found in record["sets"].items() for mode in found["scores"]]
 
 
-def _p(records: list[Record], control: list[Record] | None, collection: str, mode: str, measure: str) -> float | None:
+def _p(
+    records: list[Record], control: list[Record] | None, collection: str, mode: str, measure: str
+) -> float | None:
     """Uncorrected p of a row against the control, in the same mode or the only one that the control has."""
-    if not control or control[0]["row"] == records[0]["row"] or collection not in control[0]["sets"]:
+    if (
+        not control
+        or control[0]["row"] == records[0]["row"]
+        or collection not in control[0]["sets"]
+    ):
         return None
     other = facing(control[0], collection, mode)
     several = len(control[0]["sets"][collection]["scores"]) > 1
@@ -81,10 +103,16 @@ def _p(records: list[Record], control: list[Record] | None, collection: str, mod
     return t_test(apart(records, control, collection, mode, measure, other))
 
 
-def score_table(records: list[Record], tables: Sequence[str], control: str | None, measure: str) -> str:
+def score_table(
+    records: list[Record], tables: Sequence[str], control: str | None, measure: str
+) -> str:
     """Markdown: a line per row and mode, a column per set, the best of each column in bold."""
     grouped = by_row(records)
-    rows = {name: found for name, found in grouped.items() if found[0]["table"] in tables or name == control}
+    rows = {
+        name: found
+        for name, found in grouped.items()
+        if found[0]["table"] in tables or name == control
+    }
     if not rows.keys() - {control}:
         raise InputError(f"no record of the tables {', '.join(tables)}")
     if control in rows:
@@ -115,7 +143,9 @@ def score_tables(
     return [score_table(records, tables, control or usual, m) for m in measures]
 
 
-def difference_table(records: list[Record], control: str | None = None, mode: str = "hybrid") -> str:
+def difference_table(
+    records: list[Record], control: str | None = None, mode: str = "hybrid"
+) -> str:
     """Markdown: difference of each method from ``control`` in nDCG@10 with its interval, bold if that excludes 0.
 
     A line per method, a column per set."""
@@ -135,7 +165,9 @@ def difference_table(records: list[Record], control: str | None = None, mode: st
     return "\n".join(lines)
 
 
-def pooled_table(records: list[Record], row: str, controls: Sequence[str], mode: str = "hybrid") -> str:
+def pooled_table(
+    records: list[Record], row: str, controls: Sequence[str], mode: str = "hybrid"
+) -> str:
     """Markdown: difference of ``row`` from each control in nDCG@10 over the queries of several sets together.
 
     With its interval, and p of the paired t-test after Holm's correction over the table."""
@@ -145,16 +177,23 @@ def pooled_table(records: list[Record], row: str, controls: Sequence[str], mode:
     sets = list(rows[row][0]["sets"])
     groups = {"all": sets, f"without {DEV}": [s for s in sets if s != DEV]}
     found = [
-        np.concatenate([apart(rows[row], rows[c], s, mode, CHOSEN_BY, facing(rows[c][0], s, mode)) for s in of])
+        np.concatenate(
+            [apart(rows[row], rows[c], s, mode, CHOSEN_BY, facing(rows[c][0], s, mode)) for s in of]
+        )
         for c in controls
         for of in groups.values()
     ]
     values = [
         f"{more.mean():+.4f} ({low:+.4f} to {high:+.4f}), p = {'-' if p is None else f'{p:.1g}'}"
-        for more, (low, high), p in zip(found, map(interval, found), holm([t_test(m) for m in found]), strict=True)
+        for more, (low, high), p in zip(
+            found, map(interval, found), holm([t_test(m) for m in found]), strict=True
+        )
     ]
     counts = [f"{name} ({len(found[i]):,} queries)" for i, name in enumerate(groups)]
-    lines = [f"| {CHOSEN_BY}: {mode} above | {' | '.join(counts)} |", "|:--|" + "--:|" * len(groups)]
+    lines = [
+        f"| {CHOSEN_BY}: {mode} above | {' | '.join(counts)} |",
+        "|:--|" + "--:|" * len(groups),
+    ]
     for i, name in enumerate(controls):
         cells = values[i * len(groups) : (i + 1) * len(groups)]
         lines.append(f"| {rows[name][0]['title']} | {' | '.join(cells)} |")
@@ -168,7 +207,9 @@ def _has(record: Record, mode: str) -> bool:
 def _apart(records: list[Record], control: list[Record], collection: str, mode: str) -> str:
     if collection not in records[0]["sets"]:
         return "-"
-    more = apart(records, control, collection, mode, CHOSEN_BY, facing(control[0], collection, mode))
+    more = apart(
+        records, control, collection, mode, CHOSEN_BY, facing(control[0], collection, mode)
+    )
     low, high = interval(more)
     text = f"{more.mean():+.3f} ({low:+.3f} to {high:+.3f})"
     return f"**{text}**" if low > 0 or high < 0 else text
@@ -201,16 +242,22 @@ def cost_table(records: list[Record]) -> str:
             for mode in ("dense", "impact", "hybrid")
         ]
         if "tokens" not in first:
-            lines.append(f"| {first['title']} | {len(found)} | | | | | " + " | ".join(sizes) + " | |")
+            lines.append(
+                f"| {first['title']} | {len(found)} | | | | | " + " | ".join(sizes) + " | |"
+            )
             continue
         before = _mean(r["seconds"]["pretrain"] for r in found)
         after = _mean(sum(r["seconds"].values()) - r["seconds"]["pretrain"] for r in found)
         lines.append(
             f"| {first['title']} | {len(found)} | {_mean(r['tokens'] for r in found):,.0f} | {first['updates']:,} | "
-            f"{before:,.0f} | {after:,.0f} | " + " | ".join(sizes) + f" | {first['model']['half_bytes'] / 1e6:.1f} |"
+            f"{before:,.0f} | {after:,.0f} | "
+            + " | ".join(sizes)
+            + f" | {first['model']['half_bytes'] / 1e6:.1f} |"
         )
     devices = sorted({r["machine"]["device"] for r in records if "tokens" in r})
-    note = f"Index bytes are sums over {', '.join(_sets(records))}. Trained on: {'; '.join(devices)}."
+    note = (
+        f"Index bytes are sums over {', '.join(_sets(records))}. Trained on: {'; '.join(devices)}."
+    )
     return "\n".join([*lines, "", note])
 
 
@@ -233,21 +280,34 @@ def choice(records: list[Record]) -> str:
     tables = ("systems", "stage3", "ablations")
     best = chosen(records)
     grouped = by_row(records)
-    lines = [f"| hybrid nDCG@10 on {DEV} | all rows | the systems over their seeds |", "|:--|--:|--:|"]
+    lines = [
+        f"| hybrid nDCG@10 on {DEV} | all rows | the systems over their seeds |",
+        "|:--|--:|--:|",
+    ]
     means, systems = dev_means(records, tables), dev_means(records)
     for name in ranked(records, tables):
         of_seeds = f"{systems[name]:.4f}" if name in systems else "-"
         lines.append(f"| {grouped[name][0]['title']} | {means[name]:.4f} | {of_seeds} |")
-    return "\n".join([*lines, "", f"Chosen: {best['title']}, seed {best['seed']} ({best['model']['folder']})."])
+    return "\n".join(
+        [*lines, "", f"Chosen: {best['title']}, seed {best['seed']} ({best['model']['folder']})."]
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="+", choices=(*TABLES, "differences", "costs", "choice", "pictures"))
-    parser.add_argument("--records", type=Path, required=True, help="folder of records that systems.py wrote")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what", nargs="+", choices=(*TABLES, "differences", "costs", "choice", "pictures")
+    )
+    parser.add_argument(
+        "--records", type=Path, required=True, help="folder of records that systems.py wrote"
+    )
     parser.add_argument("--measures", nargs="+", default=list(MEASURES))
-    parser.add_argument("--control", help="row to test against, for example bm25 (default: the table's default)")
+    parser.add_argument(
+        "--control", help="row to test against, for example bm25 (default: the table's default)"
+    )
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures/experiments"))
     args = parser.parse_args(argv)
     return guarded(lambda: run(args), "tables.py")

@@ -25,10 +25,16 @@ def settings() -> dict[str, Any]:
     full = configparser.ConfigParser()
     full.read(ROOT / "setup.cfg", encoding="utf-8")
     extras = {name: _rows(text) for name, text in full["options.extras_require"].items()}
-    wanted = [r for r in _rows(full["options"]["install_requires"]) if re.split(r"[^\w-]", r)[0] not in LEFT_OUT]
+    wanted = [
+        r
+        for r in _rows(full["options"]["install_requires"])
+        if re.split(r"[^\w-]", r)[0] not in LEFT_OUT
+    ]
     return {
         "name": "dupmae-ir-lite",
-        "version": re.findall(r'^__version__ = "(.+)"', (ROOT / "dupmae_ir" / "__init__.py").read_text(), re.M)[0],
+        "version": re.findall(
+            r'^__version__ = "(.+)"', (ROOT / "dupmae_ir" / "__init__.py").read_text(), re.M
+        )[0],
         "description": "dupmae-ir without Pyserini and Java: encode, search by postings and vectors, serve",
         "license_expression": full["metadata"]["license"],
         "python_requires": full["options"]["python_requires"],
@@ -36,7 +42,11 @@ def settings() -> dict[str, Any]:
         "extras_require": {name: extras[name] for name in EXTRAS},
         "package_dir": {"": ".."},
         "packages": find_packages("..", include=["dupmae_ir*"]),
-        "package_data": {"dupmae_ir": [r for r in _rows(full["options.package_data"]["dupmae_ir"]) if r not in JAVA]},
+        "package_data": {
+            "dupmae_ir": [
+                r for r in _rows(full["options.package_data"]["dupmae_ir"]) if r not in JAVA
+            ]
+        },
         "entry_points": {"console_scripts": _rows(full["options.entry_points"]["console_scripts"])},
     }
 

@@ -60,7 +60,10 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-TREES = {module_name(path): ast.parse(path.read_text(encoding="utf-8"), str(path)) for path in PACKAGE.rglob("*.py")}
+TREES = {
+    module_name(path): ast.parse(path.read_text(encoding="utf-8"), str(path))
+    for path in PACKAGE.rglob("*.py")
+}
 FILES = {module_name(path): path.relative_to(ROOT) for path in PACKAGE.rglob("*.py")}
 
 
@@ -136,7 +139,9 @@ def forbidden(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, "torch.load without weights_only=True"
             for name in ("trust_remote_code", "allow_pickle"):
                 value = keywords.get(name)
-                if value is not None and not (isinstance(value, ast.Constant) and value.value is False):
+                if value is not None and not (
+                    isinstance(value, ast.Constant) and value.value is False
+                ):
                     yield node.lineno, f"{name} that is not False"
 
 
@@ -145,7 +150,9 @@ def is_true(node: ast.expr | None) -> bool:
 
 
 def test_no_file_contains_a_forbidden_construct():
-    found = [f"{FILES[m]}:{line}: {what}" for m, tree in TREES.items() for line, what in forbidden(tree)]
+    found = [
+        f"{FILES[m]}:{line}: {what}" for m, tree in TREES.items() for line, what in forbidden(tree)
+    ]
     assert found == []
 
 
@@ -180,7 +187,11 @@ def test_importing_the_package_is_light():
 def commands() -> list[str]:
     """Every module that can be run: packages with a ``__main__``, and modules with a ``__main__`` guard."""
     guard = 'if __name__ == "__main__":'
-    found = [m for m in TREES if m.endswith(".__main__") or guard in (ROOT / FILES[m]).read_text(encoding="utf-8")]
+    found = [
+        m
+        for m in TREES
+        if m.endswith(".__main__") or guard in (ROOT / FILES[m]).read_text(encoding="utf-8")
+    ]
     return sorted(m.removesuffix(".__main__") for m in found)
 
 
@@ -225,7 +236,9 @@ def flags_in_errors(tree: ast.AST) -> Iterator[int]:
 
 def test_errors_name_parameters():
     """Functions name parameters in backticks, and the command layer turns them into flags (``config.with_flags``)."""
-    assert [f"{FILES[m]}:{line}" for m, tree in TREES.items() for line in flags_in_errors(tree)] == []
+    assert [
+        f"{FILES[m]}:{line}" for m, tree in TREES.items() for line in flags_in_errors(tree)
+    ] == []
     assert list(flags_in_errors(ast.parse("raise UsageError(f'--hits {n}: too many')"))) == [1]
 
 
@@ -258,7 +271,9 @@ def lazy_names() -> dict[str, str]:
     """Public name -> module, from the imports for type checkers in ``dupmae_ir/__init__.py``."""
     (block,) = (node for node in TREES["dupmae_ir"].body if isinstance(node, ast.If))
     imported = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.asname or alias.name: str(node.module) for node in imported for alias in node.names}
+    return {
+        alias.asname or alias.name: str(node.module) for node in imported for alias in node.names
+    }
 
 
 def test_lazy_names_are_listed():
@@ -278,12 +293,17 @@ for name, module in names.items():
 
 
 def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def own_imports_inside_functions(tree: ast.AST) -> int:
     nodes = {id(node): node for function in functions(tree) for node in ast.walk(function)}.values()
-    return sum(isinstance(node, ast.ImportFrom) and str(node.module).startswith("dupmae_ir") for node in nodes)
+    return sum(
+        isinstance(node, ast.ImportFrom) and str(node.module).startswith("dupmae_ir")
+        for node in nodes
+    )
 
 
 def test_few_imports_are_inside_functions():
@@ -294,12 +314,16 @@ def test_few_imports_are_inside_functions():
 
 def test_no_function_is_too_long():
     lengths = {
-        f"{FILES[m]}:{f.name}": (f.end_lineno or 0) - f.lineno + 1 for m, tree in TREES.items() for f in functions(tree)
+        f"{FILES[m]}:{f.name}": (f.end_lineno or 0) - f.lineno + 1
+        for m, tree in TREES.items()
+        for f in functions(tree)
     }
     assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
 
 
-@pytest.mark.parametrize(("code", "count"), [("def f():\n  from dupmae_ir.a import b", 1), ("import dupmae_ir", 0)])
+@pytest.mark.parametrize(
+    ("code", "count"), [("def f():\n  from dupmae_ir.a import b", 1), ("import dupmae_ir", 0)]
+)
 def test_inner_imports_are_counted(code, count):
     assert own_imports_inside_functions(ast.parse(code)) == count
 

@@ -31,7 +31,9 @@ def exact(rows, ids, weights):
 
 def contest(peers, answer):
     """One query against three documents; the peer returns ``answer``: rows and scores."""
-    postings = SimpleNamespace(top=lambda queries, k: [(np.array([0, 1])[:k], np.array([11, 10])[:k])] * len(queries))
+    postings = SimpleNamespace(
+        top=lambda queries, k: [(np.array([0, 1])[:k], np.array([11, 10])[:k])] * len(queries)
+    )
     index = SimpleNamespace(term_ids={"a": 0, "b": 1, "c": 2}, documents=3)
     segment = SimpleNamespace(postings=postings, forward=SimpleNamespace(scores=exact))
     made = object.__new__(peers.Contest)

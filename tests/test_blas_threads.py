@@ -16,8 +16,12 @@ assert np.dot([1.0], [1.0]) == 1  # numpy's BLAS is loaded
 
 def threads() -> set[int]:
     """Of the BLAS libraries with one number for the process; others are loaded by torch or faiss."""
-    found = [library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
-    return {library["num_threads"] for library in found if library.get("threading_layer") != "openmp"}
+    found = [
+        library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
+    ]
+    return {
+        library["num_threads"] for library in found if library.get("threading_layer") != "openmp"
+    }
 
 
 def test_the_limit_ends_with_its_context_also_after_an_error() -> None:

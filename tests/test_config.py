@@ -37,11 +37,13 @@ def read(*argv: str) -> Config:
 
 
 def test_flags_override_the_recipe_and_the_recipe_overrides_defaults(tmp_path):
-    recipe = put(tmp_path, 'source = "r"\nsize = 7\nnames = ["x", "y"]\nweight = 2\ncareful = false\n')
-    assert read("--recipe", recipe) == Config("r", ("x", "y"), 7, 2.0, careful=False)
-    assert read("--recipe", recipe, "--size", "9", "--names", "z", "--source", "s", "--fast", "--careful") == Config(
-        "s", ("z",), 9, 2.0, fast=True
+    recipe = put(
+        tmp_path, 'source = "r"\nsize = 7\nnames = ["x", "y"]\nweight = 2\ncareful = false\n'
     )
+    assert read("--recipe", recipe) == Config("r", ("x", "y"), 7, 2.0, careful=False)
+    assert read(
+        "--recipe", recipe, "--size", "9", "--names", "z", "--source", "s", "--fast", "--careful"
+    ) == Config("s", ("z",), 9, 2.0, fast=True)
     assert read("--source", "s") == Config("s")
 
 
@@ -90,5 +92,7 @@ def test_every_encoding_recipe_is_valid_and_shows_its_command(recipe):
 
 
 def test_an_unknown_setting_in_python_is_named_with_the_nearest_one():
-    with pytest.raises(TypeError, match=r"no setting 'document_lenght'. Did you mean 'document_length'\?"):
+    with pytest.raises(
+        TypeError, match=r"no setting 'document_lenght'. Did you mean 'document_length'\?"
+    ):
         EncodeConfig(corpus=("a",), index="i", document_lenght=3)

@@ -23,7 +23,12 @@ class Sample:
 
 @pytest.mark.parametrize(
     "sample",
-    [Sample("x"), Sample("x y", (1, 2), 0.25, False, True, "b"), Sample("-", on=False), Sample("x", rate=1e-5)],
+    [
+        Sample("x"),
+        Sample("x y", (1, 2), 0.25, False, True, "b"),
+        Sample("-", on=False),
+        Sample("x", rate=1e-5),
+    ],
 )
 def test_flags_round_trip(sample):
     assert parse(Parser("test", "a test"), Sample, flags(sample)) == sample

@@ -54,7 +54,9 @@ def test_torch_threads_are_restored_even_after_an_error(threads: int | None, ins
     ],
     ids=lambda x: x.__module__.removeprefix("dupmae_ir.") if callable(x) else "",
 )
-def test_commands_respect_threads(run: Callable[[Any], Any], config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_respect_threads(
+    run: Callable[[Any], Any], config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Started(Exception):
         pass
 
@@ -73,7 +75,11 @@ def test_auto_is_bfloat16_only_on_gpus_that_do_not_emulate_it(
     monkeypatch: pytest.MonkeyPatch, native: bool, expected: torch.dtype
 ) -> None:
     """torch emulates bfloat16 on GPUs before Ampere and reports it as supported by default."""
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    monkeypatch.setattr(
+        torch.cuda,
+        "is_bf16_supported",
+        lambda including_emulation=True: including_emulation or native,
+    )
     dtype, reason = device.pick_dtype("auto", torch.device("cuda"))
     assert dtype is expected
     assert "the GPU" in reason
@@ -85,9 +91,19 @@ def test_mixed_has_the_products_that_the_cpu_has(
 ) -> None:
     monkeypatch.setattr(device, "cpu_supports_bf16", lambda: native)
     assert device.pick_encoding("mixed", torch.device("cpu")) == ("mixed", torch.float32, products)
-    assert device.pick_encoding("mixed", torch.device("cuda")) == ("mixed", torch.float32, torch.float32)
-    assert device.pick_encoding("bfloat16", torch.device("cpu")) == ("bfloat16", torch.bfloat16, torch.bfloat16)
-    with pytest.raises(UsageError, match="`dtype` mixed is for encoding alone; use one of auto, float32"):
+    assert device.pick_encoding("mixed", torch.device("cuda")) == (
+        "mixed",
+        torch.float32,
+        torch.float32,
+    )
+    assert device.pick_encoding("bfloat16", torch.device("cpu")) == (
+        "bfloat16",
+        torch.bfloat16,
+        torch.bfloat16,
+    )
+    with pytest.raises(
+        UsageError, match="`dtype` mixed is for encoding alone; use one of auto, float32"
+    ):
         device.pick_dtype("mixed", torch.device("cpu"))
 
 

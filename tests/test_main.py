@@ -66,7 +66,9 @@ def test_nothing_heavy_is_imported_for_a_help_page():
         "heavy &= set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -94,7 +96,12 @@ def test_start_up_is_instant():
 
 def _seconds(*arguments: str) -> float:
     start = time.perf_counter()
-    subprocess.run([sys.executable, *(arguments or ("-m", "dupmae_ir"))], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(
+        [sys.executable, *(arguments or ("-m", "dupmae_ir"))],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
     return time.perf_counter() - start
 
 
@@ -103,7 +110,9 @@ def test_an_ending_command_collects_nothing():
         "import atexit, gc; atexit.register(lambda: print('frozen:', gc.get_freeze_count() > 0))\n"
         "from dupmae_ir.__main__ import main; main(['models', 'list'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.endswith("frozen: True\n")
 
 

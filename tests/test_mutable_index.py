@@ -40,11 +40,27 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
         patch.setattr(os, "fsync", lambda fd: None)
         living = Living(where, pool[:40])
         living.add(pool[40:60])
-        best = list(dict.fromkeys(docid for hits in by_topics(living.index, "hybrid").values() for docid, _ in hits))
-        living.update([living.documents[d]._replace(text=f"{living.documents[d].text} edited") for d in best[:8]])
+        best = list(
+            dict.fromkeys(
+                docid for hits in by_topics(living.index, "hybrid").values() for docid, _ in hits
+            )
+        )
+        living.update(
+            [
+                living.documents[d]._replace(text=f"{living.documents[d].text} edited")
+                for d in best[:8]
+            ]
+        )
         living.delete(best[8:14])
-        again = {docid: living.documents[docid]._replace(text="sort the dates of a list") for docid in best[4:8]}
-        kept = [again.get(docid, document) for docid, document in living.documents.items() if docid not in best[14:18]]
+        again = {
+            docid: living.documents[docid]._replace(text="sort the dates of a list")
+            for docid in best[4:8]
+        }
+        kept = [
+            again.get(docid, document)
+            for docid, document in living.documents.items()
+            if docid not in best[14:18]
+        ]
         living.sync([*kept, *pool[60:66]])
         (where / "rebuilt").mkdir()
         yield living.index, Living(where / "rebuilt", list(living.documents.values())).index
@@ -62,21 +78,30 @@ def by_strings(index: Path, mode: str) -> Lists:
 def by_threads(index: Path, mode: str) -> Lists:
     searcher = Searcher.open(index)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda topic: pairs(searcher.search(topic.text, HITS, mode)), TOPICS * 4))
+        found = list(
+            pool.map(lambda topic: pairs(searcher.search(topic.text, HITS, mode)), TOPICS * 4)
+        )
     assert found == found[: len(TOPICS)] * 4
     return {topic.qid: hits for topic, hits in zip(TOPICS, found, strict=False)}
 
 
 def by_topics(index: Path, mode: str) -> Lists:
-    return {qid: pairs(hits) for qid, hits in Searcher.open(index).search(TOPICS, HITS, mode).items()}
+    return {
+        qid: pairs(hits) for qid, hits in Searcher.open(index).search(TOPICS, HITS, mode).items()
+    }
 
 
 def by_answers(index: Path, mode: str) -> Lists:
-    return {answer.query.qid: pairs(answer.hits) for answer in Searcher.open(index).answers(TOPICS, HITS, mode)}
+    return {
+        answer.query.qid: pairs(answer.hits)
+        for answer in Searcher.open(index).answers(TOPICS, HITS, mode)
+    }
 
 
 def by_batch_search(index: Path, mode: str) -> Lists:
-    found = Searcher.open(index).batch_search([t.text for t in TOPICS], [t.qid for t in TOPICS], HITS, mode=mode)
+    found = Searcher.open(index).batch_search(
+        [t.text for t in TOPICS], [t.qid for t in TOPICS], HITS, mode=mode
+    )
     return {qid: pairs(hits) for qid, hits in found.items()}
 
 
@@ -92,7 +117,9 @@ def by_http(index: Path, mode: str) -> Lists:
     with serving(index) as client:
         for topic in TOPICS:
             reply = client.post("/api/search", {"query": topic.text, "mode": mode, "hits": HITS})
-            lists[topic.qid] = [(hit["docid"], hit["score"]) for hit in reply.json["results"][0]["hits"]]
+            lists[topic.qid] = [
+                (hit["docid"], hit["score"]) for hit in reply.json["results"][0]["hits"]
+            ]
     return lists
 
 
@@ -104,8 +131,12 @@ def by_assistants(index: Path, mode: str) -> Lists:
         lists: Lists = {}
         async with mcp.Client(make_tools(service)) as client:
             for topic in TOPICS:
-                reply = await client.call_tool("search", {"query": topic.text, "mode": mode, "hits": HITS})
-                lists[topic.qid] = [(hit["docid"], hit["score"]) for hit in reply.structured_content["hits"]]
+                reply = await client.call_tool(
+                    "search", {"query": topic.text, "mode": mode, "hits": HITS}
+                )
+                lists[topic.qid] = [
+                    (hit["docid"], hit["score"]) for hit in reply.structured_content["hits"]
+                ]
         return lists
 
     with serving(index) as client:
@@ -152,7 +183,9 @@ def framework(name: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pytest.importorskip(
-            f"dupmae_ir.integrations.{name}", reason=f"{name} is not installed", exc_type=ImportError
+            f"dupmae_ir.integrations.{name}",
+            reason=f"{name} is not installed",
+            exc_type=ImportError,
         )
 
 
@@ -202,7 +235,10 @@ def test_run_files_are_equal(indexes: tuple[Path, Path], mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_command_line_prints_the_hits_of_one_query(
-    indexes: tuple[Path, Path], expected: dict[str, Lists], mode: str, capsys: pytest.CaptureFixture[str]
+    indexes: tuple[Path, Path],
+    expected: dict[str, Lists],
+    mode: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for topic in TOPICS[:2]:
         query = ["--query", topic.text, f"--{mode}", "--hits", str(HITS), "--json"]

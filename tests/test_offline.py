@@ -57,7 +57,9 @@ def python(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Without the environment variables that keep libraries from the network."""
     environment = {name: value for name, value in os.environ.items() if "OFFLINE" not in name}
     command = [sys.executable, "-c", code, *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_hook_sees_a_connection() -> None:

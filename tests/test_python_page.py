@@ -35,7 +35,11 @@ def run_examples(text: str = "") -> None:
     """Run the examples that contain ``text``, in order; without it, those that neither train nor serve."""
     names: dict[str, object] = {}
     for example in EXAMPLES:
-        if text in example if text else "pre_train(" not in example and "serve_indexes(" not in example:
+        if (
+            text in example
+            if text
+            else "pre_train(" not in example and "serve_indexes(" not in example
+        ):
             exec(compile(example, "docs/python.md", "exec"), names)
 
 
@@ -57,11 +61,15 @@ def test_the_example_of_the_service_runs(folder):
         port = probe.getsockname()[1]
     code = example.replace("8123", str(port))
     assert code != example
-    with subprocess.Popen([sys.executable, "-c", code], cwd=folder, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, stderr=subprocess.PIPE, text=True
+    ) as server:
         try:
             for _ in range(300):
                 try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+                    with urllib.request.urlopen(
+                        f"http://127.0.0.1:{port}/health", timeout=5
+                    ) as answer:
                         assert answer.status == 200
                     break
                 except OSError:

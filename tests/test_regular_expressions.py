@@ -29,7 +29,10 @@ PUNCTUATION = "\t-,:;!?'\"`~=#*@/&<>([{"
 
 def expressions() -> Iterator[tuple[str, str | bytes, int, bool]]:
     """(place, pattern, flags, whether it is looked for anywhere in a text) of every call of ``re``."""
-    package = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "dupmae_ir").rglob("*.py"))}
+    package = {
+        path: path.read_text(encoding="utf-8")
+        for path in sorted((ROOT / "dupmae_ir").rglob("*.py"))
+    }
     used: dict[str, set[str]] = {}
     for name, attribute in re.findall(r"\b(\w+)(?=\.(\w+))", "\n".join(package.values())):
         used.setdefault(name, set()).add(attribute)
@@ -49,7 +52,11 @@ def expressions() -> Iterator[tuple[str, str | bytes, int, bool]]:
                 name = names.get(id(node), "")
                 place = f"{path.relative_to(ROOT / 'dupmae_ir')}:{name or node.lineno}"
                 uses = used.get(name, set()) if name else {node.func.attr}  # type: ignore[attr-defined]
-                yield place, *_evaluated(node, dict(vars(module)), place), not uses <= {"match", "fullmatch"}
+                yield (
+                    place,
+                    *_evaluated(node, dict(vars(module)), place),
+                    not uses <= {"match", "fullmatch"},
+                )
 
 
 def _is_expression(node: ast.Call) -> bool:
@@ -93,7 +100,15 @@ def pumps(pattern: str) -> list[tuple[str, str, str]]:
     plain = re.sub(r"\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\[a-zA-Z]", "", pattern)
     letters = [*dict.fromkeys([*" \n_a1.A", *sorted({c for c in plain if c in PUNCTUATION})[:16]])]
     words = re.findall(r"[A-Za-z]{4,}", plain)[:4]
-    repeated = [*letters, "](", "//", "<!", "--", *(a + b for a in letters[:10] for b in " a." if a != b), *words]
+    repeated = [
+        *letters,
+        "](",
+        "//",
+        "<!",
+        "--",
+        *(a + b for a in letters[:10] for b in " a." if a != b),
+        *words,
+    ]
     return [(b, r, "\x00b") for b in ("", "# a", *(f"{word}=" for word in words)) for r in repeated]
 
 
@@ -117,7 +132,8 @@ def growth(expression: re.Pattern[Any], pump: tuple[str, str, str], anywhere: bo
     if min(seconds(expression, text(LONG), anywhere) for _ in range(2)) < QUICK:
         return 0.0
     return min(
-        seconds(expression, text(LONG), anywhere) / max(1e-9, seconds(expression, text(SHORT), anywhere))
+        seconds(expression, text(LONG), anywhere)
+        / max(1e-9, seconds(expression, text(SHORT), anywhere))
         for _ in range(3)
     )
 
@@ -140,7 +156,9 @@ def test_a_quadratic_expression_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "pattern", "flags", "anywhere"), list(expressions()), ids=lambda value: str(value)[:40]
+    ("place", "pattern", "flags", "anywhere"),
+    list(expressions()),
+    ids=lambda value: str(value)[:40],
 )
 def test_time_is_linear(place: str, pattern: str | bytes, flags: int, anywhere: bool) -> None:
     if (trusted := TRUSTED.get(place) or TRUSTED.get(place.partition(":")[0])) is not None:

@@ -22,7 +22,10 @@ import pin_hashes  # noqa: E402
 def pins(name: str) -> dict[str, str]:
     """Package -> version; pins for other Pythons are left out."""
     lines = (ROOT / name).read_text().splitlines()
-    rows = [re.match(r"([A-Za-z0-9_.-]+)==([^ ;]+)(?: *; python_version (\S+) \"3.12\")?", line) for line in lines]
+    rows = [
+        re.match(r"([A-Za-z0-9_.-]+)==([^ ;]+)(?: *; python_version (\S+) \"3.12\")?", line)
+        for line in lines
+    ]
     return {re.sub(r"[-_.]+", "-", m[1]).lower(): m[2] for m in rows if m and m[3] != ">="}
 
 
@@ -33,7 +36,11 @@ def test_hashes_are_of_the_pinned_versions() -> None:
     differ = {name: (pinned[name], hashed[name]) for name in both if pinned[name] != hashed[name]}
     assert differ == {}, "run make hashes"
     text = (ROOT / "constraints-hashes.txt").read_text()
-    assert all(re.search(r" --hash=sha256:[0-9a-f]{64}$", row) for row in text.splitlines() if not row.startswith("#"))
+    assert all(
+        re.search(r" --hash=sha256:[0-9a-f]{64}$", row)
+        for row in text.splitlines()
+        if not row.startswith("#")
+    )
 
 
 def test_a_report_becomes_requirements() -> None:
@@ -41,11 +48,18 @@ def test_a_report_becomes_requirements() -> None:
         return {"metadata": {"name": name, "version": version}, "download_info": download}
 
     file = {"archive_info": {"hashes": {"sha256": "ab" * 32}}}
-    rows = [item("torch", "2.0+cpu", **file), item("A_b.c", "1", **file), item("dupmae-ir", "0.1", dir_info={})]
+    rows = [
+        item("torch", "2.0+cpu", **file),
+        item("A_b.c", "1", **file),
+        item("dupmae-ir", "0.1", dir_info={}),
+    ]
     places = {"python_version": "3.11", "platform_system": "Linux", "platform_machine": "x86_64"}
     made = pin_hashes.pinned({"install": rows, "environment": places})
     hashed = [row for row in made.splitlines() if not row.startswith("#")]
-    assert hashed == [f"a-b-c==1 --hash=sha256:{'ab' * 32}", f"torch==2.0 --hash=sha256:{'ab' * 32}"]
+    assert hashed == [
+        f"a-b-c==1 --hash=sha256:{'ab' * 32}",
+        f"torch==2.0 --hash=sha256:{'ab' * 32}",
+    ]
     with pytest.raises(SystemExit, match="x: pip's report has no sha256"):
         pin_hashes.pinned({"install": [item("x", "1", archive_info={})], "environment": places})
 
@@ -54,11 +68,18 @@ def test_a_report_becomes_requirements() -> None:
 def test_make_installs_only_hashed_files() -> None:
     def commands(*words: str) -> str:
         return subprocess.run(
-            ["make", "-n", "VENV=none", "test", *words], cwd=ROOT, capture_output=True, text=True, check=True
+            ["make", "-n", "VENV=none", "test", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
 
     hashed = commands("HASHES=1")
-    assert hashed.count("--require-hashes --only-binary :all: --requirement constraints-hashes.txt") == 1
+    assert (
+        hashed.count("--require-hashes --only-binary :all: --requirement constraints-hashes.txt")
+        == 1
+    )
     assert hashed.count("pip --disable-pip-version-check install") == hashed.count("--no-deps") + 1
     assert "--require-hashes" not in commands()
     assert "tools/install.py" in commands()
@@ -89,7 +110,9 @@ def test_uv_installs_under_the_settings_of_pip() -> None:
     }
 
 
-@pytest.mark.parametrize(("failing", "installers"), [((), ["uv"]), (("uv",), ["uv", "pip"]), (("get uv",), ["pip"])])
+@pytest.mark.parametrize(
+    ("failing", "installers"), [((), ["uv"]), (("uv",), ["uv", "pip"]), (("get uv",), ["pip"])]
+)
 def test_pip_installs_where_uv_does_not(
     failing: tuple[str, ...], installers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +139,12 @@ SKIPPED = {"name": "c", "skip_reason": "not found"}
     [
         ([FINE], 0, "1 packages compared, 0 advisories\n", ""),
         ([FINE, WEAK], 1, "b 2: X-1, fixed in 3\n2 packages compared, 1 advisories\n", ""),
-        ([FINE, SKIPPED], 3, "1 packages compared, 0 advisories\n", "1 could not be compared: c (not found)\n"),
+        (
+            [FINE, SKIPPED],
+            3,
+            "1 packages compared, 0 advisories\n",
+            "1 could not be compared: c (not found)\n",
+        ),
         ([], 3, "0 packages compared, 0 advisories\n", ""),
     ],
 )
@@ -153,7 +181,9 @@ def test_hosted_workflows_install_pinned_files_only(name: str, commands: list[st
     """Actions by commit, files by sha256, and no right to write."""
     text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
     assert all(command in text for command in commands)
-    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", use) for use in re.findall(r"uses: (\S+)", text))
+    assert all(
+        re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", use) for use in re.findall(r"uses: (\S+)", text)
+    )
     assert "permissions:\n  contents: read\n" in text
     assert ": write" not in text
     for line in re.findall(r"- run: make (.*)", text):

@@ -61,14 +61,22 @@ def accept_cases(options: CaseOptions) -> list[Case]:
 def accepted_block(case: Case, result: Result) -> Mapping[str, Any]:
     """The accepted block of a result. Raises :class:`UsageError` for a result that cannot be accepted."""
     if result.skipped or result.problems or result.stand_in or not result.values:
-        reason = result.skipped or "; ".join(result.problems) or "it was measured on a synthetic stand-in collection"
+        reason = (
+            result.skipped
+            or "; ".join(result.problems)
+            or "it was measured on a synthetic stand-in collection"
+        )
         intended = (
             f"; if this change is intended, remove [accepted.{case.name}] and run the case again"
             if "accepted was" in reason
             else ""
         )
         raise UsageError(f"{case.id}: cannot be accepted: {reason}{intended}")
-    index = {k: v for k, v in result.index.items() if v is not None and k not in ("shard", "encoder", "digest")}
+    index = {
+        k: v
+        for k, v in result.index.items()
+        if v is not None and k not in ("shard", "encoder", "digest")
+    }
     return {
         "date": date.fromisoformat(result.date[:10]).isoformat(),
         "configuration": case.configuration,
@@ -88,18 +96,23 @@ def accept(regression: Regression, results: Iterable[tuple[Case, Result]]) -> No
     for case, result in results:
         blocks[case.name] = accepted_block(case, result)
         queries[case.name] = {
-            m: {q: round(v, DIGITS) for q, v in sorted(values.items())} for m, values in result.per_query.items()
+            m: {q: round(v, DIGITS) for q, v in sorted(values.items())}
+            for m, values in result.per_query.items()
         }
     above = regression.path.read_text(encoding="utf-8").partition(MARK)[0].rstrip()
     order = [c.name for c in regression.cases if c.name in blocks]
-    environments = {_short(blocks[name]["environment"]): blocks[name]["environment"] for name in order}
+    environments = {
+        _short(blocks[name]["environment"]): blocks[name]["environment"] for name in order
+    }
     tables = [_table(f"environment.{short}", values) for short, values in environments.items()]
     for name in order:
         values = {**blocks[name], "environment": _short(blocks[name]["environment"])}
         tables.append(_table(f"accepted.{_key(name)}", values))
     folder = regression.path.parent / ACCEPTED
     with atomic_write(folder / f"{regression.name}.json") as f:
-        json.dump({name: queries[name] for name in order}, f, separators=(",", ":"), ensure_ascii=False)
+        json.dump(
+            {name: queries[name] for name in order}, f, separators=(",", ":"), ensure_ascii=False
+        )
         f.write("\n")
     with atomic_write(regression.path) as f:
         f.write(f"{above}\n\n{MARK}\n" + "\n".join(tables))
@@ -117,12 +130,20 @@ def _table(name: str, values: Mapping[str, Any]) -> str:
 def _toml(value: object) -> str:
     """A string, a number or a table of these as TOML. Python's repr of a float is exact, and valid TOML."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + "}"
+        return (
+            "{"
+            + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items() if v is not None)
+            + "}"
+        )
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
+    return (
+        name
+        if name.replace("-", "").replace("_", "").isalnum() and name.isascii()
+        else json.dumps(name)
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -132,10 +153,14 @@ def main(argv: list[str] | None = None) -> int:
         parser = Parser("accept", *help_text(AcceptOptions))
         parser.prog = "tools/accept_cases.py"
         accepted = accept_cases(parse(parser, AcceptOptions, argv))
-        print(f"accepted {len(accepted)} case{'s' if len(accepted) != 1 else ''}: {', '.join(c.id for c in accepted)}")
+        print(
+            f"accepted {len(accepted)} case{'s' if len(accepted) != 1 else ''}: {', '.join(c.id for c in accepted)}"
+        )
         return 0
 
-    return guarded(job, "tools/accept_cases.py", translate=lambda message: with_flags(message, AcceptOptions))
+    return guarded(
+        job, "tools/accept_cases.py", translate=lambda message: with_flags(message, AcceptOptions)
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,16 @@ UNKNOWN = 3
 
 def audited(*words: str) -> tuple[list[dict[str, Any]], str]:
     """pip-audit's rows, one per package, and its last words where it failed."""
-    command = [sys.executable, "-m", "pip_audit", "--progress-spinner", "off", "--format", "json", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "pip_audit",
+        "--progress-spinner",
+        "off",
+        "--format",
+        "json",
+        *words,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         return json.loads(done.stdout)["dependencies"], ""
@@ -39,7 +48,11 @@ def control() -> str:
         rows, error = audited("--requirement", str(path), "--no-deps", "--disable-pip")
     if error:
         return error
-    return "" if any(row.get("vulns") for row in rows) else f"it knows no advisory of {CONTROL}, which has several"
+    return (
+        ""
+        if any(row.get("vulns") for row in rows)
+        else f"it knows no advisory of {CONTROL}, which has several"
+    )
 
 
 def report(rows: list[dict[str, Any]]) -> int:
@@ -58,7 +71,10 @@ def report(rows: list[dict[str, Any]]) -> int:
 def main() -> int:
     """Compare the control, then everything that is installed."""
     if problem := control():
-        print(f"nothing was compared: no advisories were to be had from the package index: {problem}", file=sys.stderr)
+        print(
+            f"nothing was compared: no advisories were to be had from the package index: {problem}",
+            file=sys.stderr,
+        )
         return UNKNOWN
     rows, error = audited("--local", "--skip-editable")
     if error:

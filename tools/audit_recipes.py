@@ -25,7 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from paper_tables import PaperTables
-from recipe_plan import OPERATIONAL, PlannedStep, SettingComparison, in_words, plan_training, same, unstated
+from recipe_plan import (
+    OPERATIONAL,
+    PlannedStep,
+    SettingComparison,
+    in_words,
+    plan_training,
+    same,
+    unstated,
+)
 
 from dupmae_ir import collections
 from dupmae_ir.config import applies, read_toml
@@ -79,17 +87,29 @@ class Audit:
         head = f"{self.agreeing} hyper-parameters of the recipes equal the papers' or the released code's."
         known = [f"* {words}" for words in [*_grouped(self.deviations), *self.remarks]]
         wrong = [f"* {p}" for p in self.problems]
-        lines = [head, "", f"Known deviations: {len(known)}.", "", *known, ""] if known else [head, ""]
-        return [*lines, f"Problems: {len(wrong)}.", "", *wrong] if wrong else [*lines, "No other differences: clean."]
+        lines = (
+            [head, "", f"Known deviations: {len(known)}.", "", *known, ""] if known else [head, ""]
+        )
+        return (
+            [*lines, f"Problems: {len(wrong)}.", "", *wrong]
+            if wrong
+            else [*lines, "No other differences: clean."]
+        )
 
 
 def _grouped(deviations: Sequence[SettingComparison]) -> list[str]:
     """One line for each deviation, which several models may share."""
     groups: dict[tuple[str, str, str, str], list[SettingComparison]] = {}
     for one in deviations:
-        groups.setdefault((one.setting, str(one.ours), str(one.papers), one.because), []).append(one)
+        groups.setdefault((one.setting, str(one.ours), str(one.papers), one.because), []).append(
+            one
+        )
     return [
-        str(found[0] if len(found) == 1 else replace(found[0], where=f"{found[0].where}, and {len(found) - 1} more"))
+        str(
+            found[0]
+            if len(found) == 1
+            else replace(found[0], where=f"{found[0].where}, and {len(found) - 1} more")
+        )
         for found in groups.values()
     ]
 
@@ -108,7 +128,10 @@ class Recipes:
         table = folder / HYPERPARAMETERS
         self.table = read_toml(table) if table.is_file() else {}
         self.record = read_toml(RECORD) if RECORD.is_file() else {}
-        self._recipes = {path.stem: path.read_text(encoding="utf-8") for path in (folder / RECIPES).glob("*.toml")}
+        self._recipes = {
+            path.stem: path.read_text(encoding="utf-8")
+            for path in (folder / RECIPES).glob("*.toml")
+        }
 
     def plan(self, model: Model, preset: str) -> list[PlannedStep]:
         """The steps that train ``model`` under ``preset``."""
@@ -129,7 +152,9 @@ class Recipes:
                 for name, value in row["settings"].items():
                     ours = _setting(self.plan(model, preset), step, name)
                     because = self.reason(model, step.name, preset, name)
-                    found[name] = SettingComparison(where, name, ours, value, row["source"], because)
+                    found[name] = SettingComparison(
+                        where, name, ours, value, row["source"], because
+                    )
         return list(found.values())
 
     def reason(self, model: Model, step: str, preset: str, setting: str) -> str:
@@ -148,14 +173,18 @@ def recorded_settings(recipes: Recipes) -> dict[str, dict[str, dict[str, list[tu
             for step in recipes.plan(model, preset):
                 steps = found.setdefault(model.recipe, {}).setdefault(step.name, {})
                 for name in _open_settings(recipes, model, step, preset):
-                    steps.setdefault(name, []).append((f"{model.name}/{preset}", _as_toml(step.setting(name))))
+                    steps.setdefault(name, []).append(
+                        (f"{model.name}/{preset}", _as_toml(step.setting(name)))
+                    )
     return found
 
 
 def _open_settings(recipes: Recipes, model: Model, step: PlannedStep, preset: str) -> list[str]:
     """Settings in effect without a value in the table. A table that has the effective batch still leaves its parts."""
     sourced = {one.setting for one in recipes.compare(model, step, preset)}
-    names = [f.name for f in fields(step.config) if f.name not in sourced and f.name not in OPERATIONAL]
+    names = [
+        f.name for f in fields(step.config) if f.name not in sourced and f.name not in OPERATIONAL
+    ]
     return [name for name in names if applies(step.config, name)]
 
 
@@ -176,12 +205,20 @@ def unrecorded(recipes: Recipes) -> Iterator[str]:
                 else:
                     yield from _differences(f"{recipe}, {step}: {name}", record[name], values)
             yield from (
-                f"{recipe}, {step}: {n} is recorded, but no such setting is open" for n in record if n not in settings
+                f"{recipe}, {step}: {n} is recorded, but no such setting is open"
+                for n in record
+                if n not in settings
             )
-    yield from (f"{name} is recorded, but no such recipe is used" for name in recipes.record if name not in current)
+    yield from (
+        f"{name} is recorded, but no such recipe is used"
+        for name in recipes.record
+        if name not in current
+    )
 
 
-def _differences(where: str, entry: Mapping[str, Any], values: Sequence[tuple[str, Any]]) -> Iterator[str]:
+def _differences(
+    where: str, entry: Mapping[str, Any], values: Sequence[tuple[str, Any]]
+) -> Iterator[str]:
     """Models and presets whose value is not the recorded one, as one line for each value."""
     by_model = {who: value for value, names in entry.get("values", []) for who in names}
     wrong: dict[str, list[str]] = {}
@@ -205,10 +242,16 @@ def write_record(recipes: Recipes) -> str:
                 groups: dict[str, list[str]] = {}
                 for who, value in values:
                     groups.setdefault(json.dumps(value, ensure_ascii=False), []).append(who)
-                origin = json.dumps(origins[step].get(name, "the recipe, without a comment"), ensure_ascii=False)
+                origin = json.dumps(
+                    origins[step].get(name, "the recipe, without a comment"), ensure_ascii=False
+                )
                 one = f"value = {next(iter(groups))}"
-                several = ", ".join(f"[{value}, {json.dumps(names)}]" for value, names in groups.items())
-                lines.append(f"{name} = {{origin = {origin}, {one if len(groups) == 1 else f'values = [{several}]'}}}")
+                several = ", ".join(
+                    f"[{value}, {json.dumps(names)}]" for value, names in groups.items()
+                )
+                lines.append(
+                    f"{name} = {{origin = {origin}, {one if len(groups) == 1 else f'values = [{several}]'}}}"
+                )
             lines.append("")
     return "\n".join(lines)
 
@@ -248,9 +291,15 @@ def audit_recipes(folder: Path) -> Audit:
         for step in recipes.plan(model, preset)
         for one in recipes.compare(model, step, preset)
     ]
-    deviations = {(m.recipe, one.setting): one for m, one, _ in compared if not one.equal and one.because}
+    deviations = {
+        (m.recipe, one.setting): one for m, one, _ in compared if not one.equal and one.because
+    }
     problems = [f"{p.stem}: {s} is not stated" for p in stated_recipes(folder) for s in unstated(p)]
-    problems += [f"{one}, preset {preset}" for _, one, preset in compared if not one.equal and not one.because]
+    problems += [
+        f"{one}, preset {preset}"
+        for _, one, preset in compared
+        if not one.equal and not one.because
+    ]
     problems += [
         f"{one.where}: {one.setting} is no deviation any more; remove it from {HYPERPARAMETERS}"
         for _, one, _ in compared
@@ -258,11 +307,16 @@ def audit_recipes(folder: Path) -> Audit:
     ]
     problems += [
         f"{HYPERPARAMETERS}: no model is named {' or '.join(row['models'])}"
-        for row in (row for kind in ("value", "deviation", "remark") for row in recipes.table.get(kind, []))
+        for row in (
+            row for kind in ("value", "deviation", "remark") for row in recipes.table.get(kind, [])
+        )
         if not any(fnmatchcase(m.name, pattern) for m in trained for pattern in row["models"])
     ]
     agreeing = sum(one.equal for _, one, _ in compared)
-    remarks = ["{source}: {theirs}; here {ours} ({because})".format_map(row) for row in recipes.table.get("remark", [])]
+    remarks = [
+        "{source}: {theirs}; here {ours} ({because})".format_map(row)
+        for row in recipes.table.get("remark", [])
+    ]
     problems += [*unrecorded(recipes), *separators(recipes)]
     return Audit(agreeing, list(deviations.values()), problems, remarks)
 
@@ -303,7 +357,12 @@ def separators(recipes: Recipes) -> Iterator[str]:
     for regression in cases.load(recipes.folder).values():
         for case in regression.cases:
             model = recipes.models.get(case.model)
-            if model is None or not model.recipe or model.recipe == "tiny" or ":" in case.collection:
+            if (
+                model is None
+                or not model.recipe
+                or model.recipe == "tiny"
+                or ":" in case.collection
+            ):
                 continue
             trained = recipes.plan(model, "release")[-1].config.title_separator  # type: ignore[attr-defined]
             if trained != (indexed := _indexed_separator(case)):
@@ -327,7 +386,11 @@ class PrintedNumbers:
         head = f"{self.looked_up} printed numbers of `eval/*.toml` were looked up in the table cells that they cite"
         if not self.problems:
             return [f"{head}: all are there."]
-        return [f"{head}; problems: {len(self.problems)}.", "", *(f"* {one}" for one in self.problems)]
+        return [
+            f"{head}; problems: {len(self.problems)}.",
+            "",
+            *(f"* {one}" for one in self.problems),
+        ]
 
 
 def audit_numbers(folder: Path, papers: Path) -> PrintedNumbers:
@@ -353,12 +416,22 @@ def audit_numbers(folder: Path, papers: Path) -> PrintedNumbers:
 
 def computed_mean(name: str, mean: Mean, regression: cases.Regression) -> Iterator[str]:
     """A mean that is not that of the printed numbers of its collections, those of a printed mean included."""
-    groups = [other for other in regression.means if other is not mean and not other.source.startswith(COMPUTED)]
+    groups = [
+        other
+        for other in regression.means
+        if other is not mean and not other.source.startswith(COMPUTED)
+    ]
     for measure, value in mean.paper.items():
-        known = {case.collection: float(case.paper[measure]) for case in regression.cases if measure in case.paper}
+        known = {
+            case.collection: float(case.paper[measure])
+            for case in regression.cases
+            if measure in case.paper
+        }
         for group in groups:
             if group.name == "cqadupstack":  # its forums have no printed numbers of their own
-                known.update(dict.fromkeys(collections.expand(group.group), float(group.paper[measure])))
+                known.update(
+                    dict.fromkeys(collections.expand(group.group), float(group.paper[measure]))
+                )
         computed, missing = collections.mean_over(mean.group, known)
         digits = Decimal(1).scaleb(int(Decimal(value).as_tuple().exponent))
         if computed is None:
@@ -382,7 +455,9 @@ def plan_lines(recipes: Recipes, name: str, preset: str) -> list[str]:
             continue
         steps = recipes.plan(model, preset)
         total = sum(step.gpu_hours or 0 for step in steps)
-        lines.append(f"{required}: {model.title}, by {model.recipe}, preset {preset}: about {total:,.0f} GPU-hours")
+        lines.append(
+            f"{required}: {model.title}, by {model.recipe}, preset {preset}: about {total:,.0f} GPU-hours"
+        )
         for step in steps:
             lines += [f"  {line}" for line in in_words(step, recipes.compare(model, step, preset))]
     return lines
@@ -390,13 +465,21 @@ def plan_lines(recipes: Recipes, name: str, preset: str) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the outcome, or write it into a page; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipes", type=Path, default=FOLDER, help="folder of models.toml")
     parser.add_argument("--papers", type=Path, help="folder of the papers' texts")
     parser.add_argument("--write", type=Path, help="page to update between the audit markers")
-    parser.add_argument("--record", action="store_true", help="write tools/recorded_settings.toml anew and stop")
-    parser.add_argument("--plan", metavar="MODEL", help="print the plan of a model's training and stop")
-    parser.add_argument("--preset", choices=PRESETS, default=PRESETS[0], help="choices of the recipes, for --plan")
+    parser.add_argument(
+        "--record", action="store_true", help="write tools/recorded_settings.toml anew and stop"
+    )
+    parser.add_argument(
+        "--plan", metavar="MODEL", help="print the plan of a model's training and stop"
+    )
+    parser.add_argument(
+        "--preset", choices=PRESETS, default=PRESETS[0], help="choices of the recipes, for --plan"
+    )
     options = parser.parse_args(argv)
     if options.plan:
         print("\n".join(plan_lines(Recipes(options.recipes), options.plan, options.preset)))

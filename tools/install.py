@@ -43,19 +43,25 @@ def pip_settings(printed: str) -> dict[str, list[str]]:
 
 def uv_variables(settings: dict[str, list[str]]) -> dict[str, str]:
     """The environment in which uv installs what pip would: the best version of all indexes, from the same places."""
-    joined = {var: sep.join(settings[name]) for name, (var, sep) in VARIABLES.items() if name in settings}
+    joined = {
+        var: sep.join(settings[name]) for name, (var, sep) in VARIABLES.items() if name in settings
+    }
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", **joined}
 
 
 def main(words: list[str]) -> int:
     """Install; the exit status of the installer."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    printed = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [*pip, "config", "list"], capture_output=True, text=True, check=True
+    ).stdout
     settings = pip_settings(printed)
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
     uv += [word for path in settings.get("constraint", ()) for word in ("--constraint", path)]
     env = {**uv_variables(settings), **os.environ}
-    if not subprocess.run([*pip, "install", "-qq", "--constraint", str(PINS), "uv"], check=False).returncode:
+    if not subprocess.run(
+        [*pip, "install", "-qq", "--constraint", str(PINS), "uv"], check=False
+    ).returncode:
         if not subprocess.run([*uv, *words], env=env, check=False).returncode:
             return 0
         print("uv did not succeed; installing with pip", file=sys.stderr)

@@ -77,13 +77,21 @@ class Metrics:
     details: list[str] = field(default_factory=list)
 
 
-def measure(paths: list[Path], package: str = "dupmae_ir", order: dict[str, int] | None = None) -> Metrics:
+def measure(
+    paths: list[Path], package: str = "dupmae_ir", order: dict[str, int] | None = None
+) -> Metrics:
     """The metrics of all Python files in ``paths``; ``order``: rank of each room, for upward imports."""
     files = sorted({f for p in paths for f in (p.rglob("*.py") if p.is_dir() else [p])})
     trees = {f: ast.parse(f.read_text(encoding="utf-8"), str(f)) for f in files}
-    m = Metrics(files=len(files), lines=sum(len(f.read_text(encoding="utf-8").splitlines()) for f in files))
-    functions = [(f, n) for f, tree in trees.items() for n in ast.walk(tree) if isinstance(n, Function)]
-    m.code_lines = sum(_code_lines(f.read_text(encoding="utf-8"), tree) for f, tree in trees.items())
+    m = Metrics(
+        files=len(files), lines=sum(len(f.read_text(encoding="utf-8").splitlines()) for f in files)
+    )
+    functions = [
+        (f, n) for f, tree in trees.items() for n in ast.walk(tree) if isinstance(n, Function)
+    ]
+    m.code_lines = sum(
+        _code_lines(f.read_text(encoding="utf-8"), tree) for f, tree in trees.items()
+    )
     _measure_names(m, trees)
     _measure_sizes(m, functions)
     _measure_hints(m, functions)
@@ -96,12 +104,22 @@ def _code_lines(source: str, tree: ast.Module) -> int:
     docstrings = [
         n.body[0]
         for n in ast.walk(tree)
-        if isinstance(n, ast.Module | ast.ClassDef | Function) and ast.get_docstring(n, clean=False) is not None
+        if isinstance(n, ast.Module | ast.ClassDef | Function)
+        and ast.get_docstring(n, clean=False) is not None
     ]
     skipped = {line for d in docstrings for line in range(d.lineno, (d.end_lineno or d.lineno) + 1)}
-    blank = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    blank = (
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    )
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    lines = {line for t in tokens if t.type not in blank for line in range(t.start[0], t.end[0] + 1)}
+    lines = {
+        line for t in tokens if t.type not in blank for line in range(t.start[0], t.end[0] + 1)
+    }
     return len(lines - skipped)
 
 
@@ -117,7 +135,9 @@ def _measure_names(m: Metrics, trees: dict[Path, ast.Module]) -> None:
                 signature = [*(a.annotation for a in _arguments(n)), n.returns]
                 count = sum(ast.unparse(a).count("dict[str, Any]") for a in signature if a)
                 m.untyped_dicts += count
-                m.details += [f"{file}:{n.lineno}: {n.name} has dict[str, Any] in its signature"] * count
+                m.details += [
+                    f"{file}:{n.lineno}: {n.name} has dict[str, Any] in its signature"
+                ] * count
     twice = {name: where for name, where in places.items() if len(where) > 1}
     m.public_classes_twice = len(twice)
     m.details += [f"class {name} is defined at {', '.join(where)}" for name, where in twice.items()]
@@ -143,7 +163,11 @@ def _measure_hints(m: Metrics, functions: list[tuple[Path, Function]]) -> None:
 
 
 def _arguments(n: Function) -> Iterator[ast.arg]:
-    yield from (a for a in (*n.args.posonlyargs, *n.args.args, *n.args.kwonlyargs) if a.arg not in ("self", "cls"))
+    yield from (
+        a
+        for a in (*n.args.posonlyargs, *n.args.args, *n.args.kwonlyargs)
+        if a.arg not in ("self", "cls")
+    )
 
 
 def _is_any(annotation: ast.expr | None) -> bool:
@@ -154,7 +178,11 @@ def _measure_docstrings(m: Metrics, trees: dict[Path, ast.Module]) -> None:
     public = [(f, n) for f, tree in trees.items() for n in _public(tree.body)]
     m.public = len(public)
     m.public_with_docstring = _share(ast.get_docstring(n) is not None for _, n in public)
-    m.details += [f"{f}:{n.lineno}: {n.name} has no docstring" for f, n in public if ast.get_docstring(n) is None]
+    m.details += [
+        f"{f}:{n.lineno}: {n.name} has no docstring"
+        for f, n in public
+        if ast.get_docstring(n) is None
+    ]
 
 
 def _public(body: list[ast.stmt]) -> Iterator[Function | ast.ClassDef]:
@@ -211,7 +239,10 @@ def rooms() -> dict[str, int]:
 def project() -> Metrics:
     """The metrics of this project, README included."""
     m = measure([Path("dupmae_ir")], order=rooms())
-    pages = [ROOT / "README.md", *(p for p in (ROOT / "docs").rglob("*.md") if COMMAND_PAGES not in p.parts)]
+    pages = [
+        ROOT / "README.md",
+        *(p for p in (ROOT / "docs").rglob("*.md") if COMMAND_PAGES not in p.parts),
+    ]
     texts = {p: p.read_text(encoding="utf-8") for p in pages}
     m.readme_words = len(texts[ROOT / "README.md"].split())
     m.page_words = sum(len(text.split()) for text in texts.values())
@@ -232,7 +263,9 @@ def missed(m: Metrics) -> list[str]:
 
 def main() -> None:
     """Print the metrics of the given paths."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--check", action="store_true", help="exit 1 when a goal is missed")
@@ -241,7 +274,11 @@ def main() -> None:
     m = measure(args.paths, order=rooms()) if args.paths else project()
     details = m.details
     values = {k: v for k, v in asdict(m).items() if k != "details"}
-    print(json.dumps(values) if args.json else "\n".join(f"{k:26} {round(v, 3)}" for k, v in values.items()))
+    print(
+        json.dumps(values)
+        if args.json
+        else "\n".join(f"{k:26} {round(v, 3)}" for k, v in values.items())
+    )
     if args.details:
         print("\n".join(details))
     if args.check and (problems := missed(m)):

@@ -49,7 +49,9 @@ class Cell:
     def holds(self, printed: str) -> bool:
         """Whether ``printed``, rounded to the cell's digits, is the cell. Papers round halves either way."""
         digits = Decimal(1).scaleb(self.exponent)
-        return self.value in {Decimal(printed).quantize(digits, mode) for mode in (ROUND_HALF_UP, ROUND_HALF_EVEN)}
+        return self.value in {
+            Decimal(printed).quantize(digits, mode) for mode in (ROUND_HALF_UP, ROUND_HALF_EVEN)
+        }
 
     @property
     def exponent(self) -> int:
@@ -73,10 +75,16 @@ class PaperTable:
         rows: dict[str, Sequence[str]] = {}
         counts: dict[str, int] = {}
         for line in self.lines:
-            cells = [cell.strip() for cell in line.strip("|").split("|" if line.startswith("|") else "\t")]
+            cells = [
+                cell.strip()
+                for cell in line.strip("|").split("|" if line.startswith("|") else "\t")
+            ]
             while cells and not cells[-1]:
                 cells.pop()
-            names, values = cells[: -len(self.columns)], [_MARKUP.sub("", c) for c in cells[-len(self.columns) :]]
+            names, values = (
+                cells[: -len(self.columns)],
+                [_MARKUP.sub("", c) for c in cells[-len(self.columns) :]],
+            )
             if not any(map(_VALUE.fullmatch, values)):
                 continue
             for name in {name.translate(_GREEK) for name in names if name}:
@@ -110,7 +118,9 @@ class PaperTables:
 
     def cited(self, sources: str) -> list[str]:
         """The tables that a source names, with or without a remark behind a comma."""
-        return [table for one in sources.split("; ") if (table := one.partition(", ")[0]) in self.tables]
+        return [
+            table for one in sources.split("; ") if (table := one.partition(", ")[0]) in self.tables
+        ]
 
     def problems(self, name: str, item: Case | Mean) -> Iterator[str]:
         """What is wrong with the printed numbers of a case or mean, by the cells of the tables that it cites."""
@@ -120,12 +130,18 @@ class PaperTables:
             if not table.address(name, item):
                 yield f"{name}: {source} has no row of it in {LAYOUT.name}"
         for measure, value in item.paper.items():
-            cells = [c for source in cited for c in self._cells(self.tables[source], name, item, measure)]
+            cells = [
+                c for source in cited for c in self._cells(self.tables[source], name, item, measure)
+            ]
             wrong = [c for c in cells if not c.holds(value)]
             yield from (f"{name}: {measure} {value}, but {c.text} in {c.where}" for c in wrong)
             if cited and not cells:
                 yield f"{name}: {measure} {value} has no cell in {item.source}"
-            elif cells and not wrong and min(c.exponent for c in cells) > int(Decimal(value).as_tuple().exponent):
+            elif (
+                cells
+                and not wrong
+                and min(c.exponent for c in cells) > int(Decimal(value).as_tuple().exponent)
+            ):
                 yield f"{name}: {measure} {value} has more digits than {cells[0].text} in {cells[0].where}"
         for source in cited:
             yield from self._unquoted(self.tables[source], name, item)
@@ -142,14 +158,20 @@ class PaperTables:
                 address, own = table.address(name, case), table.rows[row]
                 others = []
                 if not address.startswith("* "):  # rows are systems, or stages of them
-                    names = [n for n, values in table.rows.items() if "#" not in n[1:] and values != own]
+                    names = [
+                        n for n, values in table.rows.items() if "#" not in n[1:] and values != own
+                    ]
                     others += [(n, table.cell(f"{n} | {column}")) for n in names]
                 if " | " in address:  # and columns too, of the same measure where they have several
                     kind = column.rpartition(" ")[2] if column.endswith(f" {measure}") else ""
                     others += [
-                        (c, table.cell(f"{row} | {c}")) for c in table.columns if c != column and c.endswith(kind)
+                        (c, table.cell(f"{row} | {c}"))
+                        for c in table.columns
+                        if c != column and c.endswith(kind)
                     ]
-                yield from ((n.removesuffix(f" {measure}"), str(o.value), source) for n, o in others if o)
+                yield from (
+                    (n.removesuffix(f" {measure}"), str(o.value), source) for n, o in others if o
+                )
 
     def _cells(self, table: PaperTable, name: str, item: Case | Mean, measure: str) -> list[Cell]:
         """The cell of a table that a number quotes: none or one."""
@@ -174,7 +196,11 @@ class PaperTables:
         if isinstance(item, Case) and address and " | " not in address:
             for column in table.columns:
                 test, measure = column.split(" ")
-                if test == item.test and measure not in item.paper and (cell := table.cell(f"{address} | {column}")):
+                if (
+                    test == item.test
+                    and measure not in item.paper
+                    and (cell := table.cell(f"{address} | {column}"))
+                ):
                     yield f"{name}: {cell.text} in {cell.where} is not quoted"
 
 
@@ -197,6 +223,11 @@ def _block(lines: Sequence[str], prefix: str = "") -> list[str]:
     """The first lines that are not empty, up to an empty one or one without the prefix."""
     first = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
     end = next(
-        (n for n, line in enumerate(lines) if n >= first and not (line.strip() and line.startswith(prefix))), None
+        (
+            n
+            for n, line in enumerate(lines)
+            if n >= first and not (line.strip() and line.startswith(prefix))
+        ),
+        None,
     )
     return list(lines[first:end])

@@ -40,7 +40,9 @@ class PlanOptions(CaseOptions):
     """
 
     measurable: bool = case_option(False, "only what one GPU measures in --hours, cheapest first")
-    hours: float = case_option(168.0, "GPU-hours; a week by default", above=0, only_with="measurable")
+    hours: float = case_option(
+        168.0, "GPU-hours; a week by default", above=0, only_with="measurable"
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ def plan_cases(options: PlanOptions) -> list[PlannedCase]:
     """The cases of the papers in order of cost; with ``measurable``, those that fit into ``hours`` of one GPU."""
     folder = cases.find_folder(options.recipes)
     costs = load_costs(folder)
-    chosen = [c for c in cases.select(cases.load(folder), options.names, options.tier) if c.id in costs]
+    chosen = [
+        c for c in cases.select(cases.load(folder), options.names, options.tier) if c.id in costs
+    ]
     return list(in_order_of_cost(chosen, costs, options.hours if options.measurable else math.inf))
 
 
@@ -95,8 +99,13 @@ def load_costs(folder: Path) -> dict[str, tuple[float, float]]:
     """Case -> GPU-hours of training and of encoding. Raises :class:`InputError` without the file."""
     path = folder / COSTS
     if not path.is_file():
-        raise InputError(f"{path}: no such file; only the folder eval of the checkout has the costs of its cases")
-    return {name: (row[0], row[1]) for name, row in json_record(path.read_text(encoding="utf-8"), str(path)).items()}
+        raise InputError(
+            f"{path}: no such file; only the folder eval of the checkout has the costs of its cases"
+        )
+    return {
+        name: (row[0], row[1])
+        for name, row in json_record(path.read_text(encoding="utf-8"), str(path)).items()
+    }
 
 
 def with_power(case: Case) -> list[str]:
@@ -128,7 +137,9 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(map(str, plan_cases(parse(parser, PlanOptions, argv)))))
         return 0
 
-    return guarded(job, "tools/plan_cases.py", translate=lambda message: with_flags(message, PlanOptions))
+    return guarded(
+        job, "tools/plan_cases.py", translate=lambda message: with_flags(message, PlanOptions)
+    )
 
 
 if __name__ == "__main__":

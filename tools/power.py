@@ -45,7 +45,9 @@ def nearest_rivals(folder: Path, papers: Path) -> dict[str, dict[str, list[str]]
         for measure, value in case.paper.items():
             rivals = list(tables.rivals(case.id, case, measure))
             if rivals:
-                nearest = min(rivals, key=lambda rival: (abs(float(rival[1]) - float(value)), rival))
+                nearest = min(
+                    rivals, key=lambda rival: (abs(float(rival[1]) - float(value)), rival)
+                )
                 found.setdefault(case.id, {})[measure] = list(nearest)
     return found
 
@@ -65,7 +67,9 @@ def printed_rows(folder: Path) -> list[PrintedRow]:
 def training_hours(model: str, recipes: Recipes, references: Mapping[str, Sequence[str]]) -> float:
     """GPU-hours of all trainings that a model needs, from the public checkpoints on, by the plans of the recipes."""
     needed = (recipes.models[name] for name in dependencies(model, recipes.models, references))
-    return sum(step.gpu_hours or 0 for one in needed if one.recipe for step in recipes.plan(one, "release"))
+    return sum(
+        step.gpu_hours or 0 for one in needed if one.recipe for step in recipes.plan(one, "release")
+    )
 
 
 def encoding_hours(case: Case) -> float:
@@ -100,14 +104,20 @@ def power_text(rows: Sequence[PrintedRow], measured: int) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the table, or write the record of the nearest other numbers."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--papers", type=Path, help="folder of the papers' texts, for --record")
-    parser.add_argument("--record", action="store_true", help=f"write eval/{RIVALS} and eval/{COSTS}")
+    parser.add_argument(
+        "--record", action="store_true", help=f"write eval/{RIVALS} and eval/{COSTS}"
+    )
     options = parser.parse_args(argv)
     if options.record != bool(options.papers):
         parser.error("--record and --papers go together")
     if options.record:
-        (FOLDER / RIVALS).write_text(as_record(nearest_rivals(FOLDER, options.papers)), encoding="utf-8")
+        (FOLDER / RIVALS).write_text(
+            as_record(nearest_rivals(FOLDER, options.papers)), encoding="utf-8"
+        )
         (FOLDER / COSTS).write_text(as_record(costs(printed_rows(FOLDER))), encoding="utf-8")
     else:
         print(power_text(printed_rows(FOLDER), 0))
@@ -121,7 +131,10 @@ def costs(rows: Iterable[PrintedRow]) -> dict[str, list[float]]:
 
 def as_record(rivals: Mapping[str, Mapping[str, Sequence[str]] | Sequence[float]]) -> str:
     """The record as JSON, a line for each case."""
-    lines = [f"{json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in sorted(rivals.items())]
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}"
+        for name, one in sorted(rivals.items())
+    ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

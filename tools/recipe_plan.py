@@ -25,7 +25,18 @@ from dupmae_ir.pretrain.augment import AugmentConfig
 from dupmae_ir.pretrain.config import PretrainConfig
 
 OPERATIONAL = (
-    *("output", "quiet", "json", "threads", "processes", "device", "workers", "cache", "overwrite", "restart"),
+    *(
+        "output",
+        "quiet",
+        "json",
+        "threads",
+        "processes",
+        "device",
+        "workers",
+        "cache",
+        "overwrite",
+        "restart",
+    ),
     *("checkpointing", "report_to", "push_to_hub"),
 )
 """Settings that a recipe does not state: where a command runs and what it prints or sends, which change no result."""
@@ -34,9 +45,19 @@ RATE = 100e12
 """FLOP/s of one GPU in matrix products: a third of an A100's peak in bfloat16. Generation is taken at a tenth of it."""
 
 ASSUMED: dict[str, dict[str, float]] = {
-    "parameters": {"doc2query-t5": 223e6, "gpt2": 124e6, "deberta-v3-base": 184e6},  # of others: BERT-base's
-    "words": {"msmarco-doc": 1100, "dpr-nq": 100},  # mean words of a document, for encode.passages and blocks
-    "encodings": {"master": 4.0, "cot-mote": 2.2},  # forward passes per text, decoders included; of others: 1.2
+    "parameters": {
+        "doc2query-t5": 223e6,
+        "gpt2": 124e6,
+        "deberta-v3-base": 184e6,
+    },  # of others: BERT-base's
+    "words": {
+        "msmarco-doc": 1100,
+        "dpr-nq": 100,
+    },  # mean words of a document, for encode.passages and blocks
+    "encodings": {
+        "master": 4.0,
+        "cot-mote": 2.2,
+    },  # forward passes per text, decoders included; of others: 1.2
 }
 BERT = 110e6
 
@@ -60,7 +81,11 @@ class PlannedStep:
 
     def setting(self, name: str) -> Any:
         """The value of a setting, or of ``updates`` and ``effective_batch``."""
-        return getattr(self, name) if name in ("updates", "effective_batch") else getattr(self.config, name)
+        return (
+            getattr(self, name)
+            if name in ("updates", "effective_batch")
+            else getattr(self.config, name)
+        )
 
 
 @dataclass
@@ -89,7 +114,11 @@ class _Sizes:
 
 
 def plan_training(
-    model: Model, recipe: Path, inputs: Mapping[str, Any], models_toml: Mapping[str, Any], catalogue: Path | None = None
+    model: Model,
+    recipe: Path,
+    inputs: Mapping[str, Any],
+    models_toml: Mapping[str, Any],
+    catalogue: Path | None = None,
 ) -> list[PlannedStep]:
     """The steps that train ``model``, with references such as ``collection:NAME/corpus`` left as they are."""
     steps, _ = plan(recipe, "", {**inputs, **model.set}, last=model.step)
@@ -113,7 +142,10 @@ def unstated(recipe: Path) -> list[str]:
         found += [
             f"{step.name}: {f.name}"
             for f in fields(step.config)
-            if f.name not in said and f.name not in OPERATIONAL and f.name not in known and applies(step.config, f.name)
+            if f.name not in said
+            and f.name not in OPERATIONAL
+            and f.name not in known
+            and applies(step.config, f.name)
         ]
     return found
 
@@ -154,13 +186,19 @@ def in_words(step: PlannedStep, compared: Sequence[SettingComparison] = ()) -> l
     """The step as lines for a person, with the settings that were compared with the paper."""
     lines = [f"{step.name} ({step.command}): {step.data}"]
     if step.updates:
-        lines.append(f"  {step.updates:,} updates, {step.batch} = {step.effective_batch:,} per update")
+        lines.append(
+            f"  {step.updates:,} updates, {step.batch} = {step.effective_batch:,} per update"
+        )
     if step.lengths:
         lines.append(f"  lengths: {step.lengths}")
     if step.negatives:
         lines.append(f"  negatives: {step.negatives}")
     if step.tokens:
-        cost = f", about {step.gpu_hours:,.1f} GPU-hours at {RATE / 1e12:g} TFLOP/s" if step.gpu_hours else ""
+        cost = (
+            f", about {step.gpu_hours:,.1f} GPU-hours at {RATE / 1e12:g} TFLOP/s"
+            if step.gpu_hours
+            else ""
+        )
         lines.append(f"  tokens: at most {step.tokens:.3g}{cost}")
     equal: dict[str, list[str]] = {}
     for one in compared:
@@ -168,7 +206,9 @@ def in_words(step: PlannedStep, compared: Sequence[SettingComparison] = ()) -> l
             equal.setdefault(one.source, []).append(f"{one.setting} {_short(one.ours)}")
         else:
             mark = f"known deviation, {one.because}" if one.because else "MISMATCH"
-            lines.append(f"  {one.setting} {_short(one.ours)}, but {_short(one.papers)} in {one.source}: {mark}")
+            lines.append(
+                f"  {one.setting} {_short(one.ours)}, but {_short(one.papers)} in {one.source}: {mark}"
+            )
     return [*lines, *(f"  as in {source}: {', '.join(names)}" for source, names in equal.items())]
 
 
@@ -176,7 +216,11 @@ def same(ours: Any, papers: Any) -> bool:
     """Equality of a setting and a TOML value: lists are tuples, numbers of updates may be rounded to 0.5 %."""
     if isinstance(ours, list | tuple) or isinstance(papers, list):
         return list(ours or ()) == list(papers)
-    if isinstance(ours, int | float) and isinstance(papers, int | float) and not isinstance(ours, bool):
+    if (
+        isinstance(ours, int | float)
+        and isinstance(papers, int | float)
+        and not isinstance(ours, bool)
+    ):
         return abs(ours - papers) <= 0.005 * abs(papers)
     return bool(ours == papers)
 
@@ -198,7 +242,10 @@ def _updates(config: Any, texts: float, effective: int) -> int:
 
 
 def _effective(config: Any) -> tuple[int, str]:
-    return config.batch_size * config.accumulate, f"{config.batch_size} x {config.accumulate} accumulated"
+    return (
+        config.batch_size * config.accumulate,
+        f"{config.batch_size} x {config.accumulate} accumulated",
+    )
 
 
 def _pretrain(step: Step, config: PretrainConfig, sizes: _Sizes) -> PlannedStep:
@@ -226,14 +273,22 @@ class _Merged:
 
     def __init__(self, config: PretrainConfig, recipe: Any) -> None:
         self.steps = config.steps
-        self.batch_size, self.accumulate, self.epochs = recipe.batch_size or 1, recipe.accumulate or 1, recipe.epochs
+        self.batch_size, self.accumulate, self.epochs = (
+            recipe.batch_size or 1,
+            recipe.accumulate or 1,
+            recipe.epochs,
+        )
 
 
 def _passages(step: Step, config: PassagesConfig, sizes: _Sizes) -> PlannedStep:
     name = config.corpus.partition(":")[2].partition("/")[0]
-    spans = sizes.documents(config.corpus) * max(1.0, ASSUMED["words"].get(name, config.words) / config.stride)
+    spans = sizes.documents(config.corpus) * max(
+        1.0, ASSUMED["words"].get(name, config.words) / config.stride
+    )
     sizes.texts[step.name] = spans
-    return PlannedStep(step.name, step.command, config, f"{config.corpus} into about {spans:,.0f} spans", spans)
+    return PlannedStep(
+        step.name, step.command, config, f"{config.corpus} into about {spans:,.0f} spans", spans
+    )
 
 
 def _augment(step: Step, config: AugmentConfig, sizes: _Sizes) -> PlannedStep:
@@ -248,11 +303,20 @@ def _augment(step: Step, config: AugmentConfig, sizes: _Sizes) -> PlannedStep:
 def _convert(step: Step, config: ConvertConfig, sizes: _Sizes) -> PlannedStep:
     queries = sizes.queries(config.input)
     sizes.texts[step.name], sizes.origin[step.name] = queries, f"{config.input}'s own"
-    return PlannedStep(step.name, step.command, config, f"{queries:,.0f} training queries of {config.input}", queries)
+    return PlannedStep(
+        step.name,
+        step.command,
+        config,
+        f"{queries:,.0f} training queries of {config.input}",
+        queries,
+    )
 
 
 def _mine(step: Step, config: MineConfig, sizes: _Sizes) -> PlannedStep:
-    documents, queries = sizes.documents(str(config.collection)), sum(map(sizes.queries, config.pairs))
+    documents, queries = (
+        sizes.documents(str(config.collection)),
+        sum(map(sizes.queries, config.pairs)),
+    )
     by = "BM25" if config.by == "bm25" else f"{config.model} ({config.parts})"
     sizes.texts[step.name], sizes.origin[step.name] = queries, f"the top {config.depth} by {by}"
     data = f"top {config.depth} of {config.collection} for {queries:,.0f} queries, by {by}"

@@ -36,7 +36,9 @@ def status_lines(models: Mapping[str, Model], cache: Path) -> list[str]:
         here = recorded(model, cache).keys() - model.sha256.keys()
         unknown = len(model.files) - len(model.sha256) - len(here)
         counts = f"{len(model.sha256)} pinned, {len(here)} recorded here, {unknown} unknown"
-        lines.append(f"{model.name}: revision {model.revision}; sha256 of {len(model.files)} files: {counts}")
+        lines.append(
+            f"{model.name}: revision {model.revision}; sha256 of {len(model.files)} files: {counts}"
+        )
     return lines
 
 
@@ -54,15 +56,23 @@ def with_digests(text: str, models: Mapping[str, Model], cache: Path) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the status of every checkpoint, or write what was recorded."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipes", type=Path, default=FOLDER, help="folder of models.toml")
-    parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder of the downloads")
-    parser.add_argument("--write", action="store_true", help="add the recorded digests to models.toml")
+    parser.add_argument(
+        "--cache", type=Path, default=cache_folder(), help="folder of the downloads"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="add the recorded digests to models.toml"
+    )
     options = parser.parse_args(argv)
     path = options.recipes / MODELS
     models = read_models(read_toml(path), options.recipes)
     if options.write:
-        path.write_text(with_digests(path.read_text(encoding="utf-8"), models, options.cache), encoding="utf-8")
+        path.write_text(
+            with_digests(path.read_text(encoding="utf-8"), models, options.cache), encoding="utf-8"
+        )
         models = read_models(read_toml(path), options.recipes)
     print("\n".join(status_lines(models, options.cache)))
     return 0

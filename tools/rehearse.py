@@ -59,7 +59,9 @@ class Rehearsal:
 
 REHEARSALS = {
     "tiny": Rehearsal(updates=4, batch=16, layers=2, documents=200, queries=100, generated=8),
-    "small": Rehearsal(updates=100, batch=8, layers=4, documents=50_000, queries=5_000, generated=64),
+    "small": Rehearsal(
+        updates=100, batch=8, layers=4, documents=50_000, queries=5_000, generated=64
+    ),
 }
 """``--scale`` -> the sizes. tiny takes minutes on a CPU, small an hour on a GPU."""
 
@@ -76,7 +78,10 @@ class RehearseOptions(RunCasesOptions):
     """
 
     scale: str = option(
-        "tiny", "tiny: minutes on a CPU; small: an hour on a GPU", group="run", choices=tuple(REHEARSALS)
+        "tiny",
+        "tiny: minutes on a CPU; small: an hour on a GPU",
+        group="run",
+        choices=tuple(REHEARSALS),
     )
 
 
@@ -99,10 +104,16 @@ class RehearsalWorkspace(Workspace):
         total = collections.find(name, self.catalogue).documents or 0
         if total <= self.rehearsal.documents:
             return files
-        target = self.folder / "collections" / f"{name}{Path(files.corpus.name.removesuffix('.gz')).suffix}"
+        target = (
+            self.folder
+            / "collections"
+            / f"{name}{Path(files.corpus.name.removesuffix('.gz')).suffix}"
+        )
         if not target.exists():
             judgements = [*files.corpus.parent.glob("qrels/*.tsv")]
-            judgements += [self.file(key, "", True) for key, of in TRAINING.items() if name.startswith(of)]
+            judgements += [
+                self.file(key, "", True) for key, of in TRAINING.items() if name.startswith(of)
+            ]
             needed = {docid for path in judgements for docid in judged_documents(path)}
             target.parent.mkdir(parents=True, exist_ok=True)
             sample_documents(files.corpus, target, self.rehearsal.documents, total, needed)
@@ -111,7 +122,11 @@ class RehearsalWorkspace(Workspace):
     def model_folder(self, name: str) -> Path | None:
         """The model's folder; of a downloaded one, that of its first layers."""
         folder = super().model_folder(name)
-        return self.folder / "models" / name if self.models[name].files and name not in self.given else folder
+        return (
+            self.folder / "models" / name
+            if self.models[name].files and name not in self.given
+            else folder
+        )
 
     def download_model(self, model: Model) -> None:
         """Download the model and keep its first layers."""
@@ -143,8 +158,14 @@ def shrink_step(step: Step, rehearsal: Rehearsal) -> Step:
     if not isinstance(config, PretrainConfig | FinetuneConfig | CrossEncoderConfig):
         return step
     chosen = config.recipe if isinstance(config, PretrainConfig) else config
-    batch, accumulate = _smaller(int(chosen.batch_size or 1), int(chosen.accumulate or 1), rehearsal.batch)
-    changes: dict[str, Any] = {"batch_size": batch, "accumulate": accumulate, "steps": rehearsal.updates}
+    batch, accumulate = _smaller(
+        int(chosen.batch_size or 1), int(chosen.accumulate or 1), rehearsal.batch
+    )
+    changes: dict[str, Any] = {
+        "batch_size": batch,
+        "accumulate": accumulate,
+        "steps": rehearsal.updates,
+    }
     if isinstance(config, PretrainConfig):
         changes["held_out"] = min(config.held_out, 16)
     if isinstance(config, FinetuneConfig):
@@ -169,7 +190,11 @@ def shrink_model(source: Path, target: Path, layers: int) -> None:
         if isinstance(config.get(name), int):
             config[name] = min(config[name], layers)
     safe = source / "model.safetensors"
-    weights = load_file(safe) if safe.is_file() else torch.load(source / "pytorch_model.bin", "cpu", weights_only=True)
+    weights = (
+        load_file(safe)
+        if safe.is_file()
+        else torch.load(source / "pytorch_model.bin", "cpu", weights_only=True)
+    )
     kept = {k: v.clone().contiguous() for k, v in weights.items() if _layer_of(k) < layers}
     aside = target.with_name(f".{target.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
@@ -184,7 +209,9 @@ def _layer_of(key: str) -> int:
     return int(found[1]) if found else -1
 
 
-def sample_documents(source: Path, target: Path, count: int, total: int, needed: Collection[str]) -> None:
+def sample_documents(
+    source: Path, target: Path, count: int, total: int, needed: Collection[str]
+) -> None:
     """Copy the lines of a collection whose documents are in ``needed``, and of about ``count`` others by their ids.
 
     The lines stay as they are: JSON with any of the usual keys for the id, or tab-separated.
@@ -213,9 +240,14 @@ def sample_training(source: Path, target: Path, queries: int) -> None:
         text = json.dumps(chosen)
     else:
         lines = [line for _, line in numbered_lines(source)]
-        ids = [str(json.loads(line)["qid"]) if line.startswith("{") else line.split()[0] for line in lines]
+        ids = [
+            str(json.loads(line)["qid"]) if line.startswith("{") else line.split()[0]
+            for line in lines
+        ]
         kept = set(sorted(set(ids), key=_uniform)[:queries])
-        text = "".join(f"{line.rstrip()}\n" for qid, line in zip(ids, lines, strict=True) if qid in kept)
+        text = "".join(
+            f"{line.rstrip()}\n" for qid, line in zip(ids, lines, strict=True) if qid in kept
+        )
     with atomic_write(target) as f:
         f.write(text)
 
@@ -224,7 +256,9 @@ def judged_documents(path: Path) -> set[str]:
     """Ids of the documents in a file of judgements, with columns of TREC's or BEIR's format, or of mined negatives."""
     if path.suffix == ".jsonl":
         rows = [json.loads(line) for _, line in numbered_lines(path)]
-        entries = itertools.chain.from_iterable([*row["pos"], *itertools.chain(*row["neg"].values())] for row in rows)
+        entries = itertools.chain.from_iterable(
+            [*row["pos"], *itertools.chain(*row["neg"].values())] for row in rows
+        )
         return {str(one["pid"] if isinstance(one, dict) else one) for one in entries}
     rows = [line.split() for _, line in numbered_lines(path)]
     return {row[2] if len(row) > 3 else row[1] for row in rows if len(row) > 2}
@@ -247,7 +281,9 @@ def main(argv: list[str] | None = None) -> int:
         print(judged.json() if options.json else judged.summary)
         return judged.exit_status
 
-    return guarded(job, "tools/rehearse.py", translate=lambda message: with_flags(message, RehearseOptions))
+    return guarded(
+        job, "tools/rehearse.py", translate=lambda message: with_flags(message, RehearseOptions)
+    )
 
 
 if __name__ == "__main__":

@@ -40,22 +40,38 @@ class Trial:
     def folder_of_the_package(self) -> Path:
         """Where the package is imported from."""
         command = [str(self.python), "-c", "import dupmae_ir; print(dupmae_ir.__file__)"]
-        done = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=True
+        )
         return Path(done.stdout.strip()).parent
 
     def run(self, *words: str, module: str = "dupmae_ir") -> str:
         """Standard output of ``python -m MODULE WORDS``; exits with its messages if it fails."""
         command = [str(self.python), "-m", module, *words]
-        done = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
+        )
         if done.returncode:
-            sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+            sys.exit(
+                f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+            )
         return done.stdout
 
 
 def build(folder: Path) -> Path:
     """The wheel of this clone, without modules of an earlier build that have been deleted since."""
     shutil.rmtree(ROOT / "build", ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--wheel-dir",
+        str(folder),
+        str(ROOT),
+    ]
     subprocess.run(command, check=True)
     return next(folder.glob("*.whl"))
 
@@ -92,9 +108,13 @@ def answer(trial: Trial) -> None:
 
 def main() -> None:
     """Try the wheel and print the measurements."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("wheel", nargs="?", type=Path)
-    parser.add_argument("--reuse", action="store_true", help="the requirements of this environment; no demo")
+    parser.add_argument(
+        "--reuse", action="store_true", help="the requirements of this environment; no demo"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
@@ -104,8 +124,14 @@ def main() -> None:
         trial = (this_environment if options.reuse else empty_environment)(wheel, folder)
         measured["installation, s"] = time.monotonic() - started
         if not trial.folder_of_the_package().resolve().is_relative_to(folder):
-            sys.exit(f"the package is imported from {trial.folder_of_the_package()}, not from the wheel")
-        files = [path for path in (folder / "environment").rglob("*") if path.is_file() and not path.is_symlink()]
+            sys.exit(
+                f"the package is imported from {trial.folder_of_the_package()}, not from the wheel"
+            )
+        files = [
+            path
+            for path in (folder / "environment").rglob("*")
+            if path.is_file() and not path.is_symlink()
+        ]
         measured["environment, MB"] = sum(path.stat().st_size for path in files) / 1e6
         started = time.monotonic()
         answer(trial)

@@ -1,6 +1,16 @@
 """Test collections by name: download, verification, conversion to BEIR's layout, and means over groups."""
 
-from dupmae_ir.collections.catalogue import GROUPS, Cache, Test, TestCollection, expand, find, load, mean_over, names
+from dupmae_ir.collections.catalogue import (
+    GROUPS,
+    Cache,
+    Test,
+    TestCollection,
+    expand,
+    find,
+    load,
+    mean_over,
+    names,
+)
 from dupmae_ir.collections.prepare import find_prepared, get, state
 from dupmae_ir.collections.prepared import PreparedCollection, qrels_digest, topics_digest
 

@@ -29,7 +29,12 @@ from dupmae_ir.registry import lookup, suggest
 VARIABLE = "DUPMAE_IR_CATALOGUE"
 FAMILIES = ("msmarco", "dpr", "beir", "demo")
 
-_TEMPLATES = {"url", "corpus", "topics", "qrels"}  #: keys whose text may contain {set} and {ADDRESS}
+_TEMPLATES = {
+    "url",
+    "corpus",
+    "topics",
+    "qrels",
+}  #: keys whose text may contain {set} and {ADDRESS}
 BUILT_IN = Path(__file__).with_name("catalogue.toml")
 GROUPS: Mapping[str, tuple[str, ...]] = {
     name: tuple(members) for name, members in read_toml(BUILT_IN.with_name("groups.toml")).items()
@@ -69,9 +74,13 @@ class TestCollection:
     tests: Mapping[str, Test] = field(default_factory=dict)
     sources: Mapping[str, RemoteFile] = field(default_factory=dict)  #: by role
     corpus: str = ""  #: "ROLE" or "ROLE:MEMBER"
-    quoted: bool = False  #: the tsv's texts are quoted as in csv files; they are rewritten as JSON lines
+    quoted: bool = (
+        False  #: the tsv's texts are quoted as in csv files; they are rewritten as JSON lines
+    )
     licensed: str = ""  #: how to obtain a collection that cannot be downloaded
-    query_length: int | None = None  #: word pieces kept in the papers' evaluations; None: the model's default
+    query_length: int | None = (
+        None  #: word pieces kept in the papers' evaluations; None: the model's default
+    )
     document_length: int | None = None  #: like ``query_length``
     title_separator: str = "space"  #: between title and text: "space" or "sep"
     remove_query: bool = False  #: exclude the document with the query's own id
@@ -121,7 +130,9 @@ class Cache:
     def download(self, source: RemoteFile) -> Path:
         """The downloaded file of a source, by host and path, so that equal names do not collide."""
         parts = urlsplit(source.url)
-        return self.root.joinpath("downloads", parts.netloc.replace(":", "_"), *unquote(parts.path).split("/")[1:])
+        return self.root.joinpath(
+            "downloads", parts.netloc.replace(":", "_"), *unquote(parts.path).split("/")[1:]
+        )
 
     def licensed(self, collection: TestCollection) -> Path:
         """The folder in which the user places a collection that cannot be downloaded."""
@@ -140,7 +151,9 @@ def load(path: str | Path | None = None) -> CollectionCatalogue:
     try:
         return _load(overlay, overlay.stat().st_mtime_ns)
     except FileNotFoundError:
-        raise InputError(f"{overlay}: no such catalogue (set by `catalogue` or {VARIABLE})") from None
+        raise InputError(
+            f"{overlay}: no such catalogue (set by `catalogue` or {VARIABLE})"
+        ) from None
     except OSError as e:
         raise InputError(f"{overlay}: cannot be read: {e.strerror or e}") from None
     except (AttributeError, KeyError, TypeError, ValueError) as e:
@@ -163,7 +176,10 @@ def _load(overlay: Path | None, modified: int = 0) -> CollectionCatalogue:  # no
     tables: Mapping[str, Any] = read_toml(BUILT_IN)
     if overlay is not None:
         over = read_toml(overlay)
-        levels = (("table", tables, over), ("shared table", tables["shared"], over.get("shared", {})))
+        levels = (
+            ("table", tables, over),
+            ("shared table", tables["shared"], over.get("shared", {})),
+        )
         for kind, known, given in levels:
             for name in given:
                 if name not in known:
@@ -174,7 +190,12 @@ def _load(overlay: Path | None, modified: int = 0) -> CollectionCatalogue:  # no
     addresses, shared = tables["addresses"], tables["shared"]
     where = str(overlay or BUILT_IN.name)
     collections = {
-        name: _collection(name, _merged(shared[table["like"]], table) if "like" in table else table, addresses, where)
+        name: _collection(
+            name,
+            _merged(shared[table["like"]], table) if "like" in table else table,
+            addresses,
+            where,
+        )
         for name, table in tables.items()
         if name not in ("addresses", "shared")
     }
@@ -186,11 +207,15 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Mapping[str, An
     result = dict(base)
     for key, value in over.items():
         inner = result.get(key)
-        result[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        result[key] = (
+            _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        )
     return result
 
 
-def _collection(name: str, table: Mapping[str, Any], addresses: Mapping[str, str], where: str) -> TestCollection:
+def _collection(
+    name: str, table: Mapping[str, Any], addresses: Mapping[str, str], where: str
+) -> TestCollection:
     values = {**addresses, "set": table.get("set", "")}
     where = f"{where}: {name}"
     sources = {
@@ -201,7 +226,9 @@ def _collection(name: str, table: Mapping[str, Any], addresses: Mapping[str, str
         test: _entry(Test, {**settings, "name": test}, values, f"{where}.tests.{test}")
         for test, settings in table["tests"].items()
     }
-    settings = {key: value for key, value in table.items() if key not in ("like", "set", "sources", "tests")}
+    settings = {
+        key: value for key, value in table.items() if key not in ("like", "set", "sources", "tests")
+    }
     collection = _entry(TestCollection, {**settings, "name": name}, values, where)
     return dataclasses.replace(collection, sources=sources, tests=tests)
 

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, TestCollection
-from dupmae_ir.collections.prepared import ANSWERS, QUERIES, find_in_cache, write_qrels, write_records
+from dupmae_ir.collections.prepared import (
+    ANSWERS,
+    QUERIES,
+    find_in_cache,
+    write_qrels,
+    write_records,
+)
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, Licensed
 from dupmae_ir.io.archives import unpack
@@ -69,7 +75,9 @@ def answered_query(line: str, number: int, path: str | Path) -> AnsweredQuery:
         text, *cells = next(csv.reader([line], delimiter="\t"))
         answers = ast.literal_eval(cells[-1].strip()) if cells else None
     except (ValueError, SyntaxError, csv.Error):
-        raise InputError(f"{where}: expected query<TAB>['answer', ...], got {line[:80]!r}") from None
+        raise InputError(
+            f"{where}: expected query<TAB>['answer', ...], got {line[:80]!r}"
+        ) from None
     return AnsweredQuery(str(number - 1), text.strip(), checked_answers(answers, where))
 
 
@@ -84,12 +92,16 @@ def _remove_quotes(source: Path, target: Path, collection: TestCollection, quiet
     """DPR's passages (id, text, title; texts quoted as csv) as gzipped JSON lines, without the csv quotes."""
     with (
         gzip.GzipFile(target, "wb", compresslevel=3, mtime=0) as packed,
-        progress(f"{collection.name}: convert", "documents", total=collection.documents, quiet=quiet) as bar,
+        progress(
+            f"{collection.name}: convert", "documents", total=collection.documents, quiet=quiet
+        ) as bar,
     ):
         for number, line in numbered_lines(source):
             cells = next(csv.reader([line], delimiter="\t"))
             if len(cells) != 3:
-                raise InputError(f"{source}:{number}: {len(cells)} column(s), expected id, text and title")
+                raise InputError(
+                    f"{source}:{number}: {len(cells)} column(s), expected id, text and title"
+                )
             if number == 1 and cells[0] == "id":
                 continue
             record = {"_id": cells[0], "title": cells[2], "text": cells[1]}
@@ -147,8 +159,14 @@ class SourceFiles:
     def shared_corpus(self) -> Path | None:
         """The same corpus, already prepared for another collection (DPR's collections share one)."""
         mine = (self.collection.corpus, _corpus_url(self.collection))
-        others = (c for c in self.catalogue.collections.values() if c.name != self.collection.name and mine[1])
-        prepared = (find_in_cache(c, self.cache) for c in others if (c.corpus, _corpus_url(c)) == mine)
+        others = (
+            c
+            for c in self.catalogue.collections.values()
+            if c.name != self.collection.name and mine[1]
+        )
+        prepared = (
+            find_in_cache(c, self.cache) for c in others if (c.corpus, _corpus_url(c)) == mine
+        )
         return next((other.corpus for other in prepared if other), None)
 
     def _unpacked(self, archive: Path, role: str) -> Path:
@@ -159,15 +177,21 @@ class SourceFiles:
             members = {r.partition(":")[2] for r in references if r.partition(":")[0] == role}
             unpack(archive, folder, members.__contains__, quiet=self.quiet)
             if missing := sorted(member for member in members if not (folder / member).is_file()):
-                raise InputError(f"{archive}: no {missing[0]} in it; this is not the archive of {self.collection.name}")
+                raise InputError(
+                    f"{archive}: no {missing[0]} in it; this is not the archive of {self.collection.name}"
+                )
         return folder
 
 
-def discard_download(collection: TestCollection, catalogue: CollectionCatalogue, cache: Cache) -> None:
+def discard_download(
+    collection: TestCollection, catalogue: CollectionCatalogue, cache: Cache
+) -> None:
     """Remove the download of the corpus, unless another collection still has to be prepared from it."""
     url = _corpus_url(collection)
     waiting = (
-        _corpus_url(other) == url and other.corpus != collection.corpus and not find_in_cache(other, cache)
+        _corpus_url(other) == url
+        and other.corpus != collection.corpus
+        and not find_in_cache(other, cache)
         for other in catalogue.collections.values()
     )
     if url is not None and not any(waiting):

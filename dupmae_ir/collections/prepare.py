@@ -71,7 +71,9 @@ def get(
         recover(target)
         sweep(target)
         # Another process may have prepared it while this one waited.
-        return find_in_cache(collection, folders) or _prepare(SourceFiles(collection, known, folders, mirror, quiet))
+        return find_in_cache(collection, folders) or _prepare(
+            SourceFiles(collection, known, folders, mirror, quiet)
+        )
 
 
 def state(collection: TestCollection, cache: Cache) -> str:
@@ -113,7 +115,9 @@ def _write_files(sources: SourceFiles) -> PreparedManifest:
     facts = collect_facts(collection, work, corpus, sources.quiet)
     if wrong := differences(collection, facts):
         advice = _advice(collection, sources.cache)
-        raise WrongCollection(f"{collection.name} does not match the catalogue: {'; '.join(wrong)}. {advice}")
+        raise WrongCollection(
+            f"{collection.name} does not match the catalogue: {'; '.join(wrong)}. {advice}"
+        )
     for name, test in facts.tests.items():
         expected = collection.tests[name].dangling
         if test["dangling"] and test["dangling"] != expected:
@@ -130,5 +134,7 @@ def _advice(collection: TestCollection, cache: Cache) -> str:
         return f"Correct {cache.licensed(collection)}, or describe your files in a catalogue (`catalogue`)"
     if not collection.sources:
         return "Describe your files in a catalogue (`catalogue`)"
-    files = ", ".join(str(p) for s in collection.sources.values() if (p := cache.download(s)).exists())
+    files = ", ".join(
+        str(p) for s in collection.sources.values() if (p := cache.download(s)).exists()
+    )
     return f"Remove {files} to download again, or describe your files in a catalogue (`catalogue`)"

@@ -40,7 +40,9 @@ class Facts:
 
     documents: int
     queries: int  #: judged in any test
-    tests: Mapping[str, Mapping[str, Any]]  #: test -> queries, judgements, topics_digest, qrels_digest, dangling
+    tests: Mapping[
+        str, Mapping[str, Any]
+    ]  #: test -> queries, judgements, topics_digest, qrels_digest, dangling
     files: Mapping[str, Mapping[str, Any]]  #: file -> bytes and sha256
 
 
@@ -82,7 +84,9 @@ class PreparedCollection:
         """
         lookup(f"test of {self.name}", test, self.manifest.tests)
         if self.answers:
-            raise UsageError(f"{self.name} has no judgements; evaluate with the answer strings in {self.answers}")
+            raise UsageError(
+                f"{self.name} has no judgements; evaluate with the answer strings in {self.answers}"
+            )
         return qrels_path(self.folder, test)
 
     @property
@@ -106,7 +110,12 @@ def qrels_digest(qrels: Qrels) -> str:
     Grades of 0 or less are left out: trec_eval's measures treat such a document like an unjudged one, and Anserini's
     files for TREC-COVID and Touché-2020 lack lines that BEIR's have.
     """
-    return _lines_digest(f"{q} {d} {grade}" for q, judged in qrels.items() for d, grade in judged.items() if grade > 0)
+    return _lines_digest(
+        f"{q} {d} {grade}"
+        for q, judged in qrels.items()
+        for d, grade in judged.items()
+        if grade > 0
+    )
 
 
 def _lines_digest(lines: Iterable[str]) -> str:
@@ -115,7 +124,9 @@ def _lines_digest(lines: Iterable[str]) -> str:
 
 def collection_files(collection: TestCollection, folder: Path, corpus: Path) -> list[Path]:
     """The files of a prepared collection except the manifest: corpus, queries, judgements, answers."""
-    qrels = [qrels_path(folder, name) for name, test in collection.tests.items() if not test.answers]
+    qrels = [
+        qrels_path(folder, name) for name, test in collection.tests.items() if not test.answers
+    ]
     answers = folder / ANSWERS
     return [corpus, folder / QUERIES, *qrels, *([answers] if answers.is_file() else [])]
 
@@ -136,10 +147,14 @@ def write_qrels(folder: Path, test: str, qrels: Qrels) -> None:
     """Write the judgements of a test."""
     with atomic_write(qrels_path(folder, test)) as file:
         file.write("query-id\tcorpus-id\tscore\n")
-        file.writelines(f"{q}\t{d}\t{grade}\n" for q, judged in qrels.items() for d, grade in judged.items())
+        file.writelines(
+            f"{q}\t{d}\t{grade}\n" for q, judged in qrels.items() for d, grade in judged.items()
+        )
 
 
-def collect_facts(collection: TestCollection, folder: Path, corpus: Path, quiet: bool = False) -> Facts:
+def collect_facts(
+    collection: TestCollection, folder: Path, corpus: Path, quiet: bool = False
+) -> Facts:
     """Read all files in ``folder`` once, and ``corpus``, and return counts and digests.
 
     Raises :class:`InputError` for a file that cannot be read, and for a judged query without a text.
@@ -153,8 +168,12 @@ def collect_facts(collection: TestCollection, folder: Path, corpus: Path, quiet:
         qrels: Qrels = {} if test.answers else read_qrels(path)
         judged: Collection[str] = texts if test.answers else qrels
         if missing := [qid for qid in judged if qid not in texts]:
-            raise InputError(f"{folder / QUERIES}: no text for query {missing[0]!r} of {path} ({len(missing)} in all)")
-        relevant[name] = {docid for grades in qrels.values() for docid, grade in grades.items() if grade > 0}
+            raise InputError(
+                f"{folder / QUERIES}: no text for query {missing[0]!r} of {path} ({len(missing)} in all)"
+            )
+        relevant[name] = {
+            docid for grades in qrels.values() for docid, grade in grades.items() if grade > 0
+        }
         tests[name] = facts_of_test(topics, qrels, judged)
     documents, absent = LinesCollection(corpus), set().union(*relevant.values())
     with progress(f"{collection.name}: read", "documents", quiet=quiet) as bar:
@@ -222,14 +241,24 @@ def differences(collection: TestCollection, facts: Facts) -> list[str]:
         for key, what in (("topics_digest", "topics"), ("qrels_digest", "judgements")):
             expected = getattr(test, key)
             if expected not in (None, actual[key]):
-                phrases.append(f"different {what} in {name} (digest {actual[key]}, expected {expected})")
-    wrong = [f"{n:,} {what}, expected {expected:,}" for what, expected, n in counts if expected not in (None, n)]
+                phrases.append(
+                    f"different {what} in {name} (digest {actual[key]}, expected {expected})"
+                )
+    wrong = [
+        f"{n:,} {what}, expected {expected:,}"
+        for what, expected, n in counts
+        if expected not in (None, n)
+    ]
     return wrong + phrases
 
 
-def open_folder(collection: TestCollection, folder: Path, manifest: PreparedManifest) -> PreparedCollection:
+def open_folder(
+    collection: TestCollection, folder: Path, manifest: PreparedManifest
+) -> PreparedCollection:
     """The prepared collection in ``folder``."""
-    return PreparedCollection(collection.name, folder, folder / manifest.corpus, folder / QUERIES, manifest)
+    return PreparedCollection(
+        collection.name, folder, folder / manifest.corpus, folder / QUERIES, manifest
+    )
 
 
 def find_in_cache(collection: TestCollection, cache: Cache) -> PreparedCollection | None:

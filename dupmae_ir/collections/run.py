@@ -8,7 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from dupmae_ir.collections.catalogue import GROUPS, Cache, CollectionCatalogue, TestCollection, expand, find, load
+from dupmae_ir.collections.catalogue import (
+    GROUPS,
+    Cache,
+    CollectionCatalogue,
+    TestCollection,
+    expand,
+    find,
+    load,
+)
 from dupmae_ir.collections.convert import licence_message
 from dupmae_ir.collections.prepare import get, state
 from dupmae_ir.collections.prepared import PreparedManifest
@@ -107,7 +115,9 @@ def describe_cache(config: ListCollectionsConfig) -> list[str]:
 def show_collection(config: ShowCollectionConfig) -> Mapping[str, object]:
     """Everything known about one collection. Raises :class:`UsageError` for a group."""
     if config.name in GROUPS:
-        raise UsageError(f"{config.name} is a group of {', '.join(GROUPS[config.name])}; show one of them")
+        raise UsageError(
+            f"{config.name} is a group of {', '.join(GROUPS[config.name])}; show one of them"
+        )
     collection, (_, cache) = find(config.name, config.catalogue), _open(config)
     row = vars(_row(collection, cache))
     downloads = {role: str(cache.download(source)) for role, source in collection.sources.items()}
@@ -124,7 +134,13 @@ def get_collections(config: GetCollectionsConfig) -> list[dict[str, object]]:
     for name, in_group in _expanded(config.names, config.catalogue):
         complete = _row(find(name, config.catalogue), cache).state == "ready"
         try:
-            one = get(name, cache=config.cache, mirror=config.mirror, catalogue=config.catalogue, quiet=config.quiet)
+            one = get(
+                name,
+                cache=config.cache,
+                mirror=config.mirror,
+                catalogue=config.catalogue,
+                quiet=config.quiet,
+            )
         except Licensed as e:
             if not in_group:
                 raise
@@ -135,7 +151,12 @@ def get_collections(config: GetCollectionsConfig) -> list[dict[str, object]]:
         say(f"{name}: {status}", config.quiet)
         summary = summarize(one.manifest)
         manifests.append(
-            {"folder": str(one.folder), "status": status, "summary": summary, **dataclasses.asdict(one.manifest)}
+            {
+                "folder": str(one.folder),
+                "status": status,
+                "summary": summary,
+                **dataclasses.asdict(one.manifest),
+            }
         )
     if skipped:
         say(f"skipped because they are licensed: {', '.join(skipped)}", config.quiet)
@@ -152,9 +173,15 @@ def describe(config: ShowCollectionConfig) -> Iterator[tuple[str, str]]:
         yield "documents", f"{collection.documents:,}"
     for test in collection.tests.values():
         judgements = "?" if test.judgements is None else f"{test.judgements:,}"
-        judged = "answer strings instead of judgements" if test.answers else f"{judgements} judgements"
+        judged = (
+            "answer strings instead of judgements" if test.answers else f"{judgements} judgements"
+        )
         queries = f"{test.queries:,} queries, " if test.queries is not None else ""
-        dangling = f", {test.dangling} of them for documents not in the collection" if test.dangling else ""
+        dangling = (
+            f", {test.dangling} of them for documents not in the collection"
+            if test.dangling
+            else ""
+        )
         yield f"test {test.name}", f"{queries}{judged}{dangling}"
         for measure in test.measures:
             flags = None
@@ -180,7 +207,10 @@ def describe(config: ShowCollectionConfig) -> Iterator[tuple[str, str]]:
             yield "", f"{kind} {digest}"
     if collection.sources:
         first = cache.download(next(iter(collection.sources.values())))
-        yield "by hand", f"put each file below {cache.root / 'downloads'} by host and path, the first at {first}"
+        yield (
+            "by hand",
+            f"put each file below {cache.root / 'downloads'} by host and path, the first at {first}",
+        )
 
 
 def summarize(manifest: PreparedManifest) -> str:

@@ -35,9 +35,36 @@ from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.types import Document
 
 KINDS = ("lexical", "mixed", "paraphrase")
-_SIDE_EFFECTS = ("antigravity", "this", "idlelib", "turtle", "turtledemo", "tkinter", "rlcompleter", "msilib")
-_UNDOCUMENTED = ("lib2to3", "test", "pydoc_data", "distutils", "ensurepip", "encodings", "xxlimited", "xxlimited_35")
-_DUPLICATES = ("nt", "posix", "posixpath", "ntpath", "genericpath", "nturl2path", "pyexpat", "xxsubtype")
+_SIDE_EFFECTS = (
+    "antigravity",
+    "this",
+    "idlelib",
+    "turtle",
+    "turtledemo",
+    "tkinter",
+    "rlcompleter",
+    "msilib",
+)
+_UNDOCUMENTED = (
+    "lib2to3",
+    "test",
+    "pydoc_data",
+    "distutils",
+    "ensurepip",
+    "encodings",
+    "xxlimited",
+    "xxlimited_35",
+)
+_DUPLICATES = (
+    "nt",
+    "posix",
+    "posixpath",
+    "ntpath",
+    "genericpath",
+    "nturl2path",
+    "pyexpat",
+    "xxsubtype",
+)
 _OLD_NAMES = ("sre_compile", "sre_parse", "sre_constants")
 SKIPPED = {*_SIDE_EFFECTS, *_UNDOCUMENTED, *_DUPLICATES, *_OLD_NAMES}
 """Modules with side effects, without documentation, or that duplicate another module under an unusual name."""
@@ -47,7 +74,9 @@ ALIASES = ("os.path",)
 
 _CHILD = "import sys; sys.path.append(sys.argv[1]); from dupmae_ir.collections.stdlib import print_rows; print_rows()"
 _Rank = tuple[bool, int, int, str]
-_TRIVIAL = re.compile(r"(?i)return self\b|implement |create and return a new object|initialize self|helper for pickle")
+_TRIVIAL = re.compile(
+    r"(?i)return self\b|implement |create and return a new object|initialize self|helper for pickle"
+)
 _TIMEOUT = 300  #: seconds; the child usually takes one
 _SHORTEST_TEXT = 20
 _LONGEST_SIGNATURE = 100
@@ -59,11 +88,23 @@ def stdlib_documents() -> list[Document]:
     Raises :class:`EnvironmentProblem` if this Python cannot list its own library.
     """
     # -I keeps the user's environment and working folder from shadowing standard modules.
-    child = [sys.executable, "-I", "-W", "ignore", "-c", _CHILD, str(Path(__file__).resolve().parents[2])]
+    child = [
+        sys.executable,
+        "-I",
+        "-W",
+        "ignore",
+        "-c",
+        _CHILD,
+        str(Path(__file__).resolve().parents[2]),
+    ]
     try:
-        done = subprocess.run(child, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT)
+        done = subprocess.run(
+            child, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT
+        )
     except (OSError, subprocess.SubprocessError) as e:
-        reason = (getattr(e, "stderr", None) or b"").decode("utf-8", "replace").strip().rpartition("\n")[2] or e
+        reason = (getattr(e, "stderr", None) or b"").decode("utf-8", "replace").strip().rpartition(
+            "\n"
+        )[2] or e
         raise EnvironmentProblem(
             f"{sys.executable or 'this Python'} cannot list the documentation of its own library ({reason}); "
             "use a complete installation of Python 3.11 or newer"
@@ -77,7 +118,10 @@ def write_beir(folder: str | Path) -> dict[str, int]:
     folder = Path(folder)
     documents = stdlib_documents()
     qrels = build_qrels(documents)
-    write_records(folder / "corpus.jsonl", ({"_id": d.docid, "title": d.title, "text": d.text} for d in documents))
+    write_records(
+        folder / "corpus.jsonl",
+        ({"_id": d.docid, "title": d.title, "text": d.text} for d in documents),
+    )
     write_records(folder / QUERIES, ({"_id": q.qid, "text": q.text} for q in load_queries()))
     write_qrels(folder, "test", qrels)
     return {"documents": len(documents), "queries": len(qrels)}
@@ -95,13 +139,18 @@ class GradedQuery(NamedTuple):
 def load_queries() -> list[GradedQuery]:
     """All queries, in order of their ids."""
     path = resources.files("dupmae_ir.collections").joinpath("stdlib_queries.jsonl")
-    return [GradedQuery(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        GradedQuery(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def build_qrels(documents: Iterable[Document]) -> dict[str, dict[str, int]]:
     """Judgements restricted to ``documents``; a query without any answer among them is left out."""
     docids = {d.docid for d in documents}
-    graded = {q.qid: {docid: grade for docid, grade in q.answers.items() if docid in docids} for q in load_queries()}
+    graded = {
+        q.qid: {docid: grade for docid, grade in q.answers.items() if docid in docids}
+        for q in load_queries()
+    }
     return {qid: answers for qid, answers in graded.items() if answers}
 
 
@@ -114,10 +163,18 @@ def gather() -> list[tuple[str, str, str]]:
             if len(text) < _SHORTEST_TEXT or _TRIVIAL.match(text):
                 continue
             # Each text becomes one document, under the name in its own package with the fewest dots.
-            rank = (owner not in {_home(value, module), "builtins"}, name.count("."), len(name), name)
+            rank = (
+                owner not in {_home(value, module), "builtins"},
+                name.count("."),
+                len(name),
+                name,
+            )
             if text not in best or rank < best[text][0]:
                 best[text] = (rank, name, name + _signature(value))
-    rows = {name: (name, title, text) for text, (_, name, title) in sorted(best.items(), key=lambda item: item[1][0])}
+    rows = {
+        name: (name, title, text)
+        for text, (_, name, title) in sorted(best.items(), key=lambda item: item[1][0])
+    }
     return [rows[name] for name in sorted(rows)]
 
 
@@ -177,7 +234,11 @@ def _attributes(cls: type) -> dict[str, object]:
         elif _is_hidden(base):
             # Attributes of a public base are listed there: pathlib.PurePath.name, not pathlib.Path.name.
             public = [b for b in cls.__mro__[1:] if not _is_hidden(b)]
-            attributes |= {name: raw for name, raw in vars(base).items() if not any(hasattr(b, name) for b in public)}
+            attributes |= {
+                name: raw
+                for name, raw in vars(base).items()
+                if not any(hasattr(b, name) for b in public)
+            }
     return attributes
 
 

@@ -27,7 +27,9 @@ def summarize(config: EncodeConfig, result: EncodeResult) -> str:
     return text + left_out(result.get("sources"))
 
 
-main = Command("encode", EncodeConfig, "dupmae_ir.encode.run:run", summarize=summarize, resumes=True)
+main = Command(
+    "encode", EncodeConfig, "dupmae_ir.encode.run:run", summarize=summarize, resumes=True
+)
 
 if __name__ == "__main__":
     main.exit()

@@ -113,7 +113,9 @@ class _Change:
 
     def __call__(self) -> ChangeResult:
         config = self.config
-        with ChangeJob(config.index, self.command, restart=config.restart, quiet=config.quiet) as job:
+        with ChangeJob(
+            config.index, self.command, restart=config.restart, quiet=config.quiet
+        ) as job:
             index = job.current()
             job.settings = _work_settings(index, config.index)
             collection = self._collection(index.meta)
@@ -124,7 +126,9 @@ class _Change:
                 if not plan.encoded and not plan.gone:
                     result = job.unchanged(index, now)
                 else:
-                    new, clipped = self._segment(job, index, collection, plan) if plan.encoded else (None, 0)
+                    new, clipped = (
+                        self._segment(job, index, collection, plan) if plan.encoded else (None, 0)
+                    )
                     now |= {"clipped_now": clipped, "resumed": self.resumed}
                     result = job.commit(index, np.array(plan.gone, np.int64), new, now)
             _sweep_windows(job)
@@ -136,7 +140,10 @@ class _Change:
         kept = {name: recorded[name] for name in READING if recorded.get(name) is not None}
         given = {f.name for f in dataclasses.fields(config) if getattr(config, f.name) != f.default}
         changes: dict[str, Any] = {name: value for name, value in kept.items() if name not in given}
-        changes = {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
+        changes = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in changes.items()
+        }
         return dataclasses.replace(config, **changes).collection()
 
     def _planned(self, index: Index, collection: DocumentSource, plan: _Plan) -> _Plan:
@@ -145,7 +152,10 @@ class _Change:
         rows = {docid: row for row, docid in enumerate(index.docids) if live[row]}
         known = index.digests
         if known is None and self.command != "index add":
-            say(f"note: {self.config.index} has no digests of its documents: all are encoded again", self.config.quiet)
+            say(
+                f"note: {self.config.index} has no digests of its documents: all are encoded again",
+                self.config.quiet,
+            )
         left = live.copy()
         with progress("read", collection.unit, quiet=self.config.quiet) as bar:
             for document in collection:
@@ -161,10 +171,22 @@ class _Change:
         if text := left_out(collection.report):
             say(f"{collection.source}:{text}", self.config.quiet)
         if self.command == "index sync":
-            gone = [row for row in np.flatnonzero(left).tolist() if not collection.may_have(index.docids[row])]
+            gone = [
+                row
+                for row in np.flatnonzero(left).tolist()
+                if not collection.may_have(index.docids[row])
+            ]
             if kept := int(left.sum()) - len(gone):
-                say(f"note: {kept:,} passages of files that cannot be read now were kept", self.config.quiet)
-            if rows and len(gone) == len(rows) and isinstance(self.config, SyncConfig) and not self.config.replace_all:
+                say(
+                    f"note: {kept:,} passages of files that cannot be read now were kept",
+                    self.config.quiet,
+                )
+            if (
+                rows
+                and len(gone) == len(rows)
+                and isinstance(self.config, SyncConfig)
+                and not self.config.replace_all
+            ):
                 raise UsageError(
                     f"{self.config.corpus} has none of the {len(rows):,} documents of {self.config.index}, so all of "
                     "them would be deleted; name the right collection, or pass `replace_all`"
@@ -186,7 +208,9 @@ class _Change:
         plan.updated += row is not None
         plan.spool.write(json.dumps(list(document)) + "\n")
 
-    def _segment(self, job: ChangeJob, index: Index, collection: DocumentSource, plan: _Plan) -> tuple[Path, int]:
+    def _segment(
+        self, job: ChangeJob, index: Index, collection: DocumentSource, plan: _Plan
+    ) -> tuple[Path, int]:
         """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""
         work = job.begin()
         encoder = _encoder(index, self.config)
@@ -215,7 +239,9 @@ class _Change:
             )
         return new, meta["clipped"]
 
-    def _encode(self, job: ChangeJob, work: Path, index: Index, encoder: Encoder, plan: _Plan) -> list[Path]:
+    def _encode(
+        self, job: ChangeJob, work: Path, index: Index, encoder: Encoder, plan: _Plan
+    ) -> list[Path]:
         """The files of the encoded windows, in order."""
         paths = []
         separator = index.meta["encoder"]["title_separator"]
@@ -245,14 +271,21 @@ def _sweep_windows(job: ChangeJob) -> None:
     if paths:
         index = job.current()
         digests = index.digests
-        there = set() if digests is None else {digests[row].tobytes() for row in np.flatnonzero(index.live)}
+        there = (
+            set()
+            if digests is None
+            else {digests[row].tobytes() for row in np.flatnonzero(index.live)}
+        )
         for path in paths:
             with suppress(IndexMismatch):
                 if not set(EncodedWindow.read(path).digests or ()) <= there:
                     continue
             path.unlink()
     if left := window_paths(job.work):
-        say(f"note: {len(left)} window(s) of an unfinished change are kept for it; --restart discards them", job.quiet)
+        say(
+            f"note: {len(left)} window(s) of an unfinished change are kept for it; --restart discards them",
+            job.quiet,
+        )
     else:
         job.discard()
 
@@ -261,9 +294,16 @@ def _work_settings(index: Index, name: str) -> Mapping[str, object]:
     """What decides the bytes of a saved window."""
     recorded = index.meta.get("encoder")
     if not recorded:
-        raise IndexMismatch(f"{name}: meta.json does not name the encoder, so nothing can be added; encode it again")
+        raise IndexMismatch(
+            f"{name}: meta.json does not name the encoder, so nothing can be added; encode it again"
+        )
     shared = {name: recorded.get(name) for name in _WORK}
-    return {"model": shared.pop("digest"), **shared, "scale": index.scale, "parts": ",".join(index.meta["parts"])}
+    return {
+        "model": shared.pop("digest"),
+        **shared,
+        "scale": index.scale,
+        "parts": ",".join(index.meta["parts"]),
+    }
 
 
 def _encoder(index: Index, config: ChangeOptions) -> Encoder:
@@ -271,10 +311,18 @@ def _encoder(index: Index, config: ChangeOptions) -> Encoder:
     recorded = index.meta["encoder"]
     name = recorded["name"] if config.model is None else config.model
     try:
-        options: EncoderOptions = {**recorded_options(index.meta), "device": config.device, "dtype": recorded["dtype"]}
+        options: EncoderOptions = {
+            **recorded_options(index.meta),
+            "device": config.device,
+            "dtype": recorded["dtype"],
+        }
         encoder = load_encoder(None if name == "default" else name, **options)
     except CheckpointError as e:
-        hint = "" if config.model else f" (recorded in {config.index}/meta.json; if it moved, name it as `model`)"
+        hint = (
+            ""
+            if config.model
+            else f" (recorded in {config.index}/meta.json; if it moved, name it as `model`)"
+        )
         raise CheckpointError(f"{e}{hint}") from None
     _check_encoder(encoder, recorded, config.index)
     return encoder

@@ -68,7 +68,9 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     index: str = output_option(
         help="index folder to make, or a URL to make one at: s3://bucket/index", metavar="FOLDER"
     )
-    model: str | None = encoding_option(None, "model folder; without it, the embedded default model", metavar="FOLDER")
+    model: str | None = encoding_option(
+        None, "model folder; without it, the embedded default model", metavar="FOLDER"
+    )
     parts: str = encoding_option(
         "cls,ot",
         "what to encode: cls (dense vectors), ot (impacts) or both in one pass, cls,ot",
@@ -96,7 +98,8 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         only_with=("parts=cls", "parts=cls,ot"),
     )
     store_texts: bool = output_option(
-        True, "keep titles, texts and metadata in the index, compressed: search shows and filters by them"
+        True,
+        "keep titles, texts and metadata in the index, compressed: search shows and filters by them",
     )
     postings: bool = output_option(
         True,
@@ -104,7 +107,9 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         only_with=("parts=ot", "parts=cls,ot"),
     )
     document_length: int | None = encoding_option(
-        None, "word pieces kept of each document, special tokens included; without it, the model's own", above=0
+        None,
+        "word pieces kept of each document, special tokens included; without it, the model's own",
+        above=0,
     )
     top_k: int | None = encoding_option(
         None, "strongest impacts kept of each document; without it, the model's own", above=0
@@ -132,9 +137,13 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         at_most=sys.float_info.max,
         only_with=("parts=ot", "parts=cls,ot"),
     )
-    window: int = compute_option(1024, "documents encoded between two saves, and sorted by length together", above=0)
+    window: int = compute_option(
+        1024, "documents encoded between two saves, and sorted by length together", above=0
+    )
     shard: str | None = input_option(
-        None, "encode only share i of n (0/4, 1/4, ...); join with dupmae-ir encode.merge", metavar="I/N"
+        None,
+        "encode only share i of n (0/4, 1/4, ...); join with dupmae-ir encode.merge",
+        metavar="I/N",
     )
     devices: str | None = compute_option(
         None,
@@ -162,7 +171,9 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         if self.language != AUTO:
             check_language(self.language)
         if self.devices is not None and self.device != "auto":
-            raise UsageError("`devices` and `device` exclude each other; name all devices in `devices`")
+            raise UsageError(
+                "`devices` and `device` exclude each other; name all devices in `devices`"
+            )
         self.device_names()
 
     def device_names(self) -> list[str]:
@@ -171,7 +182,9 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
             return []
         names = [name.strip() for name in self.devices.split(",")]
         if not all(names):
-            raise UsageError(f"`devices` {self.devices}: expected names separated by commas, for example 0,1,2,3")
+            raise UsageError(
+                f"`devices` {self.devices}: expected names separated by commas, for example 0,1,2,3"
+            )
         return [f"cuda:{name}" if name.isdecimal() else name for name in names]
 
     def shard_of(self) -> tuple[int, int]:
@@ -180,5 +193,7 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
             return 0, 1
         first, slash, last = self.shard.partition("/")
         if not (slash and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
-            raise UsageError(f"`shard` {self.shard}: expected I/N with I from 0 to N-1, for example 0/4 up to 3/4")
+            raise UsageError(
+                f"`shard` {self.shard}: expected I/N with I from 0 to N-1, for example 0/4 up to 3/4"
+            )
         return int(first), int(last)

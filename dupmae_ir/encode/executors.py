@@ -28,7 +28,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, processors, torch_threads
-from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult, encode_window
+from dupmae_ir.encode.window_encoding import (
+    EncoderChoice,
+    EncoderFacts,
+    WindowResult,
+    encode_window,
+)
 from dupmae_ir.encode.windows import Window
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem
 from dupmae_ir.types import Encoder, ReportingEncoder
@@ -200,7 +205,10 @@ class WorkerPool(ABC, Generic[W]):
                     "windows are kept. Look for a lack of memory (kernel log), use a smaller `window`, and run the "
                     "same command again"
                 )
-            say(f"note: worker {worker.name} {how} with {window}, which is encoded again", self.quiet)
+            say(
+                f"note: worker {worker.name} {how} with {window}, which is encoded again",
+                self.quiet,
+            )
         self._again.extendleft(reversed(worker.windows))
         self._start(worker.number).starts = 1 if worker.ready else worker.starts + 1
 
@@ -228,7 +236,9 @@ class DeviceWorker(Worker):
             self.process.kill()
             code = self.process.wait()
         return (
-            f"was killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with status {code}"
+            f"was killed by signal {-code} ({signal.Signals(-code).name})"
+            if code < 0
+            else f"ended with status {code}"
         )
 
 
@@ -251,7 +261,9 @@ class DevicePool(WorkerPool[DeviceWorker]):
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what libraries print belongs to the notes
             )
-        worker = DeviceWorker(number, name, device, process=process, connection=Connection(mine.detach()))
+        worker = DeviceWorker(
+            number, name, device, process=process, connection=Connection(mine.detach())
+        )
         worker.connection.send((self.choice, device, name))
         return worker
 
@@ -287,7 +299,9 @@ class DevicePool(WorkerPool[DeviceWorker]):
 
 def serve(fd: int) -> None:
     """The program of a device's worker: load the encoder, then encode every window that the socket brings."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the socket's end is what counts
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the socket's end is what counts
     connection = Connection(fd)
     choice, device, name = connection.recv()
     inbox: queue.SimpleQueue[Window] = queue.SimpleQueue()
@@ -373,16 +387,22 @@ class RayPool(WorkerPool[RayWorker]):
         super().__init__(choice, [device] * (count or room), quiet)
 
     def start(self, number: int, name: str) -> RayWorker:
-        remote = self.ray.remote(Actor).options(max_restarts=0, max_task_retries=0, **self._resources)
+        remote = self.ray.remote(Actor).options(
+            max_restarts=0, max_task_retries=0, **self._resources
+        )
         actor = remote.remote(self.choice, self.devices[number], name)
-        return RayWorker(number, name, self.devices[number], actor=actor, tasks=deque([actor.facts.remote()]))
+        return RayWorker(
+            number, name, self.devices[number], actor=actor, tasks=deque([actor.facts.remote()])
+        )
 
     def send(self, worker: RayWorker, window: Window) -> None:
         worker.tasks.append(worker.actor.encode.remote(window))
 
     def receive(self) -> Iterator[tuple[RayWorker, Message]]:
         oldest = {worker.tasks[0]: worker for worker in self.workers.values() if worker.tasks}
-        finished, _ = self.ray.wait(list(oldest), num_returns=1, timeout=None if self._facts else START_SECONDS)
+        finished, _ = self.ray.wait(
+            list(oldest), num_returns=1, timeout=None if self._facts else START_SECONDS
+        )
         if not finished:
             raise EnvironmentProblem(
                 f"no worker started within {START_SECONDS:.0f} s: the cluster has no free {self._resources}; wait "
@@ -420,7 +440,11 @@ def _join_cluster(ray: ModuleType) -> bool:
         # A cluster of this process alone, which no other machine can reach. Its workers are what the run is about:
         # Ray would give them the lowest priority.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        settings |= {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        settings |= {
+            "address": "local",
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+        }
     ray.init(**settings)
     return True
 

@@ -25,7 +25,9 @@ class MergeConfig(OutputOptions):
     """
 
     shards: tuple[str, ...] = option(
-        help="index folders made with --shard, in any order, or their URLs", positional=True, metavar="SHARD"
+        help="index folders made with --shard, in any order, or their URLs",
+        positional=True,
+        metavar="SHARD",
     )
     index: str = output_option(
         help="index folder to make, or a URL to make one at: s3://bucket/index", metavar="FOLDER"

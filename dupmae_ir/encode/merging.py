@@ -38,7 +38,13 @@ def run(config: MergeConfig) -> MergeResult:
     inputs = {"shards": shards_digest([s.meta["digest"] for s in shards])}
     names = {"index": config.index, "shards": [str(s.path) for s in shards]}
     with MergeJob(
-        target, "encode.merge", {}, inputs, overwrite=config.overwrite, resumable=False, quiet=config.quiet
+        target,
+        "encode.merge",
+        {},
+        inputs,
+        overwrite=config.overwrite,
+        resumable=False,
+        quiet=config.quiet,
     ) as job:
         if not (result := job.finished()):
             folder = job.begin() / "index"
@@ -70,7 +76,9 @@ class MergeJob(IndexJob):
         return {
             "made_by": f"dupmae-ir {self.command}",
             "settings": {},
-            "inputs": {"shards": shards_digest([s["digest"] for s in meta.get("merged_from") or []])},
+            "inputs": {
+                "shards": shards_digest([s["digest"] for s in meta.get("merged_from") or []])
+            },
             "result": index_summary(meta),
         }
 
@@ -94,7 +102,9 @@ def in_order(shards: Sequence[Index]) -> list[Index]:
     of = first.meta["shard"]["of"]
     if missing := sorted(set(range(of)) - set(by_number)):
         names = ", ".join(map(str, missing[:10]))
-        raise IndexMismatch(f"missing of {of} shards: {names} (numbers start at 0); encode them, or name them")
+        raise IndexMismatch(
+            f"missing of {of} shards: {names} (numbers start at 0); encode them, or name them"
+        )
     return [by_number[n] for n in range(of)]
 
 
@@ -111,9 +121,13 @@ def interleaved(shards: Sequence[Index], window: int) -> Iterator[EncodedWindow]
         clipped, dropped = (0, 0) if start else (shard.meta["clipped"], shard.meta["dropped"])
         documents = shard.texts.get_all(range(start, end)) if shard.texts else None
         digests = split_digests(shard.digests[start:end]) if shard.digests is not None else None
-        yield EncodedWindow(list(shard.docids[start:end]), cls, impacts, clipped, dropped, documents, digests)
+        yield EncodedWindow(
+            list(shard.docids[start:end]), cls, impacts, clipped, dropped, documents, digests
+        )
     if at != [len(s.docids) for s in shards]:
-        raise IndexMismatch(f"{shards[0].path} and the other shards have other numbers of documents than they recorded")
+        raise IndexMismatch(
+            f"{shards[0].path} and the other shards have other numbers of documents than they recorded"
+        )
 
 
 def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, object]:
@@ -132,7 +146,9 @@ def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, object]
 def _opened(path: str) -> Index:
     shard = Index.open(path)
     if not shard.meta.get("shard"):
-        raise IndexMismatch(f"{path} is a whole index, not a shard; only folders made with `shard` can be merged")
+        raise IndexMismatch(
+            f"{path} is a whole index, not a shard; only folders made with `shard` can be merged"
+        )
     shard.only_segment  # noqa: B018 (raises for an index that is not in one piece)
     return shard
 
@@ -142,14 +158,22 @@ def _check_alike(first: Index, shard: Index) -> None:
     a, b = ({k: v for k, v in s.meta["settings"].items() if k != "shard"} for s in (first, shard))
     pairs = f"{first.path} and {shard.path}"
     if changed := differences(a, b):
-        raise IndexMismatch(f"{pairs} were made with other settings ({changed}); encode one of them again")
+        raise IndexMismatch(
+            f"{pairs} were made with other settings ({changed}); encode one of them again"
+        )
     if first.meta["shard"]["of"] != shard.meta["shard"]["of"]:
         of = first.meta["shard"]["of"], shard.meta["shard"]["of"]
-        raise IndexMismatch(f"{pairs} are shards of {of[0]} and of {of[1]}; all must come from one division")
+        raise IndexMismatch(
+            f"{pairs} are shards of {of[0]} and of {of[1]}; all must come from one division"
+        )
     if [i["sha256"] for i in first.meta["inputs"]] != [i["sha256"] for i in shard.meta["inputs"]]:
-        raise IndexMismatch(f"{pairs} were made from different collections; encode one of them again")
+        raise IndexMismatch(
+            f"{pairs} were made from different collections; encode one of them again"
+        )
     if first.has_texts != shard.has_texts:
-        raise IndexMismatch(f"one of {pairs} stores texts, the other does not; encode one of them again")
+        raise IndexMismatch(
+            f"one of {pairs} stores texts, the other does not; encode one of them again"
+        )
     if first.meta["scale"] != shard.meta["scale"]:
         raise IndexMismatch(
             f"{pairs} have scales {first.meta['scale']} and {shard.meta['scale']}; "

@@ -41,16 +41,22 @@ class PassagesConfig(OutputOptions):
     """
 
     corpus: str = input_option(help="collection, as encode reads it", metavar="PATH")
-    output: str = output_option(help="JSON lines to write; gzipped if the name ends in .gz", metavar="FILE")
+    output: str = output_option(
+        help="JSON lines to write; gzipped if the name ends in .gz", metavar="FILE"
+    )
     words: int = option(200, "words of a passage", group="passages", above=0)
-    stride: int = option(100, "words from the beginning of a passage to that of the next", group="passages", above=0)
+    stride: int = option(
+        100, "words from the beginning of a passage to that of the next", group="passages", above=0
+    )
     titles: bool = option(True, "the document's title with every passage", group="passages")
 
 
 def run(config: PassagesConfig) -> PassagesResult:
     """Write the passages and return how many documents and passages there are."""
     if config.stride > config.words:
-        raise UsageError(f"`stride` {config.stride} must not exceed `words` {config.words}, or words are lost")
+        raise UsageError(
+            f"`stride` {config.stride} must not exceed `words` {config.words}, or words are lost"
+        )
     if Path(config.output).is_dir():
         raise UsageError(f"{config.output} is a folder; name a file to write")
     collection = LinesCollection(config.corpus)
@@ -79,7 +85,9 @@ def run(config: PassagesConfig) -> PassagesResult:
         return cast("PassagesResult", job.publish(made, counts, inputs=collection.digests()))
 
 
-def word_passages(document: Document, words: int, stride: int, titles: bool = True) -> Iterator[Document]:
+def word_passages(
+    document: Document, words: int, stride: int, titles: bool = True
+) -> Iterator[Document]:
     """The passages of a document: ``words`` words each, ``stride`` words from one beginning to the next.
 
     Every word is in one, and none is contained in another; an empty text has one. A passage's id is its document's,
@@ -95,7 +103,9 @@ def word_passages(document: Document, words: int, stride: int, titles: bool = Tr
     for number, start in enumerate(range(0, max(1, len(tokens) - words + stride), stride)):
         text = " ".join(tokens[start : start + words])
         yield Document(
-            f"{document.docid}{PASSAGE_DELIMITER}{number}", text, document.title if titles or not number else ""
+            f"{document.docid}{PASSAGE_DELIMITER}{number}",
+            text,
+            document.title if titles or not number else "",
         )
 
 
@@ -104,7 +114,9 @@ def summarize(config: PassagesConfig, result: PassagesResult) -> str:
     return f"{config.output}: {result['passages']:,} passages of {result['documents']:,} documents"
 
 
-main = Command("encode.passages", PassagesConfig, "dupmae_ir.encode.passages:run", summarize=summarize)
+main = Command(
+    "encode.passages", PassagesConfig, "dupmae_ir.encode.passages:run", summarize=summarize
+)
 
 if __name__ == "__main__":
     main.exit()

@@ -79,7 +79,9 @@ class _Vectors:
         """``dense``: (n, dim) float32; ``impact``: n dicts of term to integer."""
         available = self.encoder.dim if self.view == "dense" else self.encoder.terms
         if available is None:
-            raise UsageError(f"{self.encoder.name} was loaded without {self.view} vectors; load both parts")
+            raise UsageError(
+                f"{self.encoder.name} was loaded without {self.view} vectors; load both parts"
+            )
         if self.view == "impact" and not self.scale:
             raise UsageError("impacts need a scale: give scale=, the one in the index's meta.json")
         representation = self.represent(texts)
@@ -120,10 +122,16 @@ class DupmaeDocumentEncoder(_Vectors):
         **settings: Any,
     ) -> None:
         encoder = encoder or _loaded(model_name, device, settings)
-        represent = encoder.encode_collection if isinstance(encoder, LexicalEncoder) else encoder.encode_documents
+        represent = (
+            encoder.encode_collection
+            if isinstance(encoder, LexicalEncoder)
+            else encoder.encode_documents
+        )
         super().__init__(encoder, scale, represent, view)
 
-    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **_: object) -> Vectors:
+    def encode(
+        self, texts: Sequence[str], titles: Sequence[str] | None = None, **_: object
+    ) -> Vectors:
         """n texts -> (n, dim) float32, or n dicts ``{term: impact}`` of Python integers from 1 to 255.
 
         Other keywords of Pyserini's command line (``fp16``, ``max_length``, ...) are ignored: lengths and dtype
@@ -161,10 +169,14 @@ class DupmaeQueryEncoder(_Vectors):
     ) -> None:
         loaded = encoder or _loaded(encoder_dir, device, settings)
         highest = highest_query_impact(loaded.settings.ot)
-        super().__init__(loaded, scale, lambda texts: loaded.encode_queries(texts, cap), view, highest)
+        super().__init__(
+            loaded, scale, lambda texts: loaded.encode_queries(texts, cap), view, highest
+        )
 
     @classmethod
-    def for_index(cls, index: str | Path, model: str | Path | None = None, **options: Any) -> DupmaeQueryEncoder:
+    def for_index(
+        cls, index: str | Path, model: str | Path | None = None, **options: Any
+    ) -> DupmaeQueryEncoder:
         """The encoder that made ``index``, with the index's lengths and scale.
 
         ``model`` is the model's folder where that has moved. Another model is refused.
@@ -198,7 +210,10 @@ class DupmaeQueryEncoder(_Vectors):
 def impact_dicts(impacts: sp.csr_matrix, terms: Sequence[str]) -> Iterator[dict[str, int]]:
     """Rows of an integer CSR as ``{term: impact}`` of Python integers, which the Java bridge requires."""
     for start, end in zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True):
-        yield {terms[t]: int(i) for t, i in zip(impacts.indices[start:end], impacts.data[start:end], strict=True)}
+        yield {
+            terms[t]: int(i)
+            for t, i in zip(impacts.indices[start:end], impacts.data[start:end], strict=True)
+        }
 
 
 def _loaded(model: str | Path | None, device: str, settings: Mapping[str, Any]) -> Encoder:
@@ -208,11 +223,17 @@ def _loaded(model: str | Path | None, device: str, settings: Mapping[str, Any]) 
 def _rows(representation: Representation) -> list[Representation]:
     cls, ot = representation.cls, representation.ot
     return [
-        Representation(None if cls is None else cls[i : i + 1], None if ot is None else ot[i : i + 1])
+        Representation(
+            None if cls is None else cls[i : i + 1], None if ot is None else ot[i : i + 1]
+        )
         for i in range(len(representation))
     ]
 
 
 def _stacked(rows: list[Representation]) -> Representation:
-    cls = None if rows[0].cls is None else np.concatenate([r.cls for r in rows if r.cls is not None])
-    return Representation(cls, None if rows[0].ot is None else sp.vstack([r.ot for r in rows], format="csr"))
+    cls = (
+        None if rows[0].cls is None else np.concatenate([r.cls for r in rows if r.cls is not None])
+    )
+    return Representation(
+        cls, None if rows[0].ot is None else sp.vstack([r.ot for r in rows], format="csr")
+    )

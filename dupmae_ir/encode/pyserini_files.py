@@ -44,11 +44,23 @@ BATCH = 256
 def run(config: QueriesConfig) -> QueriesResult:
     """Encode ``config.topics``, write the files, and return their names and the number of queries."""
     topics = read_topics(config.topics)
-    inputs = {"topics": topics_digest(topics), "index": read_meta(local_index(config.index))["digest"]}
-    with Job(config.output, "encode.queries", {"cap": config.cap}, inputs, resumable=False, quiet=config.quiet) as job:
+    inputs = {
+        "topics": topics_digest(topics),
+        "index": read_meta(local_index(config.index))["digest"],
+    }
+    with Job(
+        config.output,
+        "encode.queries",
+        {"cap": config.cap},
+        inputs,
+        resumable=False,
+        quiet=config.quiet,
+    ) as job:
         if result := job.finished():
             return cast("QueriesResult", result)
-        encoder = DupmaeQueryEncoder.for_index(config.index, config.model, cap=config.cap, device=config.device)
+        encoder = DupmaeQueryEncoder.for_index(
+            config.index, config.model, cap=config.cap, device=config.device
+        )
         made = job.begin() / "queries"
         written = write_queries(encoder, topics, made)
         files = [Path(file).name for file in written["files"]]
@@ -65,7 +77,9 @@ def topics_digest(topics: Sequence[Query]) -> str:
     return sha256.hexdigest()
 
 
-def write_queries(encoder: DupmaeQueryEncoder, topics: Sequence[Query], folder: str | Path) -> QueriesResult:
+def write_queries(
+    encoder: DupmaeQueryEncoder, topics: Sequence[Query], folder: str | Path
+) -> QueriesResult:
     """Write one file for each part of the encoder, atomically.
 
     Returns the number of ``queries`` and the paths of the ``files``.
@@ -102,11 +116,17 @@ def representation_lines(index: Index, part: str) -> Iterator[str]:
     """The documents of an index as lines of Pyserini's representation files; ``part`` is ``cls`` or ``ot``."""
     for segment, _, live in index.slices():
         for row in np.flatnonzero(live).tolist():
-            stored = segment.texts.get(row) if segment.texts else StoredDocument(segment.docids[row], "", "", {})
+            stored = (
+                segment.texts.get(row)
+                if segment.texts
+                else StoredDocument(segment.docids[row], "", "", {})
+            )
             contents = f"{stored.title}\n{stored.text}" if stored.title else stored.text
             line: dict[str, object] = {"id": stored.docid, "contents": contents}
             if part == "cls":
                 line = {"docid": stored.docid, **line, "vector": segment.vectors[row].tolist()}
             else:
-                (line["vector"],) = impact_dicts(segment.forward.matrix(np.array([row])), index.terms)
+                (line["vector"],) = impact_dicts(
+                    segment.forward.matrix(np.array([row])), index.terms
+                )
             yield json.dumps(line, ensure_ascii=False)

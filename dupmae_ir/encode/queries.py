@@ -28,13 +28,19 @@ class QueriesConfig(OutputOptions):
             --encoded-queries encoded --output dense.trec
     """
 
-    topics: str = input_option(help="topics file (tsv, jsonl, BEIR queries.jsonl) or a Pyserini name", metavar="TOPICS")
-    index: str = input_option(help="index folder that will be searched, or its URL", metavar="FOLDER")
+    topics: str = input_option(
+        help="topics file (tsv, jsonl, BEIR queries.jsonl) or a Pyserini name", metavar="TOPICS"
+    )
+    index: str = input_option(
+        help="index folder that will be searched, or its URL", metavar="FOLDER"
+    )
     model: str | None = input_option(
         None, "model folder, when it is no longer where the index was made", metavar="FOLDER"
     )
     output: str = output_option(help="folder for the files", metavar="FOLDER")
-    cap: int = compute_option(1024, "strongest impacts kept of each query; Lucene takes at most 1,024", above=0)
+    cap: int = compute_option(
+        1024, "strongest impacts kept of each query; Lucene takes at most 1,024", above=0
+    )
     device: str = compute_option("auto", "auto, cpu, cuda, cuda:N or mps", metavar="NAME")
 
 
@@ -43,7 +49,9 @@ def summarize(config: QueriesConfig, result: QueriesResult) -> str:
     return f"{result['queries']} queries in {', '.join(f'{config.output}/{name}' for name in result['files'])}"
 
 
-main = Command("encode.queries", QueriesConfig, "dupmae_ir.encode.pyserini_files:run", summarize=summarize)
+main = Command(
+    "encode.queries", QueriesConfig, "dupmae_ir.encode.pyserini_files:run", summarize=summarize
+)
 
 if __name__ == "__main__":
     main.exit()

@@ -46,7 +46,9 @@ def measure(encoder: Encoder, documents: Sequence[Document]) -> Reading | None:
     texts = [text for document in documents if len(text := document.text.strip()) >= _SHORTEST]
     if len(texts) < 2:
         return None
-    texts = [texts[i] for i in np.linspace(0, len(texts) - 1, min(PASSAGES, len(texts))).astype(int)]
+    texts = [
+        texts[i] for i in np.linspace(0, len(texts) - 1, min(PASSAGES, len(texts))).astype(int)
+    ]
     halves = [_halves(text) for text in texts]
     first = encoder.encode_documents([a for a, _ in halves]).cls
     second = encoder.encode_queries([b[:_QUERY] for _, b in halves]).cls
@@ -56,7 +58,9 @@ def measure(encoder: Encoder, documents: Sequence[Document]) -> Reading | None:
     ranks = (scores >= np.diag(scores)[:, None]).sum(1)
     chance = float(np.mean(1 / np.arange(1, len(texts) + 1)))
     found = max(0.0, (float(np.mean(1 / ranks)) - chance) / (1 - chance))
-    return Reading(round(found, 3), len(texts), max(_LEAST, round(min(1.0, (found / READS_WELL) ** 3), 3)))
+    return Reading(
+        round(found, 3), len(texts), max(_LEAST, round(min(1.0, (found / READS_WELL) ** 3), 3))
+    )
 
 
 def _halves(text: str) -> tuple[str, str]:

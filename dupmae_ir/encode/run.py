@@ -72,12 +72,16 @@ def run(config: EncodeConfig) -> EncodeResult:
     batches = windows(collection, config.window)
     first = list(islice(batches, 1))
     chosen = config.language if "ot" in config.parts else ENGLISH
-    language, note = collection_language(chosen, (document.joined() for window in first for document in window))
+    language, note = collection_language(
+        chosen, (document.joined() for window in first for document in window)
+    )
     with closing(_executor(config, language)) as executor, output.named():
         if executor.facts.settings.ot == "lexical":
             say(note, config.quiet or not note)
         elif config.language != AUTO:
-            raise UsageError("`language` is for word weights with stems; the terms of this model are its tokenizer's")
+            raise UsageError(
+                "`language` is for word weights with stems; the terms of this model are its tokenizer's"
+            )
         result = _Run(config, output, collection, executor, chain(first, batches))()
     return cast("EncodeResult", output.publish(result))
 
@@ -102,7 +106,9 @@ class IndexJob(Job):
         """The meta of the existing index. Raises :class:`UsageError` where it does not record settings."""
         meta = read_meta(self.target)
         if not isinstance(meta.get("settings"), dict) or not isinstance(meta.get("inputs"), list):
-            raise UsageError(f"{self.target / META}: not written by dupmae-ir encode; name another `index`")
+            raise UsageError(
+                f"{self.target / META}: not written by dupmae-ir encode; name another `index`"
+            )
         return meta
 
 
@@ -132,8 +138,20 @@ class EncodeJob(IndexJob):
 
 def index_summary(meta: Meta) -> dict[str, object]:
     """The part of a meta that a command reports."""
-    names = ("documents", "empty_documents", "parts", "dim", "scale", "scale_source", "postings", "clipped", "digest")
-    return {name: meta.get(name) for name in names} | ({"sources": meta["sources"]} if "sources" in meta else {})
+    names = (
+        "documents",
+        "empty_documents",
+        "parts",
+        "dim",
+        "scale",
+        "scale_source",
+        "postings",
+        "clipped",
+        "digest",
+    )
+    return {name: meta.get(name) for name in names} | (
+        {"sources": meta["sources"]} if "sources" in meta else {}
+    )
 
 
 class EncodingBar:
@@ -182,13 +200,22 @@ class _Run:
         executor: Executor,
         batches: Iterable[list[Document]],
     ) -> None:
-        self.config, self.output, self.collection, self.executor = config, output, collection, executor
+        self.config, self.output, self.collection, self.executor = (
+            config,
+            output,
+            collection,
+            executor,
+        )
         self.batches = batches
         self.encoder = executor.facts
         self.shard, self.shards = config.shard_of()
         trained = self.encoder.settings.title_separator
         self.separator = EncoderChoice.of(config).separator(self.encoder.settings)
-        if self.separator != trained and config.model and (model_folder(config.model) / CONFIG).is_file():
+        if (
+            self.separator != trained
+            and config.model
+            and (model_folder(config.model) / CONFIG).is_file()
+        ):
             say(
                 f"note: {config.model} was trained with title and text joined by {trained!r}; this index joins them by "
                 f"{self.separator!r} (--title-separator {config.title_separator})",
@@ -280,7 +307,9 @@ class _Run:
         if done := len(files.numbers()):
             say(f"resuming: checking {done} finished window(s)", self.config.quiet)
         total = self.collection.total_bytes  # the number of documents is known at the end only
-        with progress("encode", "B" if total else self.collection.unit, total or None, self.config.quiet) as bar:
+        with progress(
+            "encode", "B" if total else self.collection.unit, total or None, self.config.quiet
+        ) as bar:
             work = EncodingBar(bar, self.collection)
             if isinstance(self.executor, ThisProcess):
                 self.executor.on_share = work.advance
@@ -328,15 +357,24 @@ class _Run:
         self.encoded += len(window.documents)
         self.by_worker[result.worker] = self.by_worker.get(result.worker, 0) + len(window.documents)
         each = (
-            [f"{name} {count:,}" for name, count in sorted(self.by_worker.items())] if len(self.by_worker) > 1 else []
+            [f"{name} {count:,}" for name, count in sorted(self.by_worker.items())]
+            if len(self.by_worker) > 1
+            else []
         )
-        bar.finish(window.number, ", ".join([f"{self.encoded + self.resumed:,} {self.collection.unit}", *each]))
+        bar.finish(
+            window.number,
+            ", ".join([f"{self.encoded + self.resumed:,} {self.collection.unit}", *each]),
+        )
         if window.number == 0 and self.encoder.settings.ot == "lexical" and self.encoder.dim:
             share = self.collection.bytes_read / (self.collection.total_bytes or 1)
             say(f"note: {SOONER}", self.config.quiet or not result.seconds > LONG * share > 0)
 
     def _describe(self, job: EncodeJob, files: WindowFiles) -> dict[str, object]:
-        shard = {"number": self.shard, "of": self.shards, "windows": self.windows} if self.shards > 1 else None
+        shard = (
+            {"number": self.shard, "of": self.shards, "windows": self.windows}
+            if self.shards > 1
+            else None
+        )
         return {
             "made_by": f"dupmae-ir {job.command}",
             "version": __version__,
@@ -382,7 +420,11 @@ def encoder_record(
         "ot": settings.ot,
         **({"head_scale": settings.head_scale} if settings.head_scale else {}),
         **({"language": settings.language} if settings.ot == "lexical" else {}),
-        **({"part_weights": {"dense": dense, "impact": impact}} if (dense, impact) != (1.0, 1.0) else {}),
+        **(
+            {"part_weights": {"dense": dense, "impact": impact}}
+            if (dense, impact) != (1.0, 1.0)
+            else {}
+        ),
         **({"reading": dataclasses.asdict(reading)} if reading else {}),
         "vocabulary": vocabulary_record(encoder.terms),
     }
@@ -392,7 +434,10 @@ def vocabulary_record(terms: Sequence[str] | None) -> dict[str, object] | None:
     """Size and sha256 of the index terms, in the order of their ids; None for an encoder without the OT part."""
     if terms is None:
         return None
-    return {"size": len(terms), "sha256": hashlib.sha256("\n".join(terms).encode("utf-8", "replace")).hexdigest()}
+    return {
+        "size": len(terms),
+        "sha256": hashlib.sha256("\n".join(terms).encode("utf-8", "replace")).hexdigest(),
+    }
 
 
 def _executor(config: EncodeConfig, language: str) -> Executor:

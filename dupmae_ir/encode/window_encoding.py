@@ -58,7 +58,9 @@ class EncoderFacts:
     def of(cls, encoder: Encoder) -> EncoderFacts:
         """The facts of a loaded encoder."""
         running = getattr(encoder, "running", {})
-        return cls(encoder.name, encoder.digest, encoder.dim, encoder.terms, encoder.settings, running)
+        return cls(
+            encoder.name, encoder.digest, encoder.dim, encoder.terms, encoder.settings, running
+        )
 
     def difference(self, other: EncoderFacts) -> str:
         """How ``other`` would encode otherwise; empty if it would not."""
@@ -99,7 +101,14 @@ class EncoderChoice:
             parts=tuple(config.parts.split(",")),
             language=language,
         )
-        return cls(config.model, settings, config.title_separator, config.scale, config.store_texts, config.threads)
+        return cls(
+            config.model,
+            settings,
+            config.title_separator,
+            config.scale,
+            config.store_texts,
+            config.threads,
+        )
 
     def load(self, device: str) -> Encoder:
         """The encoder, on a device."""
@@ -107,10 +116,14 @@ class EncoderChoice:
 
     def separator(self, settings: EncoderSettings) -> str:
         """What joins title and text: the title separator chosen, else the model's own."""
-        return SEPARATORS[self.title_separator] if self.title_separator else settings.title_separator
+        return (
+            SEPARATORS[self.title_separator] if self.title_separator else settings.title_separator
+        )
 
 
-def encode_window(encoder: Encoder, window: Window, choice: EncoderChoice, worker: str = "") -> WindowResult:
+def encode_window(
+    encoder: Encoder, window: Window, choice: EncoderChoice, worker: str = ""
+) -> WindowResult:
     """Encode one window.
 
     Raises :class:`IndexMismatch`, naming the document, if the encoder returns a value that is not finite.
@@ -124,7 +137,9 @@ def encode_window(encoder: Encoder, window: Window, choice: EncoderChoice, worke
         reading = measure(encoder, window.documents)
     if not window.keep:
         return WindowResult(window.number, None, scale, seconds, worker, reading)
-    encoded = EncodedWindow.of(window.documents, representation, scale and scale.value, texts=choice.store_texts)
+    encoded = EncodedWindow.of(
+        window.documents, representation, scale and scale.value, texts=choice.store_texts
+    )
     contents = encoded.to_bytes(window.digest, encoder.digest)
     return WindowResult(window.number, contents, scale, seconds, worker, reading)
 

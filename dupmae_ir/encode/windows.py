@@ -116,7 +116,12 @@ class EncodedWindow:
 
     @classmethod
     def of(
-        cls, documents: Sequence[Document], representation: Representation, scale: float | None, *, texts: bool
+        cls,
+        documents: Sequence[Document],
+        representation: Representation,
+        scale: float | None,
+        *,
+        texts: bool,
     ) -> Self:
         """The encoded window of ``documents``: vectors unchanged, weights as impacts.
 
@@ -146,7 +151,9 @@ class EncodedWindow:
 
     def to_bytes(self, digest: str, encoder: str | None = None) -> bytes:
         """The contents of a window file. ``digest``: of the documents together, ``encoder``: of what encoded them."""
-        tensors: dict[str, np.ndarray] = {"docids": np.frombuffer("\n".join(self.docids).encode(), np.uint8)}
+        tensors: dict[str, np.ndarray] = {
+            "docids": np.frombuffer("\n".join(self.docids).encode(), np.uint8)
+        }
         if self.cls is not None:
             tensors["cls"] = np.ascontiguousarray(self.cls, np.float32)
         header = {"documents": digest, "clipped": str(self.clipped), "dropped": str(self.dropped)}
@@ -155,7 +162,9 @@ class EncodedWindow:
             width = self.impacts.shape[1]
             header["vocabulary"] = str(width)
             tensors["indptr"] = self.impacts.indptr.astype(np.int64)
-            tensors["terms"] = self.impacts.indices.astype(np.uint16 if width <= 1 << 16 else np.uint32)
+            tensors["terms"] = self.impacts.indices.astype(
+                np.uint16 if width <= 1 << 16 else np.uint32
+            )
             tensors["impacts"] = self.impacts.data
         if self.documents is not None:
             tensors["documents"] = pack(self.documents)
@@ -174,11 +183,20 @@ class EncodedWindow:
             if "impacts" in names:
                 data, terms, indptr = (f.get_tensor(n) for n in ("impacts", "terms", "indptr"))
                 impacts = sp.csr_matrix(
-                    (data, terms.astype(np.int32), indptr), shape=(len(docids), int(header["vocabulary"]))
+                    (data, terms.astype(np.int32), indptr),
+                    shape=(len(docids), int(header["vocabulary"])),
                 )
             documents = unpack(f.get_tensor("documents")) if "documents" in names else None
             digests = split_digests(f.get_tensor("digests")) if "digests" in names else None
-        return cls(docids, vectors, impacts, int(header["clipped"]), int(header["dropped"]), documents, digests)
+        return cls(
+            docids,
+            vectors,
+            impacts,
+            int(header["clipped"]),
+            int(header["dropped"]),
+            documents,
+            digests,
+        )
 
 
 def read_header(path: Path) -> dict[str, str]:
@@ -208,7 +226,9 @@ def _open(path: Path) -> safe_open:
     try:
         return safe_open(path, framework="np")
     except SafetensorError as e:
-        raise IndexMismatch(f"{path}: damaged ({e}); remove this file and run the same command again") from None
+        raise IndexMismatch(
+            f"{path}: damaged ({e}); remove this file and run the same command again"
+        ) from None
 
 
 class WindowFiles:
@@ -304,9 +324,13 @@ def build_index(
     ``describe`` is called after the last window and returns what the meta records beyond the counts. ``on_documents``
     is called with the number of documents of each window.
     """
-    with IndexBuilder(folder, dim=dim, terms=terms, scale=scale, texts=texts, postings=postings) as builder:
+    with IndexBuilder(
+        folder, dim=dim, terms=terms, scale=scale, texts=texts, postings=postings
+    ) as builder:
         for window in encoded:
             counts = window.clipped, window.dropped
-            builder.add_impacts(window.docids, window.cls, window.impacts, *counts, window.documents, window.digests)
+            builder.add_impacts(
+                window.docids, window.cls, window.impacts, *counts, window.documents, window.digests
+            )
             on_documents(len(window.docids))
         return builder.finish(describe())

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 def measures() -> str:
     """The table of measures on the help page."""
-    cut = {name: "[@k]" if family.trec else "@k" for name, family in FAMILIES.items() if family.trec_cut}
+    cut = {
+        name: "[@k]" if family.trec else "@k"
+        for name, family in FAMILIES.items()
+        if family.trec_cut
+    }
     names = {name + cut.get(name, ""): family for name, family in FAMILIES.items()}
     width = max(map(len, names))
     return "measures (k is a rank; (rel=N) sets the relevance level):\n" + "\n".join(
@@ -27,7 +31,9 @@ def show(config: EvalConfig, result: Evaluated) -> str:
     return result.text(config)
 
 
-main = Command("eval", EvalConfig, "dupmae_ir.eval.run:run", show=show, as_json=show, epilog=measures())
+main = Command(
+    "eval", EvalConfig, "dupmae_ir.eval.run:run", show=show, as_json=show, epilog=measures()
+)
 
 if __name__ == "__main__":
     main.exit()

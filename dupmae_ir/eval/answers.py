@@ -51,7 +51,9 @@ class AnswersConfig(OutputOptions):
     corpus: str = input_option(
         help="the collection that was searched, for example DPR's psgs_w100.tsv.gz", metavar="PATH"
     )
-    k: tuple[int, ...] = option((1, 5, 20, 50, 100), "depths", group="accuracy", flag="-k", at_least=1)
+    k: tuple[int, ...] = option(
+        (1, 5, 20, 50, 100), "depths", group="accuracy", flag="-k", at_least=1
+    )
     regex: bool = option(False, "answers are regular expressions", group="accuracy")
     per_query: bool = output_option(False, "also print the rank of each query's first answer")
     output: str | None = output_option(None, "file to write instead of printing", metavar="FILE")
@@ -74,7 +76,10 @@ def accuracy(
         raise UsageError("answer accuracy needs a file of answers; the collection has none")
     depths = sorted(set(depths))
     ranks = first_ranks(run, read_answers(answers), corpus, depths[-1], regex=regex, quiet=quiet)
-    return {f"Acc@{k}": {q: float(rank is not None and rank <= k) for q, rank in ranks.items()} for k in depths}
+    return {
+        f"Acc@{k}": {q: float(rank is not None and rank <= k) for q, rank in ranks.items()}
+        for k in depths
+    }
 
 
 def first_ranks(
@@ -155,7 +160,10 @@ def _joined(text: str) -> str:
     """Tokens in lower case between separators, so that tokens in a row are a substring."""
     import regex
 
-    return _SEPARATOR + "".join(f"{t}{_SEPARATOR}" for t in regex.findall(_TOKEN, _normalised(text))).lower()
+    return (
+        _SEPARATOR
+        + "".join(f"{t}{_SEPARATOR}" for t in regex.findall(_TOKEN, _normalised(text))).lower()
+    )
 
 
 def read_answers(path: str | Path) -> dict[str, list[str]]:
@@ -196,8 +204,13 @@ def run(config: AnswersConfig) -> AnswerCounts:
             f"{config.run} and {config.answers} have no query in common: {next(iter(hits))!r} and "
             f"{next(iter(answers))!r} are ids of different sets"
         )
-    ranks = first_ranks(hits, answers, config.corpus, max(config.k), regex=config.regex, quiet=config.quiet)
-    reached = {k: sum(rank is not None and rank <= k for rank in ranks.values()) for k in sorted(set(config.k))}
+    ranks = first_ranks(
+        hits, answers, config.corpus, max(config.k), regex=config.regex, quiet=config.quiet
+    )
+    reached = {
+        k: sum(rank is not None and rank <= k for rank in ranks.values())
+        for k in sorted(set(config.k))
+    }
     counts = AnswerCounts(
         accuracy={f"Acc@{k}": count / len(ranks) for k, count in reached.items()},
         questions=len(ranks),
@@ -218,7 +231,9 @@ def _text(config: AnswersConfig, counts: AnswerCounts) -> str:
     if config.json:
         return json.dumps(asdict(counts), ensure_ascii=False)
     rows = [[Path(config.run).name, *(f"{v:.4f}" for v in counts.accuracy.values())]]
-    ranks = [f"{qid}\t{rank or '-'}" for qid, rank in counts.first.items()] if config.per_query else []
+    ranks = (
+        [f"{qid}\t{rank or '-'}" for qid, rank in counts.first.items()] if config.per_query else []
+    )
     return "\n".join([table(rows, ["run", *counts.accuracy]), *ranks])
 
 
@@ -228,7 +243,9 @@ def _summarize(config: AnswersConfig, counts: AnswerCounts) -> str:
         "without hits count as not answered"
     )
     if others := counts.only_in_run:
-        line += f"\nnote: {others} queries of {config.run} are not in {config.answers} and do not count"
+        line += (
+            f"\nnote: {others} queries of {config.run} are not in {config.answers} and do not count"
+        )
     return line
 
 
@@ -237,7 +254,12 @@ def _show(config: AnswersConfig, counts: AnswerCounts) -> str:
 
 
 main = Command(
-    "eval.answers", AnswersConfig, "dupmae_ir.eval.answers:run", summarize=_summarize, show=_show, as_json=_show
+    "eval.answers",
+    AnswersConfig,
+    "dupmae_ir.eval.answers:run",
+    summarize=_summarize,
+    show=_show,
+    as_json=_show,
 )
 
 if __name__ == "__main__":

@@ -103,14 +103,18 @@ class DupmaeRetriever:
     ) -> Results:
         """:meth:`search` for the corpus and the queries given to :meth:`encode`, which writes no embedding files."""
         if self._queries is None:
-            raise UsageError("call encode before search_from_files; the retriever writes an index, no embedding files")
+            raise UsageError(
+                "call encode before search_from_files; the retriever writes an index, no embedding files"
+            )
         return self.search({}, self._queries, top_k)
 
     def _opened(self, corpus: Corpus) -> Searcher:
         if self._searcher is None:
             if not self.index.exists():
                 self._build(corpus)
-            self._searcher = Searcher.open(self.index, self.model, device=self.device, settings=self.settings)
+            self._searcher = Searcher.open(
+                self.index, self.model, device=self.device, settings=self.settings
+            )
         docids = self._searcher.index.docids
         if corpus and (len(corpus) != len(docids) or any(docid not in corpus for docid in docids)):
             raise IndexMismatch(
@@ -124,9 +128,19 @@ class DupmaeRetriever:
             path = Path(folder) / "corpus.jsonl"
             with json_lines(path) as write:
                 for docid, document in corpus.items():
-                    write({"_id": docid, "title": document.get("title", ""), "text": document.get("text", "")})
+                    write(
+                        {
+                            "_id": docid,
+                            "title": document.get("title", ""),
+                            "text": document.get("text", ""),
+                        }
+                    )
             encode_corpus(
                 EncodeConfig(
-                    corpus=str(path), index=str(self.index), model=self.model, device=self.device, quiet=self.quiet
+                    corpus=str(path),
+                    index=str(self.index),
+                    model=self.model,
+                    device=self.device,
+                    quiet=self.quiet,
                 )
             )

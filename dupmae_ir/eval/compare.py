@@ -87,9 +87,18 @@ class Comparison:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Run, measure, mean difference from the baseline with its marks, and the corrected p of each test."""
-        found = [(run, measure, change) for run, row in self.runs.items() for measure, change in row.items()]
+        found = [
+            (run, measure, change)
+            for run, row in self.runs.items()
+            for measure, change in row.items()
+        ]
         return [
-            (run, measure, f"{change.mean:+.4f}{self.marks(run, measure)}", *map(_p_text, change.corrected.values()))
+            (
+                run,
+                measure,
+                f"{change.mean:+.4f}{self.marks(run, measure)}",
+                *map(_p_text, change.corrected.values()),
+            )
             for run, measure, change in found
         ]
 
@@ -99,7 +108,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return tables.html(
-            ("run", "measure", f"from {self.baseline}", *(f"p ({t})" for t in self.settings.tests)), self.rows()
+            ("run", "measure", f"from {self.baseline}", *(f"p ({t})" for t in self.settings.tests)),
+            self.rows(),
         )
 
     def marks(self, run: str, measure: str) -> str:
@@ -107,7 +117,9 @@ class Comparison:
         found = self.runs.get(run, {}).get(measure)
         if found is None:
             return ""
-        significant = (t for t, p in found.corrected.items() if p is not None and p < self.settings.alpha)
+        significant = (
+            t for t, p in found.corrected.items() if p is not None and p < self.settings.alpha
+        )
         return "".join(MARKS[test] for test in significant)
 
 
@@ -137,21 +149,35 @@ def compare(
     return Comparison(baseline, settings, found)
 
 
-def mean_intervals(evaluation: Evaluation, settings: ComparisonOptions) -> dict[str, Interval | None]:
+def mean_intervals(
+    evaluation: Evaluation, settings: ComparisonOptions
+) -> dict[str, Interval | None]:
     """Measure -> bootstrap interval of its mean over the evaluated queries."""
     measures = [str(m) for m in evaluation.measures if not m.total]
     values = _values(evaluation, sorted(evaluation.per_query), measures)
-    return dict(zip(measures, bootstrap_intervals(values, settings.level, BOOTSTRAPS, settings.seed), strict=True))
+    return dict(
+        zip(
+            measures,
+            bootstrap_intervals(values, settings.level, BOOTSTRAPS, settings.seed),
+            strict=True,
+        )
+    )
 
 
 def _apart(
-    evaluations: Mapping[str, Evaluation], baseline: str, name: str, measures: list[str], settings: ComparisonOptions
+    evaluations: Mapping[str, Evaluation],
+    baseline: str,
+    name: str,
+    measures: list[str],
+    settings: ComparisonOptions,
 ) -> dict[str, Difference]:
     """Measure -> difference, not yet corrected. Queries are sorted by id, so the order of files has no effect."""
     base, run = evaluations[baseline], evaluations[name]
     qids = sorted(base.per_query.keys() & run.per_query.keys())
     if not qids:
-        raise UsageError(f"{baseline} and {name} have no query in common; evaluate with complete=True")
+        raise UsageError(
+            f"{baseline} and {name} have no query in common; evaluate with complete=True"
+        )
     if not measures:
         return {}
     before, after = _values(base, qids, measures), _values(run, qids, measures)
@@ -182,4 +208,6 @@ def _apart(
 def _values(evaluation: Evaluation, qids: Sequence[str], measures: Sequence[str]) -> np.ndarray:
     """(queries, measures) float64."""
     per_query = evaluation.per_query
-    return np.array([[per_query[q][m] for m in measures] for q in qids], np.float64).reshape(len(qids), len(measures))
+    return np.array([[per_query[q][m] for m in measures] for q in qids], np.float64).reshape(
+        len(qids), len(measures)
+    )

@@ -24,7 +24,9 @@ class ComparisonOptions(Config):
     """How runs are compared with a baseline."""
 
     test: str = comparison_option(
-        "both", "significance tests: Student's paired t (marked †), paired permutation (marked ‡)", choices=tuple(TESTS)
+        "both",
+        "significance tests: Student's paired t (marked †), paired permutation (marked ‡)",
+        choices=tuple(TESTS),
     )
     alpha: float = comparison_option(
         0.05, "significance level; confidence intervals have level 1 - alpha", above=0, below=1
@@ -72,7 +74,8 @@ class EvalConfig(ComparisonOptions, OutputOptions):
         positional=True,
     )
     qrels: str = input_option(
-        help="judgements: TREC (qid 0 docid grade) or BEIR tsv, plain or .gz, or a BEIR folder", metavar="PATH"
+        help="judgements: TREC (qid 0 docid grade) or BEIR tsv, plain or .gz, or a BEIR folder",
+        metavar="PATH",
     )
     split: str = input_option("test", "which qrels/SPLIT.tsv of a BEIR folder", metavar="SPLIT")
     measures: tuple[str, ...] = measures_option(
@@ -82,14 +85,18 @@ class EvalConfig(ComparisonOptions, OutputOptions):
         metavar="MEASURE",
     )
     rel_level: int = measures_option(
-        1, "smallest relevant grade, for measures without (rel=N); grade 0 means judged and not relevant", at_least=1
+        1,
+        "smallest relevant grade, for measures without (rel=N); grade 0 means judged and not relevant",
+        at_least=1,
     )
     complete: bool = measures_option(
         True,
         "average over all judged queries, one without hits as 0, as trec_eval -c (default); --no-complete: only over "
         "those with hits",
     )
-    remove_unjudged: bool = measures_option(False, "remove hits without a judgement first, as Pyserini does")
+    remove_unjudged: bool = measures_option(
+        False, "remove hits without a judgement first, as Pyserini does"
+    )
     baseline: str | None = option(
         None,
         "compare the other runs with this one, given by its file or its name in the table",
@@ -97,7 +104,10 @@ class EvalConfig(ComparisonOptions, OutputOptions):
         metavar="RUN",
     )
     topics: str | None = comparison_option(
-        None, "HTML: the topics, to show the text of the queries that moved most", metavar="FILE", only_with=_HTML
+        None,
+        "HTML: the topics, to show the text of the queries that moved most",
+        metavar="FILE",
+        only_with=_HTML,
     )
     format: str = output_option("table", "output format", choices=FORMATS)
     report: str | None = output_option(

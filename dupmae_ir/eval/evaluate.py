@@ -42,8 +42,12 @@ class Evaluation:
     """The values of one run. Measures are keyed by ``str(measure)``, such as ``nDCG@10``."""
 
     measures: tuple[Measure, ...]
-    per_query: dict[str, dict[str, float]]  #: query id -> measure -> value, for every evaluated query
-    mean: dict[str, float]  #: measure -> mean over the evaluated queries; for NumRet, NumRel and NumQ the sum
+    per_query: dict[
+        str, dict[str, float]
+    ]  #: query id -> measure -> value, for every evaluated query
+    mean: dict[
+        str, float
+    ]  #: measure -> mean over the evaluated queries; for NumRet, NumRel and NumQ the sum
     counts: Counts
     complete: bool  #: True: all judged queries are evaluated, as with ``trec_eval -c``
 
@@ -79,22 +83,32 @@ def evaluate(
     query, and a score that is not a finite float32; :class:`UnknownName` for an unknown measure.
     """
     wanted = parse_measures(measures, rel_level)
-    judged = {qid: {d: int(g) for d, g in grades.items()} for qid, grades in qrels.items() if grades}
+    judged = {
+        qid: {d: int(g) for d, g in grades.items()} for qid, grades in qrels.items() if grades
+    }
     scores = {qid: found for qid, hits in run.items() if (found := _scores(qid, hits))}
     common = {qid: found for qid, found in scores.items() if qid in judged}
     _check_overlap(judged, scores, common, complete)
     counts = _counts(judged, scores, common)
     if remove_unjudged:
-        kept = ((qid, {d: s for d, s in found.items() if d in judged[qid]}) for qid, found in common.items())
+        kept = (
+            (qid, {d: s for d, s in found.items() if d in judged[qid]})
+            for qid, found in common.items()
+        )
         common = {qid: found for qid, found in kept if found}
     counted = [qid for qid in judged if complete or qid in common]
     if not counted:
-        raise UsageError("no query is left to average over; omit `remove_unjudged`, or evaluate with complete=True")
+        raise UsageError(
+            "no query is left to average over; omit `remove_unjudged`, or evaluate with complete=True"
+        )
     values = _by_trec_eval(wanted, judged, common) | _by_counting(wanted, judged, common)
     return Evaluation(
         measures=wanted,
         per_query={qid: {str(m): values[m].get(qid, 0.0) for m in wanted} for qid in counted},
-        mean={str(m): _over_queries({qid: values[m].get(qid, 0.0) for qid in counted}, m.total) for m in wanted},
+        mean={
+            str(m): _over_queries({qid: values[m].get(qid, 0.0) for qid in counted}, m.total)
+            for m in wanted
+        },
         counts=counts,
         complete=complete,
     )
@@ -106,7 +120,9 @@ def _scores(qid: str, hits: Iterable[Hit] | Mapping[str, float]) -> dict[str, fl
         if docid in found:
             raise UsageError(f"query {qid!r}: document {docid!r} is listed twice")
         if not -LARGEST_SCORE <= score <= LARGEST_SCORE:
-            raise UsageError(f"query {qid!r}, document {docid!r}: score {score} is not a finite 32-bit number")
+            raise UsageError(
+                f"query {qid!r}, document {docid!r}: score {score} is not a finite 32-bit number"
+            )
         found[docid] = float(score)
     return found
 
@@ -134,11 +150,15 @@ def _counts(judged: Grades, scores: Scores, common: Scores) -> Counts:
         hits=sum(map(len, common.values())),
         unjudged_hits=sum(len(found.keys() - judged[qid].keys()) for qid, found in common.items()),
         shallow_hits=sum(map(len, shallow.values())),
-        unjudged_shallow_hits=sum(d not in judged[qid] for qid, found in shallow.items() for d in found),
+        unjudged_shallow_hits=sum(
+            d not in judged[qid] for qid, found in shallow.items() for d in found
+        ),
     )
 
 
-def _by_trec_eval(measures: Iterable[Measure], judged: Grades, common: Scores) -> dict[Measure, dict[str, float]]:
+def _by_trec_eval(
+    measures: Iterable[Measure], judged: Grades, common: Scores
+) -> dict[Measure, dict[str, float]]:
     """Measure -> query id -> value of every query in ``common``. One pass for each depth of the run."""
     from ir_measures import pytrec_eval
 
@@ -146,11 +166,16 @@ def _by_trec_eval(measures: Iterable[Measure], judged: Grades, common: Scores) -
     for measure in measures:
         if measure.family not in ("Judged", "NumRel", "NumQ"):
             passes.setdefault(measure.depth, []).append(measure)
-    values: dict[Measure, dict[str, float]] = {m: {} for of_depth in passes.values() for m in of_depth}
+    values: dict[Measure, dict[str, float]] = {
+        m: {} for of_depth in passes.values() for m in of_depth
+    }
     for depth, of_depth in passes.items() if common else ():
         run = common
         if depth is not None:  # trec_eval -M: truncated after its ranking
-            run = {qid: {d: scores[d] for d in trec_order(scores, depth)} for qid, scores in common.items()}
+            run = {
+                qid: {d: scores[d] for d in trec_order(scores, depth)}
+                for qid, scores in common.items()
+            }
         by_library = {m.in_ir_measures(): values[m] for m in of_depth}
         for qid, measure, value in pytrec_eval.iter_calc(by_library, judged, run):
             by_library[measure][qid] = value
@@ -159,7 +184,9 @@ def _by_trec_eval(measures: Iterable[Measure], judged: Grades, common: Scores) -
     return values
 
 
-def _by_counting(wanted: Iterable[Measure], judged: Grades, common: Scores) -> dict[Measure, dict[str, float]]:
+def _by_counting(
+    wanted: Iterable[Measure], judged: Grades, common: Scores
+) -> dict[Measure, dict[str, float]]:
     """Measures that are counts, which ir_measures has otherwise: its NumRel knows one level, and its Judged ranks ties
     by docid ascending. NumRel counts grades of its level in every judged query (``trec_eval -c -l 2 -m num_rel`` uses
     level 1 for queries without hits)."""
@@ -168,10 +195,15 @@ def _by_counting(wanted: Iterable[Measure], judged: Grades, common: Scores) -> d
         if measure.family == "Judged":
             depth = int(measure.cutoff or 0)
             firsts = ((qid, trec_order(found, depth)) for qid, found in common.items())
-            values[measure] = {qid: sum(d in judged[qid] for d in first) / len(first) for qid, first in firsts}
+            values[measure] = {
+                qid: sum(d in judged[qid] for d in first) / len(first) for qid, first in firsts
+            }
         elif measure.family == "NumRel":
             level = measure.rel or 1
-            values[measure] = {qid: float(sum(g >= level for g in grades.values())) for qid, grades in judged.items()}
+            values[measure] = {
+                qid: float(sum(g >= level for g in grades.values()))
+                for qid, grades in judged.items()
+            }
         elif measure.family == "NumQ":
             values[measure] = dict.fromkeys(judged, 1.0)
     return values

@@ -49,7 +49,9 @@ def run(config: EvalConfig) -> Evaluated:
     measures = parse_measures(config.measures, config.rel_level)
     # Named in tables by file name if that is unique, else by path.
     files = [Path(path).name for path in config.runs]
-    names = dict(zip(files if len(set(files)) == len(files) else config.runs, config.runs, strict=True))
+    names = dict(
+        zip(files if len(set(files)) == len(files) else config.runs, config.runs, strict=True)
+    )
     baseline = None if config.baseline is None else _named(config.baseline, names)
     if baseline is None and config.html and len(names) > 1:
         baseline = next(iter(names))
@@ -60,7 +62,15 @@ def run(config: EvalConfig) -> Evaluated:
     if baseline or config.html:
         intervals = {name: mean_intervals(e, options) for name, e in evaluations.items()}
     comparison = compare(evaluations, baseline, options) if baseline else None
-    report = EvalReport(config.qrels, evaluations, names, config.remove_unjudged, comparison, intervals, options.level)
+    report = EvalReport(
+        config.qrels,
+        evaluations,
+        names,
+        config.remove_unjudged,
+        comparison,
+        intervals,
+        options.level,
+    )
     result = Evaluated(report, FigureData(ranks, texts, config.rel_level))
     if config.per_query and config.per_query != "-":
         _write(config.per_query, per_query_tsv(report), "values of each query", config.quiet)
@@ -77,12 +87,16 @@ def _evaluations(
     complete, removed = config.complete, config.remove_unjudged
     evaluations: dict[str, Evaluation] = {}
     ranks: dict[str, Ranks] = {}
-    with progress("evaluate", "runs", total=len(names), quiet=config.quiet or len(names) == 1) as bar:
+    with progress(
+        "evaluate", "runs", total=len(names), quiet=config.quiet or len(names) == 1
+    ) as bar:
         for name, path in names.items():
             run = read_run(path, warn=lambda message: say(message, config.quiet))
             _warn_of_self_hits(path, run, config.quiet)
             try:
-                evaluations[name] = evaluate(qrels, run, measures, complete=complete, remove_unjudged=removed)
+                evaluations[name] = evaluate(
+                    qrels, run, measures, complete=complete, remove_unjudged=removed
+                )
             except UsageError as e:
                 raise InputError(f"{path}: {e}") from None
             if config.html:

@@ -62,7 +62,9 @@ def t_test(differences: np.ndarray) -> float | None:
     return float(2 * stdtr(len(d) - 1, -abs(t)))
 
 
-def permutation_tests(differences: np.ndarray, resamples: int = PERMUTATIONS, seed: int = 0) -> list[Permutation]:
+def permutation_tests(
+    differences: np.ndarray, resamples: int = PERMUTATIONS, seed: int = 0
+) -> list[Permutation]:
     """(n, comparisons) -> one result per column: Fisher's randomisation test of the mean (Smucker et al. 2007).
 
     Under the null hypothesis run and baseline are exchangeable at every query. p is the share of all exchanges whose
@@ -71,7 +73,11 @@ def permutation_tests(differences: np.ndarray, resamples: int = PERMUTATIONS, se
     (1 + at least as large) / (1 + resamples). A column's result does not depend on the other columns.
     """
     d = np.asarray(differences, np.float64)
-    answers = {c: _exact(column[column != 0]) for c, column in enumerate(d.T) if np.count_nonzero(column) <= EXACT}
+    answers = {
+        c: _exact(column[column != 0])
+        for c, column in enumerate(d.T)
+        if np.count_nonzero(column) <= EXACT
+    }
     many = [c for c in range(d.shape[1]) if c not in answers]
     for c, p in zip(many, _drawn(d[:, many], resamples, seed) if many else (), strict=True):
         answers[c] = Permutation(float(p), False, resamples)
@@ -93,7 +99,9 @@ def _drawn(d: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     total, threshold = d.sum(axis=0), _threshold(d)
     extreme = np.zeros(d.shape[1], np.int64)
     for rows in _blocks(resamples, len(d)):
-        flipped = np.unpackbits(np.frombuffer(rng.bytes(rows * -(-len(d) // 8)), np.uint8).reshape(rows, -1), axis=1)
+        flipped = np.unpackbits(
+            np.frombuffer(rng.bytes(rows * -(-len(d) // 8)), np.uint8).reshape(rows, -1), axis=1
+        )
         sums = total - 2 * (flipped[:, : len(d)].astype(np.float64) @ d)
         extreme += (np.abs(sums) >= threshold).sum(axis=0)
     return (1 + extreme) / (1 + resamples)
@@ -109,7 +117,9 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
     An undefined test (None) stays None and still counts as a member of the family.
     """
-    order = sorted((i for i, p in enumerate(p_values) if p is not None), key=lambda i: p_values[i] or 0.0)
+    order = sorted(
+        (i for i, p in enumerate(p_values) if p is not None), key=lambda i: p_values[i] or 0.0
+    )
     corrected: list[float | None] = [None] * len(p_values)
     reached = 0.0
     for step, i in enumerate(order):

@@ -20,7 +20,11 @@ def summarize(config: FinetuneConfig, result: Mapping[str, object]) -> str:
     text = f"{config.output}: {result['steps']:,} updates{time}; {result['padding']:.1%} of the tokens were padding"
     before, dev = result.get("before"), result.get("dev")
     if not isinstance(before, dict) or not isinstance(dev, dict):
-        return text if config.dev else f"{text}\nnot measured: give dev pairs (--dev) to compare it with its start"
+        return (
+            text
+            if config.dev
+            else f"{text}\nnot measured: give dev pairs (--dev) to compare it with its start"
+        )
     values = {**before, "this model": dev["mrr"]}
     text += f"\nMRR@10 on the dev pairs: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}"
     if better := [name for name, value in before.items() if value > dev["mrr"]]:
@@ -43,7 +47,12 @@ stage = Command(
 def main(argv: list[str] | None = None) -> int:
     """Run one stage, or the steps of a recipe that has some. Returns the exit status."""
     parser = Parser("finetune", *help_text(FinetuneConfig))
-    return guarded(lambda: _main(parser, argv), parser.prog, "", lambda message: with_flags(message, StagesConfig))
+    return guarded(
+        lambda: _main(parser, argv),
+        parser.prog,
+        "",
+        lambda message: with_flags(message, StagesConfig),
+    )
 
 
 def _main(parser: Parser, argv: list[str] | None) -> int:

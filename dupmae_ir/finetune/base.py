@@ -98,7 +98,9 @@ FAR = 4.0
 """Times this spread from which on ``head_rescale`` auto divides; heads below it train as they are."""
 
 
-def rescale_head(config: FinetuneConfig, model: Retriever | UntiedRetriever, quiet: bool) -> dict[str, float]:
+def rescale_head(
+    config: FinetuneConfig, model: Retriever | UntiedRetriever, quiet: bool
+) -> dict[str, float]:
     """Divide the logits of the base's head as ``head_rescale`` says; what was done, for the record.
 
     OT weights are logits and similarities their unscaled products, so a head of a large norm makes the first losses,
@@ -106,19 +108,28 @@ def rescale_head(config: FinetuneConfig, model: Retriever | UntiedRetriever, qui
     """
     encoders = [model] if isinstance(model, Retriever) else [model.query, model.document]
     heads = [
-        one.head for one in encoders if config.similarity != "cls" and has_head(one.lm) and one.token_weight is None
+        one.head
+        for one in encoders
+        if config.similarity != "cls" and has_head(one.lm) and one.token_weight is None
     ]
     heads = list({id(head.norm): head for head in heads if head.norm is not None}.values())
     if not heads or config.head_rescale == "none":
         return {}
     spread = max(head.spread() for head in heads)
     is_far = spread >= FAR * BERT_SPREAD
-    factor = (spread / BERT_SPREAD if is_far else 1.0) if config.head_rescale == "auto" else float(config.head_rescale)
+    factor = (
+        (spread / BERT_SPREAD if is_far else 1.0)
+        if config.head_rescale == "auto"
+        else float(config.head_rescale)
+    )
     if factor == 1.0:
         return {}
     for head in heads:
         head.divide(factor)
-    say(f"logits of the masked-LM head divided by {factor:.3g}: they spread {spread:.3g}, BERT's {BERT_SPREAD}", quiet)
+    say(
+        f"logits of the masked-LM head divided by {factor:.3g}: they spread {spread:.3g}, BERT's {BERT_SPREAD}",
+        quiet,
+    )
     return {"head_rescale": round(factor, 4)}
 
 
@@ -131,16 +142,23 @@ def ot_form(config: FinetuneConfig, base: Path) -> str:
     own = "lexical+mlm" if stored.lexical and stored.has_head else stored.ot
     form = own if config.ot == "base" else config.ot
     if form.startswith("lexical") and stored.lexical is None:
-        raise UsageError(f"`ot` {form}: {base} has no lexicon; start from a model with a lexical OT part")
+        raise UsageError(
+            f"`ot` {form}: {base} has no lexicon; start from a model with a lexical OT part"
+        )
     if form == "lexical" and config.similarity == "ot":
-        raise UsageError("`similarity` ot: a lexical OT part in closed form has nothing to train; use `ot` lexical+mlm")
+        raise UsageError(
+            "`similarity` ot: a lexical OT part in closed form has nothing to train; use `ot` lexical+mlm"
+        )
     if form == "lexical+mlm" != own and config.similarity == "cls":
         raise UsageError("`similarity` cls trains no head; `ot` lexical+mlm needs one")
     return form
 
 
 def _new_projection(
-    side: Retriever, tokenizer: PreTrainedTokenizerBase, config: FinetuneConfig, passages: Sequence[str]
+    side: Retriever,
+    tokenizer: PreTrainedTokenizerBase,
+    config: FinetuneConfig,
+    passages: Sequence[str],
 ) -> torch.nn.Linear:
     """W_cls for a base without one: the least-squares fit to --teacher's vectors, or orthogonal without a teacher."""
     width = side.lm.config.hidden_size
@@ -175,7 +193,9 @@ def _with_encoders(model: Retriever | UntiedRetriever, encoder: str) -> Retrieve
     return UntiedRetriever(query, model)
 
 
-def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedTokenizerBase) -> ModelConfig:
+def stored_config(
+    config: FinetuneConfig, base: Path, tokenizer: PreTrainedTokenizerBase
+) -> ModelConfig:
     """What the trained folder records about the model: the base's settings with those of this stage."""
     own, form = read_config(base), ot_form(config, base)
     settings: dict[str, Any] = {
@@ -208,7 +228,9 @@ def with_learned_scale(stored: ModelConfig, model: Retriever | UntiedRetriever) 
     return replace(stored, lexical=replace(stored.lexical, head_scale=float(scale.detach().abs())))
 
 
-def lexical_batches(config: FinetuneConfig, stored: ModelConfig, base: Path, width: int) -> LexicalBatches | None:
+def lexical_batches(
+    config: FinetuneConfig, stored: ModelConfig, base: Path, width: int
+) -> LexicalBatches | None:
     """The lexical weights of training batches; None for the papers' form.
 
     Document frequencies are the model's own. ``width`` is the number of word pieces.
@@ -219,7 +241,9 @@ def lexical_batches(config: FinetuneConfig, stored: ModelConfig, base: Path, wid
     return LexicalBatches(lexicon)
 
 
-def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever) -> FrozenTeacher | None:
+def load_teacher(
+    config: FinetuneConfig, retriever: Retriever | UntiedRetriever
+) -> FrozenTeacher | None:
     """The frozen sentence encoder of --teacher, or None.
 
     Raises :class:`UsageError` where its width or its vocabulary is not the retriever's.
@@ -273,7 +297,9 @@ def _adapted(side: Retriever, config: FinetuneConfig) -> PeftModel:
     kind = side.lm.config.model_type
     targets = config.lora_targets or TARGETS.get(kind)
     if targets is None:
-        raise UsageError(f"`lora_rank`: no defaults for models of type {kind}; name linear maps with `lora_targets`")
+        raise UsageError(
+            f"`lora_rank`: no defaults for models of type {kind}; name linear maps with `lora_targets`"
+        )
     settings = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha or 2 * config.lora_rank,
@@ -282,7 +308,9 @@ def _adapted(side: Retriever, config: FinetuneConfig) -> PeftModel:
     )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers 5 has deprecated
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # peft uses names that transformers 5 has deprecated
             adapted = get_peft_model(side.lm, settings)
     except ValueError as e:
         raise UsageError(f"`lora_targets` {' '.join(targets)}: {one_line(e, 200)}") from None

@@ -31,7 +31,9 @@ negatives_option = partial(option, group="negatives")
 class Objective(Config):
     """The similarity and the terms of the loss (DupMAE Eq. 12-15)."""
 
-    similarity: str = model_option("sum", "sum of both parts (Eq. 12), or one of them", choices=("sum", "cls", "ot"))
+    similarity: str = model_option(
+        "sum", "sum of both parts (Eq. 12), or one of them", choices=("sum", "cls", "ot")
+    )
     dense_weight: float | None = model_option(
         None,
         "weight of the dense score in the loss and in the sum, recorded in the model (default: the base's)",
@@ -42,7 +44,9 @@ class Objective(Config):
         "weight of the impact score in the sum, recorded in the model (default: the base's, which is 1 for most)",
         above=0,
     )
-    top_k: int = model_option(384, "OT weights kept per document, in training and in search; 0 = all", at_least=0)
+    top_k: int = model_option(
+        384, "OT weights kept per document, in training and in search; 0 = all", at_least=0
+    )
     train_top_k: bool = model_option(True, "apply --top-k in training as well, not only in search")
     query_top_k: int = model_option(0, "OT weights kept per query in training; 0 = all", at_least=0)
     contrastive_weight: float | None = loss_option(
@@ -58,13 +62,17 @@ class Objective(Config):
         "margins",
         choices=("kl", "kl-mean", "soft-ce", "margin-mse"),
     )
-    teacher_temperature: float = loss_option(1.0, "divides the teacher's scores", above=0, only_with="distill")
+    teacher_temperature: float = loss_option(
+        1.0, "divides the teacher's scores", above=0, only_with="distill"
+    )
     part_weight: float = loss_option(
         0.5,
         "weight of the same contrastive loss on [CLS] alone and on OT alone, relative to --contrastive-weight",
         at_least=0,
     )
-    regularizer: str = loss_option("flops", "sparsity regulariser of the OT weights", choices=("flops", "l1"))
+    regularizer: str = loss_option(
+        "flops", "sparsity regulariser of the OT weights", choices=("flops", "l1")
+    )
     query_flops: float = loss_option(0.05, "weight of the regulariser on queries", at_least=0)
     document_flops: float = loss_option(0.01, "weight of the regulariser on documents", at_least=0)
     teacher: str | None = loss_option(
@@ -136,7 +144,9 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         None, "collection the negatives were mined from, if it has moved since", only_with="mined"
     )
     scores: str | None = input_option(
-        None, "teacher's scores of --mined (dupmae-ir finetune.score), for --distill", only_with="distill"
+        None,
+        "teacher's scores of --mined (dupmae-ir finetune.score), for --distill",
+        only_with="distill",
     )
     dev: tuple[str, ...] = input_option((), "dev pairs; MRR@10 is reported during training")
     cap: tuple[str, ...] = input_option(
@@ -172,15 +182,22 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         "only pre-trained, OT may otherwise start with a loss in the thousands",
         only_with=("similarity=sum", "similarity=ot"),
     )
-    cls_dim: int = model_option(384, "width of the [CLS] projection where the base has none; 0 = none", at_least=0)
-    activation: str = model_option("relu", "activation of the OT weights", choices=("relu", "log1p", "none"))
+    cls_dim: int = model_option(
+        384, "width of the [CLS] projection where the base has none; 0 = none", at_least=0
+    )
+    activation: str = model_option(
+        "relu", "activation of the OT weights", choices=("relu", "log1p", "none")
+    )
     query_length: int = model_option(32, "word pieces kept per query", above=0)
     document_length: int = model_option(128, "word pieces kept per passage in training", above=0)
     negatives: int = negatives_option(
         7, "hard negatives per query, from --mined or from the pairs themselves", at_least=0
     )
     sample_from_top: int = negatives_option(
-        200, "sample negatives from the top N candidates; resampled every epoch", above=0, only_with="mined"
+        200,
+        "sample negatives from the top N candidates; resampled every epoch",
+        above=0,
+        only_with="mined",
     )
     group_size: int = negatives_option(
         8,
@@ -201,11 +218,17 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         "linear maps that get an adapter (default: attention, feed-forward part and head of the base's family)",
         metavar="NAME",
     )
-    keep_adapter: bool = lora_option(False, "keep the adapter in the model folder as well, in peft's format")
-    regularizer_warmup: float = loss_option(
-        0.0, "fraction of the updates until the regulariser has its full weight, growing quadratically", at_least=0
+    keep_adapter: bool = lora_option(
+        False, "keep the adapter in the model folder as well, in peft's format"
     )
-    batch_size: int = training_option(48, "queries per step, of all processes, which share the negatives", above=0)
+    regularizer_warmup: float = loss_option(
+        0.0,
+        "fraction of the updates until the regulariser has its full weight, growing quadratically",
+        at_least=0,
+    )
+    batch_size: int = training_option(
+        48, "queries per step, of all processes, which share the negatives", above=0
+    )
     grad_cache: int = training_option(
         0,
         "encode N texts at a time and store no graph of the others (GradCache): large batches in little memory; 0 = "
@@ -215,7 +238,9 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     head_lr_factor: float = training_option(
         10.0, "factor on the learning rate for the MLM head and the projection", above=0
     )
-    warmup: float = training_option(0.05, "fraction of the updates with a rising learning rate", at_least=0, at_most=1)
+    warmup: float = training_option(
+        0.05, "fraction of the updates with a rising learning rate", at_least=0, at_most=1
+    )
     weight_decay: float = training_option(0.0, "weight decay of AdamW", at_least=0)
     dropout: float = training_option(
         0.0, "dropout of the encoder; 0 also allows the fused attention kernel", at_least=0
@@ -229,9 +254,15 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         if self.distill and self.negatives < 1:
             raise UsageError("`distill` requires `negatives` of at least 1")
         if self.lora_rank and self.encoder == "mote":
-            raise UsageError("`lora_rank` cannot be used with `encoder` mote, whose experts share weights")
-        if self.head_rescale not in ("auto", "none") and not re.fullmatch(r"0*[1-9]\d{0,5}(\.\d+)?", self.head_rescale):
-            raise UsageError(f"`head_rescale` must be auto, none or a number of at least 1, got {self.head_rescale}")
+            raise UsageError(
+                "`lora_rank` cannot be used with `encoder` mote, whose experts share weights"
+            )
+        if self.head_rescale not in ("auto", "none") and not re.fullmatch(
+            r"0*[1-9]\d{0,5}(\.\d+)?", self.head_rescale
+        ):
+            raise UsageError(
+                f"`head_rescale` must be auto, none or a number of at least 1, got {self.head_rescale}"
+            )
 
     @property
     def share(self) -> Share:
@@ -243,9 +274,15 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
 class StagesConfig(OutputOptions):
     """Options of ``dupmae-ir finetune`` with a recipe of several steps."""
 
-    recipe: str = input_option(help="recipe file, or the name of one in the package", metavar="RECIPE")
-    output: str = option(help="folder of the outputs of all steps", group="output", metavar="FOLDER")
-    values: tuple[str, ...] = input_option((), "values of the recipe's inputs", flag="--set", metavar="NAME=VALUE")
+    recipe: str = input_option(
+        help="recipe file, or the name of one in the package", metavar="RECIPE"
+    )
+    output: str = option(
+        help="folder of the outputs of all steps", group="output", metavar="FOLDER"
+    )
+    values: tuple[str, ...] = input_option(
+        (), "values of the recipe's inputs", flag="--set", metavar="NAME=VALUE"
+    )
     processes: int = changed(FinetuneConfig, "processes", 1)
     dry_run: bool = option(False, "print the commands and run nothing", group="output")
 

@@ -37,7 +37,16 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.types import Document, Hit
 
-FORMATS = ("msmarco-qrels", "msmarco-triples", "dpr", "beir", "st-hard-negatives", "tevatron", "tsv", "titles")
+FORMATS = (
+    "msmarco-qrels",
+    "msmarco-triples",
+    "dpr",
+    "beir",
+    "st-hard-negatives",
+    "tevatron",
+    "tsv",
+    "titles",
+)
 REQUIRED: dict[str, tuple[str, ...]] = {
     "msmarco-qrels": ("queries", "collection"),
     "st-hard-negatives": ("queries", "collection"),
@@ -74,7 +83,9 @@ class ConvertConfig(OutputOptions):
     queries: str | None = input_option(
         None, "texts of the queries, for an input of ids", metavar="FILE", only_with=_BY_ID
     )
-    collection: str | None = input_option(None, "the passages, for an input of ids", metavar="PATH", only_with=_BY_ID)
+    collection: str | None = input_option(
+        None, "the passages, for an input of ids", metavar="PATH", only_with=_BY_ID
+    )
     titles: str | None = input_option(
         None,
         "id<TAB>title lines for passages without a title, such as MS MARCO's; for a mined file, convert the collection "
@@ -91,7 +102,10 @@ class ConvertConfig(OutputOptions):
     )
     split: str = input_option("train", "split of a BEIR folder's judgements")
     systems: tuple[str, ...] = input_option(
-        (), "systems whose negatives are taken (default: all)", metavar="NAME", only_with="format=st-hard-negatives"
+        (),
+        "systems whose negatives are taken (default: all)",
+        metavar="NAME",
+        only_with="format=st-hard-negatives",
     )
     margin: float | None = input_option(
         None,
@@ -106,7 +120,9 @@ class ConvertConfig(OutputOptions):
         at_least=0,
         only_with="format=st-hard-negatives",
     )
-    positives: int = output_option(0, "keep at most the first N positives per query; 0 = all", at_least=0)
+    positives: int = output_option(
+        0, "keep at most the first N positives per query; 0 = all", at_least=0
+    )
     negatives: int = output_option(
         0, "keep at most the first N negatives per query, hard ones first; 0 = all", at_least=0
     )
@@ -118,19 +134,28 @@ class ConvertConfig(OutputOptions):
     kind: str = output_option(
         "",
         "stored with every pair, for finetune --cap",
-        only_with=tuple(f"format={f}" for f in ("msmarco-qrels", "msmarco-triples", "dpr", "beir", "tevatron", "tsv")),
+        only_with=tuple(
+            f"format={f}"
+            for f in ("msmarco-qrels", "msmarco-triples", "dpr", "beir", "tevatron", "tsv")
+        ),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if missing := next((n for n in REQUIRED.get(self.format, ()) if not getattr(self, n)), None):
+        if missing := next(
+            (n for n in REQUIRED.get(self.format, ()) if not getattr(self, n)), None
+        ):
             raise UsageError(f"`format` {self.format} requires `{missing}`")
         if not self.output.endswith((".jsonl", ".jsonl.gz")):
-            raise UsageError(f"`output` {self.output}: name a file that ends in .jsonl or .jsonl.gz")
+            raise UsageError(
+                f"`output` {self.output}: name a file that ends in .jsonl or .jsonl.gz"
+            )
         if self.format != "msmarco-triples":
             return
         if bool(self.queries) != bool(self.collection):
-            raise UsageError("triples of ids require `queries` and `collection`, triples of texts neither")
+            raise UsageError(
+                "triples of ids require `queries` and `collection`, triples of texts neither"
+            )
         if self.scores and not self.collection:
             raise UsageError("`scores` refer to passages by id; triples of texts have none")
         if self.kind and self.collection:
@@ -141,7 +166,9 @@ class ConvertConfig(OutputOptions):
         """``pairs``, ``collection``, or ``mined`` where negatives are ids of a collection."""
         if self.format == "titles":
             return "collection"
-        by_id = self.format == "st-hard-negatives" or (self.format == "msmarco-triples" and self.collection)
+        by_id = self.format == "st-hard-negatives" or (
+            self.format == "msmarco-triples" and self.collection
+        )
         return "mined" if by_id else "pairs"
 
 
@@ -158,7 +185,9 @@ def run(config: ConvertConfig) -> dict[str, object]:
     """
     for path in filter(None, (config.input, config.scores)):
         if path.removesuffix(".gz").endswith((".pkl", ".pickle")):
-            raise UsageError(f"{path}: a pickle may run any code; convert it to lines of qid, pid and score first")
+            raise UsageError(
+                f"{path}: a pickle may run any code; convert it to lines of qid, pid and score first"
+            )
         if not Path(path).exists():
             raise InputError(f"{path}: no such file or folder")
         if Path(path).is_dir() != (config.format == "beir"):
@@ -178,7 +207,9 @@ def _convert(config: ConvertConfig, job: Job) -> dict[str, object]:
     conversion, lines = Conversion(config), 0
     with ExitStack() as files, progress("convert", "lines", quiet=config.quiet) as bar:
         write = files.enter_context(json_lines(target))
-        write_scores = files.enter_context(json_lines(scores_path(target))) if config.scores else None
+        write_scores = (
+            files.enter_context(json_lines(scores_path(target))) if config.scores else None
+        )
         for line in conversion.lines():
             write(line)
             if write_scores:
@@ -197,8 +228,12 @@ class Conversion:
     def __init__(self, config: ConvertConfig) -> None:
         self.config = config
         self.counts: dict[str, int] = {}
-        self.examples: dict[str, list[str]] = {}  #: a few examples of what is left out, by the name of its count
-        self.teacher_line: Mapping[str, object] = {}  #: the teacher's scores that belong to the last line
+        self.examples: dict[
+            str, list[str]
+        ] = {}  #: a few examples of what is left out, by the name of its count
+        self.teacher_line: Mapping[
+            str, object
+        ] = {}  #: the teacher's scores that belong to the last line
 
     def lines(self) -> Iterator[Mapping[str, object]]:
         """The lines of the output, in the order of the input."""
@@ -216,15 +251,21 @@ class Conversion:
 
     def check(self, lines: int) -> None:
         """Raise :class:`InputError` for unknown ids, unless they are skipped, and for an output without lines."""
-        if self.config.unknown == "refuse" and (unknown := self._left_out(*(n for n in UNKNOWN if n in self.counts))):
-            raise InputError(f"{self.config.input}: {unknown}; give the files they belong to, or `unknown` skip")
+        if self.config.unknown == "refuse" and (
+            unknown := self._left_out(*(n for n in UNKNOWN if n in self.counts))
+        ):
+            raise InputError(
+                f"{self.config.input}: {unknown}; give the files they belong to, or `unknown` skip"
+            )
         if not lines:
             left_out = self._left_out(*self.counts) or "it is empty"
             raise InputError(f"{self.config.input}: nothing in it can be trained on ({left_out})")
 
     def _left_out(self, *names: str) -> str:
         words = {name: name.replace("_", " ") for name in names}
-        return ", ".join(counted(self.examples.get(n, []), w, w, self.counts[n]) for n, w in words.items())
+        return ", ".join(
+            counted(self.examples.get(n, []), w, w, self.counts[n]) for n, w in words.items()
+        )
 
     def _count(self, name: str, count: int = 1, example: str = "") -> None:
         if count:
@@ -242,7 +283,9 @@ class Conversion:
                 config.input, self.queries, config.systems, config.margin, config.per_system
             )
         if config.format in ("msmarco-qrels", "beir"):
-            return formats.judged(read_qrels(config.input, config.split), self.queries, config.input)
+            return formats.judged(
+                read_qrels(config.input, config.split), self.queries, config.input
+            )
         readers = {
             "msmarco-triples": formats.text_triples,
             "dpr": formats.dpr,
@@ -317,10 +360,17 @@ class Conversion:
         """A line for every positive, each with the negatives of its query."""
         seen, config = Seen(), self.config
         for row, query, answers in self._answerable():
-            negatives = [passage_object(d) for d in self._negative_passages(row, answers)[: config.negatives or None]]
+            negatives = [
+                passage_object(d)
+                for d in self._negative_passages(row, answers)[: config.negatives or None]
+            ]
             fresh = 0
             for positive in list(answers.values())[: config.positives or None]:
-                pair = {"query": query, "positive": passage_object(self._titled(positive)), "negatives": negatives}
+                pair = {
+                    "query": query,
+                    "positive": passage_object(self._titled(positive)),
+                    "negatives": negatives,
+                }
                 if seen.add(json.dumps(pair)):
                     self._count("duplicates")
                     continue
@@ -330,7 +380,9 @@ class Conversion:
             self._count("positives", fresh)
             self._count("negatives", len(negatives) if fresh else 0)
 
-    def _negative_passages(self, row: PublishedRow, answers: Mapping[int, Document]) -> list[Document]:
+    def _negative_passages(
+        self, row: PublishedRow, answers: Mapping[int, Document]
+    ) -> list[Document]:
         """The negatives whose text is neither a positive's nor an earlier negative's."""
         ids = {d.docid for d in answers.values() if d.docid}
         negatives: dict[int, Document] = {}
@@ -349,7 +401,9 @@ class Conversion:
         seen = Seen()
         for row, query, answers in self._answerable():
             if seen.add(row.qid):
-                raise InputError(f"{row.where}: query {row.qid} occurs twice; sort the lines by query")
+                raise InputError(
+                    f"{row.where}: query {row.qid} occurs twice; sort the lines by query"
+                )
             negatives = self._negative_ids(row, answers)
             positives = {d.docid: d for d in answers.values()}
             if self.teacher is not None:
@@ -365,8 +419,15 @@ class Conversion:
             positives = dict(list(positives.items())[: self.config.positives or None])
             negatives = negatives[: self.config.negatives or None]
             if self.teacher is not None:
-                self.teacher_line = {"qid": row.qid, "scores": {d: scores[d] for d in (*positives, *negatives)}}
-            for name, count in (("queries", 1), ("positives", len(positives)), ("negatives", len(negatives))):
+                self.teacher_line = {
+                    "qid": row.qid,
+                    "scores": {d: scores[d] for d in (*positives, *negatives)},
+                }
+            for name, count in (
+                ("queries", 1),
+                ("positives", len(positives)),
+                ("negatives", len(negatives)),
+            ):
                 self._count(name, count)
             ranked = [HardNegative(docid, 0.0, rank) for rank, docid in enumerate(negatives, 1)]
             yield mined_line(row.qid, query, positives, ranked)
@@ -379,7 +440,9 @@ class Conversion:
                 hits.append(Hit(docid, 0.0))
             else:
                 self._count("unknown_negatives", example=f"{docid} of query {row.qid}")
-        negatives, dropped = hard_negatives(hits, set(map(str, row.positives)), answers.keys(), self.keys.get)
+        negatives, dropped = hard_negatives(
+            hits, set(map(str, row.positives)), answers.keys(), self.keys.get
+        )
         self._count("positives_as_negatives", dropped["positive_id"] + dropped["positive_text"])
         self._count("duplicates", dropped["duplicate"])
         return [n.docid for n in negatives]
@@ -387,11 +450,17 @@ class Conversion:
 
 def summarize(config: ConvertConfig, result: Mapping[str, object]) -> str:
     """The closing line: lines written, and every count."""
-    counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in result.items() if isinstance(n, int) and name != "lines"]
+    counts = [
+        f"{n:,} {name.replace('_', ' ')}"
+        for name, n in result.items()
+        if isinstance(n, int) and name != "lines"
+    ]
     return f"{config.output}: {result['lines']:,} lines; {', '.join(counts)}"
 
 
-main = Command("finetune.convert", ConvertConfig, "dupmae_ir.finetune.convert:run", summarize=summarize)
+main = Command(
+    "finetune.convert", ConvertConfig, "dupmae_ir.finetune.convert:run", summarize=summarize
+)
 
 if __name__ == "__main__":
     main.exit()

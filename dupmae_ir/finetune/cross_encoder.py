@@ -20,7 +20,11 @@ class MinedOptions:
         None, "collection the negatives were mined from, if it has moved since", metavar="PATH"
     )
     length: int = option(
-        192, "word pieces kept of query and passage together", group="model", above=0, only_with="teacher=cross-encoder"
+        192,
+        "word pieces kept of query and passage together",
+        group="model",
+        above=0,
+        only_with="teacher=cross-encoder",
     )
     title_separator: str = option(
         "space",
@@ -48,11 +52,17 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
     )
     limit: int = input_option(0, "use a random sample of N queries; 0 = all", at_least=0)
     held_out: int = input_option(
-        0, "queries held out from training, whose loss is reported before, during and after", at_least=0
+        0,
+        "queries held out from training, whose loss is reported before, during and after",
+        at_least=0,
     )
-    group_size: int = training_option(16, "passages per query: one positive, the others negatives", at_least=2)
+    group_size: int = training_option(
+        16, "passages per query: one positive, the others negatives", at_least=2
+    )
     batch_size: int = training_option(8, "queries per forward pass, of all processes", above=0)
-    learning_rate: float = training_option(1e-5, "peak learning rate; linear warm-up and decay", above=0)
+    learning_rate: float = training_option(
+        1e-5, "peak learning rate; linear warm-up and decay", above=0
+    )
     eval_steps: int = output_option(
         500, "updates between evaluations on held-out queries", above=0, only_with="held_out"
     )

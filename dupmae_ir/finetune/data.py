@@ -62,18 +62,26 @@ def write_file(
     if Path(config.output).is_dir():
         raise UsageError(f"{config.output} is a folder; name a file to write")
     digests = {"collection": collection_digest, **(digests or {})}
-    names = [f.name for f in fields(config) if f.name not in (*_NOT_RECORDED, *inputs) and applies(config, f.name)]
+    names = [
+        f.name
+        for f in fields(config)
+        if f.name not in (*_NOT_RECORDED, *inputs) and applies(config, f.name)
+    ]
     recorded = {name: getattr(config, name) for name in names if name not in settings}
     recorded |= {name: value for name, value in settings.items() if value is not None}
 
     def digest_inputs() -> dict[str, str]:
-        return {n: digests.get(n, files_digest)(value) for n in inputs if (value := getattr(config, n))}
+        return {
+            n: digests.get(n, files_digest)(value) for n in inputs if (value := getattr(config, n))
+        }
 
     with Job(config.output, command, recorded, digest_inputs, quiet=config.quiet) as job:
         return job.finished() or work(job)
 
 
-def files_digest(paths: str | Sequence[str], patterns: Sequence[str] = ("*.tsv", "qrels/*.tsv")) -> str:
+def files_digest(
+    paths: str | Sequence[str], patterns: Sequence[str] = ("*.tsv", "qrels/*.tsv")
+) -> str:
     """A digest of files; a folder stands for its files that match ``patterns``, by default its judgements.
 
     The name of Pyserini's topics stands for their contents.
@@ -111,7 +119,9 @@ def read_pairs(path: str | Path) -> list[Pair]:
     for number, line in numbered_lines(path):
         cells = line.split("\t")
         if len(cells) != 2 or not all(c.strip() for c in cells):
-            raise InputError(f"{path}:{number}: expected query<TAB>passage, got {len(cells)} column(s)")
+            raise InputError(
+                f"{path}:{number}: expected query<TAB>passage, got {len(cells)} column(s)"
+            )
         pairs.append(Pair(cells[0], Document("", cells[1])))
     return pairs
 
@@ -132,19 +142,27 @@ def _passage(value: object, where: str) -> Document:
         passage = Document(str(value.get("id", "")), value["text"], value.get("title") or "")
         if passage.joined().strip():
             return passage
-    raise InputError(f'{where}: a passage must be a non-empty text or an object with "text" (and "title", "id")')
+    raise InputError(
+        f'{where}: a passage must be a non-empty text or an object with "text" (and "title", "id")'
+    )
 
 
 def passage_object(document: Document, docid: str | None = None) -> dict[str, str]:
     """A passage as an object of a line of pairs or of mined negatives."""
-    return {"id": document.docid if docid is None else docid, "title": document.title, "text": document.text}
+    return {
+        "id": document.docid if docid is None else docid,
+        "title": document.title,
+        "text": document.text,
+    }
 
 
 def cap_kinds(pairs: Sequence[Pair], caps: Mapping[str, int], seed: int = 0) -> list[Pair]:
     """A random sample of at most ``caps[kind]`` pairs of each named kind, and all pairs of other kinds, in order."""
     kinds = {p.kind for p in pairs}
     if unknown := set(caps) - kinds:
-        raise InputError(f"no pairs of kind {sorted(unknown)[0]!r}; kinds here: {', '.join(sorted(kinds))}")
+        raise InputError(
+            f"no pairs of kind {sorted(unknown)[0]!r}; kinds here: {', '.join(sorted(kinds))}"
+        )
     order = list(range(len(pairs)))
     random.Random(seed).shuffle(order)
     taken: Counter[str] = Counter()
@@ -193,16 +211,22 @@ def read_mined(path: str | Path) -> list[MinedQuery]:
             raise InputError(f"{where}: query {mined.qid!r} occurs twice")
         positives = {p.docid for p in mined.positives}
         line = where.rpartition(":")[2]
-        clashes += [f"{n} of query {mined.qid}, line {line}" for n in mined.negatives if n in positives]
+        clashes += [
+            f"{n} of query {mined.qid}, line {line}" for n in mined.negatives if n in positives
+        ]
     if clashes:
-        raise InputError(f"{path}: {counted(clashes, 'negative is a positive', 'negatives are positives')}; mine again")
+        raise InputError(
+            f"{path}: {counted(clashes, 'negative is a positive', 'negatives are positives')}; mine again"
+        )
     return list(queries.values())
 
 
 def _mined_query(row: Mapping[str, Any], where: str, shared: dict[str, str]) -> MinedQuery:
     qid, query = row.get("qid"), row.get("query")
     if not isinstance(qid, str) or not isinstance(query, str):
-        raise InputError(f'{where}: expected an object with "qid", "query", "positives" and "negatives"')
+        raise InputError(
+            f'{where}: expected an object with "qid", "query", "positives" and "negatives"'
+        )
     negatives = _list(row, "negatives", str, where)
     scores, ranks = _list(row, "scores", (int, float), where), _list(row, "ranks", int, where)
     if not len(negatives) == len(scores) == len(ranks):
@@ -212,7 +236,12 @@ def _mined_query(row: Mapping[str, Any], where: str, shared: dict[str, str]) -> 
     positives = []
     for passage in _list(row, "positives", dict, where):
         docid, title, text = passage.get("id"), passage.get("title", ""), passage.get("text")
-        if not isinstance(docid, str) or not docid or not isinstance(title, str) or not isinstance(text, str):
+        if (
+            not isinstance(docid, str)
+            or not docid
+            or not isinstance(title, str)
+            or not isinstance(text, str)
+        ):
             raise InputError(f'{where}: a positive must be {{"id", "title", "text"}}')
         positives.append(Document(docid, text, title))
     if not positives:
@@ -227,7 +256,9 @@ def _mined_query(row: Mapping[str, Any], where: str, shared: dict[str, str]) -> 
     )
 
 
-def _list(row: Mapping[str, Any], name: str, kind: type | tuple[type, ...], where: str) -> list[Any]:
+def _list(
+    row: Mapping[str, Any], name: str, kind: type | tuple[type, ...], where: str
+) -> list[Any]:
     values = row.get(name)
     if not isinstance(values, list) or not all(isinstance(v, kind) for v in values):
         raise InputError(f"{where}: {name!r} is not a list of the expected type")
@@ -243,7 +274,11 @@ class HardNegative(NamedTuple):
 
 
 def hard_negatives(
-    hits: Sequence[Hit], positives: Ids[str], answers: Ids[int], key: Callable[[str], int | None], skip_top: int = 0
+    hits: Sequence[Hit],
+    positives: Ids[str],
+    answers: Ids[int],
+    key: Callable[[str], int | None],
+    skip_top: int = 0,
 ) -> tuple[list[HardNegative], dict[str, int]]:
     """The hits below the first ``skip_top`` that are neither a positive nor a copy of an earlier hit.
 
@@ -300,12 +335,22 @@ def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
     Raises :class:`InputError` with file and line.
     """
     shared: dict[str, str] = {}  # one string per id, for all queries
-    return {qid: {shared.setdefault(d, d): v for d, v in scores.items()} for qid, scores in teacher_scores(path)}
+    return {
+        qid: {shared.setdefault(d, d): v for d, v in scores.items()}
+        for qid, scores in teacher_scores(path)
+    }
 
 
-def require_scores(mined: Iterable[MinedQuery], scores: Mapping[str, Mapping[str, float]], source: str | Path) -> None:
+def require_scores(
+    mined: Iterable[MinedQuery], scores: Mapping[str, Mapping[str, float]], source: str | Path
+) -> None:
     """Raise :class:`InputError` with counts unless every positive and negative has a score."""
-    missing = [f"{docid} of query {m.qid}" for m in mined for docid in m.docids if docid not in scores.get(m.qid, {})]
+    missing = [
+        f"{docid} of query {m.qid}"
+        for m in mined
+        for docid in m.docids
+        if docid not in scores.get(m.qid, {})
+    ]
     if missing:
         raise InputError(
             f"{source}: {counted(missing, 'passage has no score', 'passages have no score')}; score the same mined file"
@@ -322,7 +367,9 @@ def counted(examples: Sequence[str], one: str, many: str, count: int | None = No
 def text_key(document: Document) -> int:
     """A 64-bit digest of the passage's text, equal for texts that differ only in case, white space or Unicode form."""
     text = unicodedata.normalize("NFKC", document.text or document.title).casefold()
-    return int.from_bytes(hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "little"
+    )
 
 
 class IdTable:
@@ -350,7 +397,10 @@ class IdTable:
         keys, values = np.array(self._keys, np.uint64), np.array(self._values, np.uint64)
         order = np.argsort(keys)
         # One number at a time is looked up, where Python's bisection beats numpy's.
-        self._keys, self._values = array("Q", keys[order].tobytes()), array("Q", values[order].tobytes())
+        self._keys, self._values = (
+            array("Q", keys[order].tobytes()),
+            array("Q", values[order].tobytes()),
+        )
         return self._keys, self._values
 
 
@@ -382,7 +432,9 @@ class Records:
         if offset is None:
             return None
         start = offset + 4
-        return json.loads(self._map[start : start + int.from_bytes(self._map[offset:start], "little")])
+        return json.loads(
+            self._map[start : start + int.from_bytes(self._map[offset:start], "little")]
+        )
 
 
 class Passages:
@@ -413,13 +465,17 @@ class Passages:
         """Raise :class:`InputError` with counts unless the collection has every negative."""
         missing_ids = {d for d in {d for m in mined for d in m.negatives} if d not in self}
         if missing_ids:
-            missing = [f"{d} of query {m.qid}" for m in mined for d in m.negatives if d in missing_ids]
+            missing = [
+                f"{d} of query {m.qid}" for m in mined for d in m.negatives if d in missing_ids
+            ]
             where = f"not in {self.source}"
             what = counted(missing, f"negative is {where}", f"negatives are {where}")
             raise InputError(f"{source}: {what}; give the collection it was mined from")
 
 
-def open_passages(path: str | Path, mined: Sequence[MinedQuery], collection: str | Path | None = None) -> Passages:
+def open_passages(
+    path: str | Path, mined: Sequence[MinedQuery], collection: str | Path | None = None
+) -> Passages:
     """The passages of the negatives of ``path``, a mined file with the contents ``mined``.
 
     They are read from ``collection`` or from the collection that the file's record names, at that path or
@@ -439,7 +495,9 @@ def open_passages(path: str | Path, mined: Sequence[MinedQuery], collection: str
             )
     passages = Passages(collection, {docid for m in mined for docid in m.negatives})
     if meta.get("collection_digest") != combined_digest(i.sha256 for i in passages.inputs):
-        raise IndexMismatch(f"{collection} is not the collection that {path} was mined from; restore it, or mine again")
+        raise IndexMismatch(
+            f"{collection} is not the collection that {path} was mined from; restore it, or mine again"
+        )
     passages.require(mined, path)
     return passages
 

@@ -71,7 +71,12 @@ class PairExamples(Dataset):
         if len(drawn) > self.negatives:
             drawn = _rng(self.seed, key).sample(drawn, self.negatives)
         answers = frozenset([text_key(pair.positive)])
-        return Example(pair.query, pair.positive, tuple(d for d in drawn if text_key(d) not in answers), answers)
+        return Example(
+            pair.query,
+            pair.positive,
+            tuple(d for d in drawn if text_key(d) not in answers),
+            answers,
+        )
 
 
 @dataclass
@@ -98,9 +103,15 @@ class MinedExamples(Dataset):
         positive = query.positives[rng.randrange(len(query.positives))]
         best = query.negatives[: self.top]
         drawn = rng.sample(best, min(self.negatives, len(best)))
-        scores = () if self.scores is None else tuple(self.scores[query.qid][d] for d in (positive.docid, *drawn))
+        scores = (
+            ()
+            if self.scores is None
+            else tuple(self.scores[query.qid][d] for d in (positive.docid, *drawn))
+        )
         answers = frozenset(map(text_key, query.positives))
-        return Example(query.query, positive, tuple(self.passages[d] for d in drawn), answers, scores)
+        return Example(
+            query.query, positive, tuple(self.passages[d] for d in drawn), answers, scores
+        )
 
 
 def _rng(seed: int, key: ExampleKey) -> random.Random:
@@ -132,13 +143,17 @@ def mined_examples(
     mined = read_mined(path)
     with_negatives = [m for m in mined if m.negatives]
     if not with_negatives:
-        raise InputError(f"{path}: none of its {len(mined):,} queries has a negative; mine with a larger `depth`")
+        raise InputError(
+            f"{path}: none of its {len(mined):,} queries has a negative; mine with a larger `depth`"
+        )
     passages = open_passages(path, mined, collection)
     by_query = None
     if scores is not None:
         by_query = read_scores(scores)
         require_scores(mined, by_query, scores)
-    return MinedExamples(with_negatives, passages, negatives, top, seed, by_query, len(mined) - len(with_negatives))
+    return MinedExamples(
+        with_negatives, passages, negatives, top, seed, by_query, len(mined) - len(with_negatives)
+    )
 
 
 class TopicalBatches:
@@ -149,13 +164,20 @@ class TopicalBatches:
     With ``group_size`` 1, batches are random.
     """
 
-    def __init__(self, docids: Sequence[str], batch_size: int, group_size: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, docids: Sequence[str], batch_size: int, group_size: int = 1, seed: int = 0
+    ) -> None:
         if not 1 <= group_size <= batch_size <= len(docids):
             raise UsageError(
                 f"`group_size` {group_size}, `batch_size` {batch_size} and {len(docids)} pairs do not fit: each must "
                 "be at least 1 and at most the next"
             )
-        self.docids, self.batch_size, self.group_size, self.seed = docids, batch_size, group_size, seed
+        self.docids, self.batch_size, self.group_size, self.seed = (
+            docids,
+            batch_size,
+            group_size,
+            seed,
+        )
 
     def __len__(self) -> int:
         return len(self.docids) // self.batch_size
@@ -185,7 +207,11 @@ class TopicalSchedule:
         return self.count
 
     def __iter__(self) -> Iterator[list[ExampleKey]]:
-        batches = ([ExampleKey(row, n) for row in rows] for n in count() for rows in self.batches.of_epoch(n))
+        batches = (
+            [ExampleKey(row, n) for row in rows]
+            for n in count()
+            for rows in self.batches.of_epoch(n)
+        )
         return islice(batches, self.count)
 
 
@@ -233,7 +259,12 @@ class ExampleCollator:
     def tokens(self, texts: list[str], length: int) -> BatchEncoding:
         """Padded ids and mask of texts truncated to ``length`` word pieces."""
         return self.tokenizer(
-            texts, padding=True, truncation=True, max_length=length, return_tensors="pt", return_token_type_ids=False
+            texts,
+            padding=True,
+            truncation=True,
+            max_length=length,
+            return_tensors="pt",
+            return_token_type_ids=False,
         )
 
 

@@ -45,7 +45,10 @@ def dpr(path: str | Path) -> Iterator[PublishedRow]:
         if not isinstance(item, dict) or not isinstance(item.get("question"), str):
             raise InputError(f'{where}: expected an object with "question" and "positive_ctxs"')
         positives = _passages(item, "positive_ctxs", where)
-        negatives = (*_passages(item, "hard_negative_ctxs", where), *_passages(item, "negative_ctxs", where))
+        negatives = (
+            *_passages(item, "hard_negative_ctxs", where),
+            *_passages(item, "negative_ctxs", where),
+        )
         yield PublishedRow(str(number), item["question"], positives, negatives, where)
 
 
@@ -53,10 +56,16 @@ def tevatron(path: str | Path) -> Iterator[PublishedRow]:
     """Tevatron's JSON lines: ``query_id, query, positive_passages, negative_passages``."""
     for where, row in json_records(path):
         if "positives" in row or isinstance(row.get("query"), list):
-            raise InputError(f"{where}: contains token ids; use Tevatron's data before tokenisation")
+            raise InputError(
+                f"{where}: contains token ids; use Tevatron's data before tokenisation"
+            )
         if not isinstance(row.get("query"), str) or "positive_passages" not in row:
-            raise InputError(f'{where}: expected "query" and "positive_passages" (and "negative_passages")')
-        positives, negatives = (_passages(row, f"{kind}_passages", where) for kind in ("positive", "negative"))
+            raise InputError(
+                f'{where}: expected "query" and "positive_passages" (and "negative_passages")'
+            )
+        positives, negatives = (
+            _passages(row, f"{kind}_passages", where) for kind in ("positive", "negative")
+        )
         yield PublishedRow(str(row.get("query_id", "")), row["query"], positives, negatives, where)
 
 
@@ -101,12 +110,20 @@ def st_hard_negatives(
         for system in (s for s in systems or negatives if s in negatives):
             earlier = {i for one in lists for i in one} if per_system else set()
             scores = _scored_ids(negatives[system], system, where, margin is not None)
-            lists.append([i for i, s in scores.items() if s <= most and i not in earlier][: per_system or None])
-        interleaved = dict.fromkeys(i for i in chain.from_iterable(zip_longest(*lists)) if i is not None)
+            lists.append(
+                [i for i, s in scores.items() if s <= most and i not in earlier][
+                    : per_system or None
+                ]
+            )
+        interleaved = dict.fromkeys(
+            i for i in chain.from_iterable(zip_longest(*lists)) if i is not None
+        )
         qid = _id(row.get("qid"), "qid", where)
         yield PublishedRow(qid, queries.get(qid), tuple(positives), tuple(interleaved), where)
     if unknown := sorted(set(systems) - systems_seen):
-        raise InputError(f"{path}: no system {unknown[0]!r}; choose from {', '.join(sorted(systems_seen))}")
+        raise InputError(
+            f"{path}: no system {unknown[0]!r}; choose from {', '.join(sorted(systems_seen))}"
+        )
 
 
 def _scored_ids(values: Any, name: str, where: str, scored: bool) -> dict[str, float]:
@@ -117,20 +134,29 @@ def _scored_ids(values: Any, name: str, where: str, scored: bool) -> dict[str, f
     for value in values:
         entry = value if isinstance(value, dict) else {"pid": value}
         if scored and "ce-score" not in entry:
-            raise InputError(f'{where}: "{name}" has an id without "ce-score", which `margin` needs')
-        scores.setdefault(_id(entry.get("pid"), name, where), _score(entry.get("ce-score", 0.0), where))
+            raise InputError(
+                f'{where}: "{name}" has an id without "ce-score", which `margin` needs'
+            )
+        scores.setdefault(
+            _id(entry.get("pid"), name, where), _score(entry.get("ce-score", 0.0), where)
+        )
     return scores
 
 
 def _id(value: Any, name: str, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
-        raise InputError(f'{where}: "{name}": an id must be a string or an integer, got {json.dumps(value)[:40]}')
+        raise InputError(
+            f'{where}: "{name}": an id must be a string or an integer, got {json.dumps(value)[:40]}'
+        )
     return str(value)
 
 
 def id_triples(path: str | Path, queries: Mapping[str, str]) -> Iterator[PublishedRow]:
     """``qid<TAB>positive id<TAB>negative id`` lines; consecutive lines of a query make one row."""
-    lines = ((f"{path}:{number}", _cells(line, 3, f"{path}:{number}")) for number, line in numbered_lines(path))
+    lines = (
+        (f"{path}:{number}", _cells(line, 3, f"{path}:{number}"))
+        for number, line in numbered_lines(path)
+    )
     for qid, group in groupby(lines, lambda line: line[1][0]):
         positives: dict[str, None] = {}
         negatives: dict[str, None] = {}
@@ -162,11 +188,15 @@ def _cells(line: str, count: int, where: str) -> list[str]:
     cells = [c.strip() for c in line.split("\t")]
     if len(cells) != count or not all(cells):
         names = "query, positive and negative" if count == 3 else "query and passage"
-        raise InputError(f"{where}: expected {names} separated by tabs, got {sum(map(bool, cells))} of {count}")
+        raise InputError(
+            f"{where}: expected {names} separated by tabs, got {sum(map(bool, cells))} of {count}"
+        )
     return cells
 
 
-def judged(qrels: Mapping[str, Mapping[str, int]], queries: Mapping[str, str], source: str) -> Iterator[PublishedRow]:
+def judged(
+    qrels: Mapping[str, Mapping[str, int]], queries: Mapping[str, str], source: str
+) -> Iterator[PublishedRow]:
     """Judgements with a grade above 0 as positives, in their order."""
     for qid, grades in qrels.items():
         positives = tuple(d for d, grade in grades.items() if grade > 0)
@@ -192,14 +222,22 @@ def _scored(path: str | Path) -> Iterator[tuple[str, str, dict[str, float]]]:
         if line.lstrip().startswith("{"):
             row = json_record(line, where)
             qid = row.get("qid")
-            scores = row["scores"] if "scores" in row else {_id(row.get("pid"), "pid", where): row.get("score")}
+            scores = (
+                row["scores"]
+                if "scores" in row
+                else {_id(row.get("pid"), "pid", where): row.get("score")}
+            )
             if not isinstance(scores, dict):
                 raise InputError(f'{where}: "scores" must be an object of docid and score')
         elif len(cells := columns(line)) == 3:
             qid, scores = cells[0], {cells[1]: cells[2]}
         else:
             raise InputError(f"{where}: expected the columns qid, pid and score, got {len(cells)}")
-        yield (_id(qid, "qid", where), where, {_id(d, "pid", where): _score(s, where) for d, s in scores.items()})
+        yield (
+            _id(qid, "qid", where),
+            where,
+            {_id(d, "pid", where): _score(s, where) for d, s in scores.items()},
+        )
 
 
 def _score(value: Any, where: str) -> float:

@@ -57,11 +57,17 @@ def cached_step(
         first[side] = rows.stop
         # The gradients of all processes are reduced once, with the last chunk.
         last = number + 1 == len(chunks)
-        with contextlib.nullcontext() if last or not isinstance(model, DistributedDataParallel) else model.no_sync():
+        with (
+            contextlib.nullcontext()
+            if last or not isinstance(model, DistributedDataParallel)
+            else model.no_sync()
+        ):
             with state.restored(), precision():
                 parts_again = model({f"{side}_ids": ids, f"{side}_mask": mask}, (side,))[side]
             pairs = zip(parts_again, gradients[side], strict=True)
-            products = [(v * g[rows].to(v.dtype)).sum() for v, g in pairs if v is not None and g is not None]
+            products = [
+                (v * g[rows].to(v.dtype)).sum() for v, g in pairs if v is not None and g is not None
+            ]
             torch.stack(products).sum().backward()
     return loss.detach()
 
@@ -76,7 +82,10 @@ def chunks_of(batch: dict[str, Tensor], size: int) -> Iterator[tuple[str, Tensor
 
 def _leaves(chunks: Sequence[Parts]) -> Parts:
     """The chunks' parts concatenated, as leaves that accumulate a gradient."""
-    cls, ot = (None if p[0] is None else torch.cat(list(p)).requires_grad_(True) for p in zip(*chunks, strict=True))
+    cls, ot = (
+        None if p[0] is None else torch.cat(list(p)).requires_grad_(True)
+        for p in zip(*chunks, strict=True)
+    )
     return cls, ot
 
 
@@ -111,7 +120,9 @@ def gather_batch(
         if name in every:
             filler = 0 if name == "teacher_scores" else ABSENT
             every[name] = accelerator.pad_across_processes(every[name], dim=1, pad_index=filler)
-    sizes = accelerator.gather(torch.tensor([len(batch["document_keys"])], device=batch["document_keys"].device))
+    sizes = accelerator.gather(
+        torch.tensor([len(batch["document_keys"])], device=batch["document_keys"].device)
+    )
     before = [int(sizes[:r].sum()) for r in range(len(sizes))]
     # Columns of the group refer to the documents of all processes.
     group = every["group"]

@@ -35,13 +35,17 @@ class LexicalBatches:
             "query": [lexicon.query(query) for query in queries],
             "document": [lexicon.document(d.title, d.text) for d in documents],
         }
-        matrices = {side: lexicon.matrix(weights, lexicon.width).tocoo() for side, weights in rows.items()}
+        matrices = {
+            side: lexicon.matrix(weights, lexicon.width).tocoo() for side, weights in rows.items()
+        }
         first = lexicon.pieces
         used = np.unique(np.concatenate([m.col for m in matrices.values()]))
         batch = {"lexical_width": torch.tensor(first + len(used))}
         for side, matrix in matrices.items():
             columns = first + np.searchsorted(used, matrix.col)
-            batch[f"{side}_terms"] = torch.from_numpy(np.stack([matrix.row, columns]).astype(np.int64))
+            batch[f"{side}_terms"] = torch.from_numpy(
+                np.stack([matrix.row, columns]).astype(np.int64)
+            )
             batch[f"{side}_weights"] = torch.from_numpy(matrix.data)
         return batch
 
@@ -57,12 +61,16 @@ def cut(weights: Tensor | None, k: int, batch: dict[str, Tensor]) -> Tensor | No
     if "lexical_width" not in batch:
         return keep_top_k(weights, k)
     ids, _ = strongest(weights.detach(), k)
-    largest = torch.zeros(len(weights), weights.shape[1] + 1, dtype=torch.bool, device=weights.device)
+    largest = torch.zeros(
+        len(weights), weights.shape[1] + 1, dtype=torch.bool, device=weights.device
+    )
     largest.scatter_(1, ids.masked_fill(ids < 0, weights.shape[1]), True)
     return torch.where(largest[:, :-1], weights, torch.zeros_like(weights))
 
 
-def with_lexical(head: Tensor | None, batch: dict[str, Tensor], side: str, texts: int) -> Tensor | None:
+def with_lexical(
+    head: Tensor | None, batch: dict[str, Tensor], side: str, texts: int
+) -> Tensor | None:
     """OT weights (n, W) of the ``texts`` texts of a side: the ``head``'s weights (n, V), then the lexical weights."""
     if "lexical_width" not in batch:
         return head

@@ -36,15 +36,21 @@ negatives_option = partial(option, group="negatives")
 class SearchOptions(ComputeOptions, OutputOptions):
     """How a retriever and BM25 search the collection, in mining and in scoring with fused lists."""
 
-    parts: str = search_option("hybrid", "parts of the model to search by", choices=tuple(PARTS), only_with=_BY_MODEL)
+    parts: str = search_option(
+        "hybrid", "parts of the model to search by", choices=tuple(PARTS), only_with=_BY_MODEL
+    )
     document_length: int | None = search_option(
         None, "word pieces kept per passage (default: the model's)", above=0, only_with=_BY_MODEL
     )
     query_length: int | None = search_option(
         None, "word pieces kept per query (default: the model's)", above=0, only_with=_BY_MODEL
     )
-    k1: float = search_option(0.9, "BM25: saturation of term counts", at_least=0, only_with=_BY_BM25)
-    b: float = search_option(0.4, "BM25: length normalisation, 0 to 1", at_least=0, at_most=1, only_with=_BY_BM25)
+    k1: float = search_option(
+        0.9, "BM25: saturation of term counts", at_least=0, only_with=_BY_BM25
+    )
+    b: float = search_option(
+        0.4, "BM25: length normalisation, 0 to 1", at_least=0, at_most=1, only_with=_BY_BM25
+    )
     impact_search: str = compute_option(
         "auto",
         "how impacts are searched; postings are built as needed, and by auto if numba is installed: the same hits, "
@@ -74,7 +80,9 @@ class MineConfig(SearchOptions, TitleOptions):
         Requires("topics", ("collection",)),
     )
 
-    output: str = input_option(help="JSON lines to write; OUTPUT.meta.json records the settings", metavar="FILE")
+    output: str = input_option(
+        help="JSON lines to write; OUTPUT.meta.json records the settings", metavar="FILE"
+    )
     by: str = input_option(
         help="search with BM25, with a model, or with both, joined by reciprocal ranks",
         choices=("bm25", "model", "both"),
@@ -102,20 +110,30 @@ class MineConfig(SearchOptions, TitleOptions):
         choices=("refuse", "skip"),
     )
     depth: int = negatives_option(200, "hits per query to consider", above=0)
-    skip_top: int = negatives_option(0, "skip the top N hits, which may be answers without a judgement", at_least=0)
-    negatives: int = negatives_option(
-        0, "keep a random sample of N negatives per query; 0 = all, for the trainer to sample from", at_least=0
+    skip_top: int = negatives_option(
+        0, "skip the top N hits, which may be answers without a judgement", at_least=0
     )
-    remove_query: bool = negatives_option(False, "drop the document whose id is the query's (ArguAna, Quora)")
+    negatives: int = negatives_option(
+        0,
+        "keep a random sample of N negatives per query; 0 = all, for the trainer to sample from",
+        at_least=0,
+    )
+    remove_query: bool = negatives_option(
+        False, "drop the document whose id is the query's (ArguAna, Quora)"
+    )
     seed: int = negatives_option(0, "random seed of --negatives", at_least=0)
-    model: str | None = search_option(None, "model folder", metavar="FOLDER", only_with=("by=model", "by=both"))
+    model: str | None = search_option(
+        None, "model folder", metavar="FOLDER", only_with=("by=model", "by=both")
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.by != "bm25" and self.model is None:
             raise UsageError(f"`by` {self.by} requires `model` FOLDER")
         if self.by == "bm25" and self.title_separator:
-            raise UsageError("`title_separator` applies only with `by` model or both; BM25 ignores punctuation")
+            raise UsageError(
+                "`title_separator` applies only with `by` model or both; BM25 ignores punctuation"
+            )
         if self.collection == "-":
             raise UsageError("`collection` - (standard input) can be read only once; give a file")
         if self.skip_top >= self.depth:
@@ -132,11 +150,15 @@ def summarize(config: MineConfig, result: Mapping[str, Any]) -> str:
     )
     if bare := result["queries_without_negative"]:
         names = ", ".join(result["without_negative"][:3]) + (", ..." if bare > 3 else "")
-        text += f"\nnote: {bare:,} {'query has' if bare == 1 else 'queries have'} no negative ({names})"
+        text += (
+            f"\nnote: {bare:,} {'query has' if bare == 1 else 'queries have'} no negative ({names})"
+        )
     return text
 
 
-main = Command("finetune.mine", MineConfig, "dupmae_ir.finetune.mining:run", summarize=summarize, resumes=True)
+main = Command(
+    "finetune.mine", MineConfig, "dupmae_ir.finetune.mining:run", summarize=summarize, resumes=True
+)
 
 if __name__ == "__main__":
     main.exit()

@@ -22,7 +22,15 @@ from dupmae_ir.device import pick_device, pick_encoding, processors
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import CheckpointError, InputError
-from dupmae_ir.finetune.data import IdTable, counted, hard_negatives, mined_line, read_pairs, text_key, write_file
+from dupmae_ir.finetune.data import (
+    IdTable,
+    counted,
+    hard_negatives,
+    mined_line,
+    read_pairs,
+    text_key,
+    write_file,
+)
 from dupmae_ir.finetune.mine import PARTS, MineConfig, SearchOptions
 from dupmae_ir.index.config import Bm25Config, PostingsConfig
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
@@ -113,9 +121,13 @@ class _Mining:
         topics, qrels = read_topics(path), read_qrels(config.qrels, config.split)
         absent = sorted(set(qrels) - {t.qid for t in topics})
         if len(absent) == len(qrels):
-            raise InputError(f"{config.qrels}: has judgements for none of the {len(topics):,} topics of {path}")
+            raise InputError(
+                f"{config.qrels}: has judgements for none of the {len(topics):,} topics of {path}"
+            )
         if absent:
-            what = counted(absent, f"judged query is not in {path}", f"judged queries are not in {path}")
+            what = counted(
+                absent, f"judged query is not in {path}", f"judged queries are not in {path}"
+            )
             say(f"note: {what}", config.quiet)
         self.counts["judged_without_topic"] = len(absent)
         return [
@@ -129,7 +141,9 @@ class _Mining:
         queries: dict[str, MiningQuery] = {}
         pairs = [pair for path in self.config.pairs for pair in read_pairs(path)]
         for pair in pairs:
-            query = queries.setdefault(pair.query, MiningQuery(f"q-{_digest(pair.query)}", pair.query))
+            query = queries.setdefault(
+                pair.query, MiningQuery(f"q-{_digest(pair.query)}", pair.query)
+            )
             query.positives.setdefault(_docid(pair.positive), pair.positive)
         self.counts["pairs"] = len(pairs)
         return list(queries.values())
@@ -141,10 +155,14 @@ class _Mining:
         """
         passages: dict[str, Document] = {}
         for path in self.config.pairs:
-            for document in (d for pair in read_pairs(path) for d in (pair.positive, *pair.negatives)):
+            for document in (
+                d for pair in read_pairs(path) for d in (pair.positive, *pair.negatives)
+            ):
                 docid = _docid(document)
                 if passages.setdefault(docid, document)[1:] != document[1:]:
-                    raise InputError(f"{path}: id {docid!r} names two different passages; make the ids unique")
+                    raise InputError(
+                        f"{path}: id {docid!r} names two different passages; make the ids unique"
+                    )
         target = self.job.target
         pool = target.with_name(f"{target.name}.passages.jsonl")
         with json_lines(pool) as write:
@@ -171,22 +189,32 @@ class _Mining:
     def _with_positives(self, queries: list[MiningQuery], keys: IdTable) -> list[MiningQuery]:
         """The queries with a positive. A judged positive that the collection lacks is an error, or counted."""
         config = self.config
-        unknown = [f"{d} of query {q.qid}" for q in queries for d in q.positives if keys.get(d) is None]
+        unknown = [
+            f"{d} of query {q.qid}" for q in queries for d in q.positives if keys.get(d) is None
+        ]
         if unknown:
             where = f"not in {config.collection}"
             what = counted(unknown, f"positive is {where}", f"positives are {where}")
             if config.qrels and config.unknown == "refuse":
-                raise InputError(f"{config.qrels}: {what}; give the collection they belong to, or `unknown` skip")
+                raise InputError(
+                    f"{config.qrels}: {what}; give the collection they belong to, or `unknown` skip"
+                )
             say(f"note: {what}", config.quiet)
         for query in queries:
             query.positives = {d: p for d, p in query.positives.items() if p is not None}
         bare = [q.qid for q in queries if not q.positives]
         if bare:
-            what = counted(bare, "query has no positive and is left out", "queries have no positive and are left out")
+            what = counted(
+                bare,
+                "query has no positive and is left out",
+                "queries have no positive and are left out",
+            )
             say(f"note: {what}", config.quiet)
         usable = [q for q in queries if q.positives]
         if not usable:
-            raise InputError(f"{config.qrels or config.pairs[0]}: no query has a positive; nothing to mine")
+            raise InputError(
+                f"{config.qrels or config.pairs[0]}: no query has a positive; nothing to mine"
+            )
         self.counts |= {
             "queries": len(usable),
             "positives": sum(len(q.positives) for q in usable),
@@ -213,10 +241,18 @@ class _Mining:
         total: Counter[str] = Counter()
         bare: list[str] = []
         for row in lines.rows():
-            total.update({f"dropped_{k}": n for k, n in row["dropped"].items()} | {"negatives": len(row["negatives"])})
+            total.update(
+                {f"dropped_{k}": n for k, n in row["dropped"].items()}
+                | {"negatives": len(row["negatives"])}
+            )
             if not row["negatives"]:
                 bare.append(row["qid"])
-        return {**self.counts, **total, "queries_without_negative": len(bare), "without_negative": bare[:10]}
+        return {
+            **self.counts,
+            **total,
+            "queries_without_negative": len(bare),
+            "without_negative": bare[:10],
+        }
 
 
 def _docid(document: Document) -> str:
@@ -247,11 +283,17 @@ def open_search(config: MineConfig, source: str, work: Path) -> Search:
     ``work``. Both searches are joined by reciprocal ranks: first what several list, then the lists in turn."""
     searches: list[Search] = []
     if config.model is not None:
-        searcher = open_retriever(config, config.model, source, work / "index", config.title_separator)
-        searches.append(lambda queries: retriever_hits(searcher, queries, config.depth, config.parts))
+        searcher = open_retriever(
+            config, config.model, source, work / "index", config.title_separator
+        )
+        searches.append(
+            lambda queries: retriever_hits(searcher, queries, config.depth, config.parts)
+        )
     if config.by != "model":
         bm25 = open_bm25(config, source, work / "bm25")
-        searches.append(lambda queries: bm25.search(queries, config.depth, config.threads or processors()))
+        searches.append(
+            lambda queries: bm25.search(queries, config.depth, config.threads or processors())
+        )
     if len(searches) == 1:
         return searches[0]
 
@@ -289,6 +331,8 @@ def open_retriever(
     )
 
 
-def retriever_hits(searcher: Searcher, queries: Sequence[Query], depth: int, parts: str) -> dict[str, Sequence[Hit]]:
+def retriever_hits(
+    searcher: Searcher, queries: Sequence[Query], depth: int, parts: str
+) -> dict[str, Sequence[Hit]]:
     """The top ``depth`` hits of each query, by query id."""
     return {a.query.qid: a.hits for a in searcher.answers(queries, depth, parts)}

@@ -29,7 +29,9 @@ class BiEncoder(nn.Module):
     Texts are encoded in groups of similar length, so that little of the work is padding.
     """
 
-    def __init__(self, retriever: Retriever | UntiedRetriever, parts: tuple[bool, bool] = (True, True)) -> None:
+    def __init__(
+        self, retriever: Retriever | UntiedRetriever, parts: tuple[bool, bool] = (True, True)
+    ) -> None:
         super().__init__()
         self.retriever, self.parts = retriever, parts
         self.real_tokens = self.padded_tokens = 0
@@ -39,7 +41,9 @@ class BiEncoder(nn.Module):
 
         One call for both sides: DistributedDataParallel takes weights that one call does not read for unused.
         """
-        return {side: self.encode(batch[f"{side}_ids"], batch[f"{side}_mask"], side) for side in sides}
+        return {
+            side: self.encode(batch[f"{side}_ids"], batch[f"{side}_mask"], side) for side in sides
+        }
 
     def encode(self, ids: Tensor, mask: Tensor, side: str) -> Parts:
         """The parts of (n, L) ``ids`` and ``mask``; ``side`` is ``query`` or ``document``."""
@@ -53,7 +57,9 @@ class BiEncoder(nn.Module):
             some_ids, some_mask = ids[rows, :length], mask[rows, :length]
             if self.training:
                 self.padded_tokens += some_mask.numel()
-            hidden = encoder(inputs_embeds=words[rows, :length], attention_mask=some_mask).last_hidden_state
+            hidden = encoder(
+                inputs_embeds=words[rows, :length], attention_mask=some_mask
+            ).last_hidden_state
             dense = model.cls_part(hidden, some_mask) if cls else None
             return dense, model.ot_part(hidden, some_ids, some_mask) if ot else None
 
@@ -86,7 +92,9 @@ def group_by_length(lengths: Sequence[int], group_cost: int = GROUP_COST) -> lis
     cheapest = {len(order): (0, 0)}  # from a start: (tokens, end of the first group)
     for at in reversed(starts):
         width = lengths[order[at]]
-        cheapest[at] = min((width * (end - at) + group_cost + cheapest[end][0], end) for end in ends if end > at)
+        cheapest[at] = min(
+            (width * (end - at) + group_cost + cheapest[end][0], end) for end in ends if end > at
+        )
     groups, at = [], 0
     while at < len(order):
         end = cheapest[at][1]
@@ -123,38 +131,66 @@ def batch_loss(
             "distill": 1.0,
             "cls": objective.part,
             "ot": objective.part,
-            **{f"{objective.regularizer}_{side}": regularizer_scale * weight for side, weight in scaled.items()},
+            **{
+                f"{objective.regularizer}_{side}": regularizer_scale * weight
+                for side, weight in scaled.items()
+            },
             "anchor": objective.anchor,
         }
         return sum((weights[name] * term for name, term in terms.items()), zero), terms
 
 
 def _terms(
-    queries: Parts, documents: Parts, batch: dict[str, Tensor], objective: Objective, anchors: Sequence[Tensor]
+    queries: Parts,
+    documents: Parts,
+    batch: dict[str, Tensor],
+    objective: Objective,
+    anchors: Sequence[Tensor],
 ) -> Iterator[tuple[str, Tensor]]:
     """The terms of the loss by name, those of weight 0 left out."""
     all_queries = with_lexical(queries[1], batch, "query", len(batch["query_keys"]))
     all_documents = with_lexical(documents[1], batch, "document", len(batch["document_keys"]))
     cut_queries = cut(all_queries, objective.query_top_k, batch)
     cut_documents = cut(all_documents, objective.top_k if objective.train_top_k else 0, batch)
-    dense = similarity((queries[0], None), (documents[0], None)) if objective.similarity != "ot" else None
-    impact = similarity((None, cut_queries), (None, cut_documents)) if objective.similarity != "cls" else None
+    dense = (
+        similarity((queries[0], None), (documents[0], None))
+        if objective.similarity != "ot"
+        else None
+    )
+    impact = (
+        similarity((None, cut_queries), (None, cut_documents))
+        if objective.similarity != "cls"
+        else None
+    )
     if dense is not None:
         dense = (objective.dense_weight or 1.0) * dense
     halves = [s for s in (dense, impact) if s is not None]
-    scores = halves[0] if len(halves) == 1 else halves[0] + (objective.impact_weight or 1.0) * halves[1]
+    scores = (
+        halves[0] if len(halves) == 1 else halves[0] + (objective.impact_weight or 1.0) * halves[1]
+    )
     target, excluded = batch["group"][:, 0], other_answers(batch)
     if objective.contrastive:
         yield "contrastive", contrastive(scores, excluded, objective.temperature, target)
     if objective.distill is not None:
         group = batch["group"]
-        own, teacher = scores.gather(1, group.clamp(min=0)), batch["teacher_scores"].to(scores.dtype)
-        yield "distill", distillation(own, teacher, group >= 0, objective.distill, objective.teacher_temperature)
+        own, teacher = (
+            scores.gather(1, group.clamp(min=0)),
+            batch["teacher_scores"].to(scores.dtype),
+        )
+        yield (
+            "distill",
+            distillation(
+                own, teacher, group >= 0, objective.distill, objective.teacher_temperature
+            ),
+        )
     if objective.part and dense is not None and impact is not None:
         for name, half in (("cls", dense), ("ot", impact)):
             yield name, contrastive(half, excluded, objective.temperature, target)
     regularizer = REGULARIZERS[objective.regularizer]
-    sides = (("q", queries[1], objective.query_flops), ("d", documents[1], objective.document_flops))
+    sides = (
+        ("q", queries[1], objective.query_flops),
+        ("d", documents[1], objective.document_flops),
+    )
     for side, weights, weight in sides:
         if weight and weights is not None:
             yield f"{objective.regularizer}_{side}", regularizer(weights)
@@ -175,7 +211,10 @@ def other_answers(batch: dict[str, Tensor]) -> Tensor:
 
 
 def contrastive(
-    scores: Tensor, excluded: Tensor | None = None, temperature: float = 1.0, target: Tensor | None = None
+    scores: Tensor,
+    excluded: Tensor | None = None,
+    temperature: float = 1.0,
+    target: Tensor | None = None,
 ) -> Tensor:
     """In-batch softmax loss, DupMAE Eq. 13 (Eq. 14 with mined negatives among the columns).
 
@@ -196,7 +235,11 @@ def contrastive(
 
 
 def distillation(
-    scores: Tensor, teacher_scores: Tensor, present: Tensor, kind: str = "kl", temperature: float = 1.0
+    scores: Tensor,
+    teacher_scores: Tensor,
+    present: Tensor,
+    kind: str = "kl",
+    temperature: float = 1.0,
 ) -> Tensor:
     """Distillation of a teacher's scores of d+ and D- (DupMAE Eq. 15).
 
@@ -210,7 +253,10 @@ def distillation(
             between positive and negative.
         temperature: divides the teacher's scores.
     """
-    scores, teacher_scores = at_least_float32(scores), at_least_float32(teacher_scores) / temperature
+    scores, teacher_scores = (
+        at_least_float32(scores),
+        at_least_float32(teacher_scores) / temperature,
+    )
     if kind == "margin-mse":
         margins = (scores[:, :1] - scores[:, 1:]) - (teacher_scores[:, :1] - teacher_scores[:, 1:])
         return margins[present[:, 1:]].square().mean()

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from dupmae_ir.console import say
 from dupmae_ir.device import with_torch_threads
@@ -24,8 +30,21 @@ from dupmae_ir.finetune.examples import ExampleKey
 from dupmae_ir.models.checkpoints.loading import quiet_transformers
 from dupmae_ir.models.checkpoints.saving import save_tokenizer
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.models.reranker import check_length, load_reranker, pad, relevance, separator, tokenise
-from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training, training_arguments
+from dupmae_ir.models.reranker import (
+    check_length,
+    load_reranker,
+    pad,
+    relevance,
+    separator,
+    tokenise,
+)
+from dupmae_ir.training.job import (
+    DistributedJob,
+    deciding_settings,
+    input_digests,
+    run_training,
+    training_arguments,
+)
 from dupmae_ir.training.layers import recompute_activations
 from dupmae_ir.training.report import write_report
 from dupmae_ir.training.trained import LOG, read_log
@@ -33,7 +52,9 @@ from dupmae_ir.training.trainer import CheckedTrainer, refuse_broken_weights
 
 
 @with_torch_threads
-def run(config: CrossEncoderConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, object] | None:
+def run(
+    config: CrossEncoderConfig, callbacks: Sequence[TrainerCallback] = ()
+) -> dict[str, object] | None:
     """Train, and write the model folder with its record, ``training.json``.
 
     Returns the result: queries, updates, last loss and the held-out queries' loss before and after, and seconds if the
@@ -82,7 +103,9 @@ def _train(
     result = {
         "queries": len(training),
         "updates": trainer.state.max_steps,
-        "held_out": {"queries": len(held_out), "before": before, "after": after} if len(held_out) else None,
+        "held_out": {"queries": len(held_out), "before": before, "after": after}
+        if len(held_out)
+        else None,
         "last": log[-1]["loss"] if log else None,
     }
     made = job.job.fresh("model")
@@ -93,7 +116,9 @@ def _train(
         path.chmod(0o644)
     what = "A cross-encoder: it reads a query and a passage together and gives one score."
     use = "```sh\ndupmae-ir finetune.score --mined mined.jsonl --model FOLDER --output scores.jsonl\n```"
-    write_report(made, job.job, result, f"Cross-encoder trained from {Path(config.model).name}", what, use)
+    write_report(
+        made, job.job, result, f"Cross-encoder trained from {Path(config.model).name}", what, use
+    )
     seconds = round(time.monotonic() - started)
     extra = {"steps": trainer.state.max_steps, "seconds": seconds, "log": log}
     return job.job.publish(made, result, extra) | {"seconds": seconds}
@@ -104,13 +129,19 @@ def _usable_queries(config: CrossEncoderConfig, quiet: bool) -> list[MinedQuery]
     mined = read_mined(config.mined)
     bare = [m.qid for m in mined if not m.negatives]
     if bare:
-        what = counted(bare, "query has no negative and is left out", "queries have no negative and are left out")
+        what = counted(
+            bare,
+            "query has no negative and is left out",
+            "queries have no negative and are left out",
+        )
         say(f"note: {what}", quiet)
     mined = [m for m in mined if m.negatives]
     random.Random(config.seed).shuffle(mined)
     mined = mined[: config.limit or None]
     if len(mined) <= config.held_out:
-        raise InputError(f"{config.mined}: {len(mined)} usable queries, of which `held_out` takes {config.held_out}")
+        raise InputError(
+            f"{config.mined}: {len(mined)} usable queries, of which `held_out` takes {config.held_out}"
+        )
     return mined
 
 
@@ -122,7 +153,9 @@ def _trainer(
     held_out: Groups,
     job: DistributedJob,
 ) -> RerankerTrainer:
-    steps = config.steps or max(1, round(config.epochs * len(training) / (config.batch_size * config.accumulate)))
+    steps = config.steps or max(
+        1, round(config.epochs * len(training) / (config.batch_size * config.accumulate))
+    )
     arguments = training_arguments(
         config,
         job.job.work,
@@ -134,7 +167,9 @@ def _trainer(
     )
     if config.checkpointing:
         recompute_activations(model)
-    batches = ShuffledBatches(len(training), config.batch_size, steps * config.accumulate, config.seed)
+    batches = ShuffledBatches(
+        len(training), config.batch_size, steps * config.accumulate, config.seed
+    )
     return RerankerTrainer(model, collator, training, batches, arguments, held_out, job.quiet)
 
 
@@ -172,8 +207,16 @@ def listwise(scores: Tensor, mask: Tensor) -> Tensor:
 class Groups(Dataset):
     """Dataset: a :class:`ExampleKey` -> (query, texts), one positive, then up to ``size`` - 1 distinct negatives."""
 
-    def __init__(self, mined: Sequence[MinedQuery], passages: Passages, size: int, separator: str, seed: int) -> None:
-        self.mined, self.passages, self.size, self.separator, self.seed = mined, passages, size, separator, seed
+    def __init__(
+        self, mined: Sequence[MinedQuery], passages: Passages, size: int, separator: str, seed: int
+    ) -> None:
+        self.mined, self.passages, self.size, self.separator, self.seed = (
+            mined,
+            passages,
+            size,
+            separator,
+            seed,
+        )
 
     def __len__(self) -> int:
         return len(self.mined)
@@ -195,16 +238,23 @@ class GroupCollator:
 
     def __call__(self, groups: Sequence[tuple[str, list[str]]]) -> dict[str, Tensor]:
         queries = [query for query, texts in groups for _ in texts]
-        rows = tokenise(self.tokenizer, queries, [t for _, texts in groups for t in texts], self.length)
+        rows = tokenise(
+            self.tokenizer, queries, [t for _, texts in groups for t in texts], self.length
+        )
         sizes = torch.tensor([len(texts) for _, texts in groups])
-        return {**pad(rows, self.tokenizer), "mask": torch.arange(int(sizes.max())) < sizes.unsqueeze(1)}
+        return {
+            **pad(rows, self.tokenizer),
+            "mask": torch.arange(int(sizes.max())) < sizes.unsqueeze(1),
+        }
 
 
 def group_scores(model: torch.nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """(scores, mask) of a collated batch, both (B, n); scores are 0 where the mask is False."""
     mask = batch["mask"]
     flat = relevance(model(**{k: v for k, v in batch.items() if k != "mask"}).logits)
-    return torch.zeros(mask.shape, dtype=flat.dtype, device=flat.device).masked_scatter(mask, flat), mask
+    return torch.zeros(mask.shape, dtype=flat.dtype, device=flat.device).masked_scatter(
+        mask, flat
+    ), mask
 
 
 @torch.inference_mode()
@@ -261,7 +311,9 @@ class RerankerTrainer(CheckedTrainer):
         self.log(scores)
         return scores
 
-    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Tensor], *_: Any, **__: Any) -> Tensor:
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: dict[str, Tensor], *_: Any, **__: Any
+    ) -> Tensor:
         """The loss of a batch."""
         loss = listwise(*group_scores(model, inputs))
         self.sums.add({"loss": loss})

@@ -43,7 +43,13 @@ from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training, training_arguments
+from dupmae_ir.training.job import (
+    DistributedJob,
+    deciding_settings,
+    input_digests,
+    run_training,
+    training_arguments,
+)
 from dupmae_ir.training.layers import recompute_activations
 from dupmae_ir.training.report import write_report
 from dupmae_ir.training.trained import LOG, read_log
@@ -59,7 +65,9 @@ class StageExamples(NamedTuple):
 
 
 @with_torch_threads
-def run(config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, object] | None:
+def run(
+    config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()
+) -> dict[str, object] | None:
     """Train, and write the model folder with its record, ``training.json``.
 
     Returns the result: queries, updates, share of padding, last losses and dev scores, and seconds if the model was
@@ -73,8 +81,16 @@ def run(config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()) -> di
         "finetune",
         lambda processes: _settings(config, processes),
         lambda: input_digests(
-            {"pairs": config.pairs, "dev": config.dev, "mined": config.mined, "scores": config.scores},
-            {"model": model_folder(config.model), "teacher": model_folder(config.teacher) if config.teacher else None},
+            {
+                "pairs": config.pairs,
+                "dev": config.dev,
+                "mined": config.mined,
+                "scores": config.scores,
+            },
+            {
+                "model": model_folder(config.model),
+                "teacher": model_folder(config.teacher) if config.teacher else None,
+            },
         ),
         lambda job: _train(config, job, callbacks),
     )
@@ -83,8 +99,16 @@ def run(config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()) -> di
 def _settings(config: FinetuneConfig, processes: int) -> dict[str, object]:
     """The settings that decide the weights; LoRA's only if it is used."""
     paths = ("model", "teacher", "mined", "scores", "collection", "pairs", "dev")
-    unused = () if config.lora_rank else ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter")
-    return {name: v for name, v in deciding_settings(config, processes, paths).items() if name not in unused}
+    unused = (
+        ()
+        if config.lora_rank
+        else ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter")
+    )
+    return {
+        name: v
+        for name, v in deciding_settings(config, processes, paths).items()
+        if name not in unused
+    }
 
 
 def _train(
@@ -101,7 +125,9 @@ def _train(
                 f"a lexical OT part is trained by one process, not by {state.num_processes}; or give `ot` mlm"
             )
         separator = SEPARATORS[config.title_separator or "space"]
-        retriever, tokenizer = load_base(config, base, [p.joined(separator) for p in data.passages], job.quiet)
+        retriever, tokenizer = load_base(
+            config, base, [p.joined(separator) for p in data.passages], job.quiet
+        )
     rescaled = rescale_head(config, retriever, job.quiet)
     adapters = add_adapters(retriever, config)
     if config.checkpointing:
@@ -110,7 +136,9 @@ def _train(
     stored = stored_config(config, base, tokenizer)
     width = int(retriever.side("document").lm.config.vocab_size)
     lexical = lexical_batches(config, stored, base, width)
-    collator = ExampleCollator(tokenizer, config.query_length, config.document_length, stored.title_separator, lexical)
+    collator = ExampleCollator(
+        tokenizer, config.query_length, config.document_length, stored.title_separator, lexical
+    )
     model = BiEncoder(retriever, (config.uses[0], config.uses[1] and stored.has_head))
     config = replace(config, dense_weight=stored.dense_weight, impact_weight=stored.impact_weight)
     trainer = _trainer(config, model, data, collator, job)
@@ -134,10 +162,16 @@ def _train(
     if adapter_folder is not None:
         for name in adapters:
             (adapter_folder / name).rename(made / name)
-    parts = {"sum": "[CLS] and ordinary tokens", "cls": "[CLS]", "ot": "ordinary tokens"}[config.similarity]
+    parts = {"sum": "[CLS] and ordinary tokens", "cls": "[CLS]", "ot": "ordinary tokens"}[
+        config.similarity
+    ]
     what = f"A retriever that represents a text by its {parts}, fine-tuned on queries with their passages."
-    write_report(made, job.job, result, f"Retriever fine-tuned from {Path(config.model).name}", what)
-    return job.job.publish(made, result, {**counts, "seconds": seconds, "log": log}) | {"seconds": seconds}
+    write_report(
+        made, job.job, result, f"Retriever fine-tuned from {Path(config.model).name}", what
+    )
+    return job.job.publish(made, result, {**counts, "seconds": seconds, "log": log}) | {
+        "seconds": seconds
+    }
 
 
 def _save(
@@ -150,7 +184,9 @@ def _save(
     # Trained on short texts for speed; the usual lengths apply when encoding.
     documents, queries = max(256, stored.document_length), max(64, stored.query_length)
     stored = replace(stored, document_length=documents, query_length=queries)
-    save_model(made, retriever, tokenizer, stored, lexicon=base / LEXICON if stored.lexical else None)
+    save_model(
+        made, retriever, tokenizer, stored, lexicon=base / LEXICON if stored.lexical else None
+    )
     return made
 
 
@@ -158,7 +194,11 @@ def _last_scores(log: Sequence[Mapping[str, float]]) -> dict[str, object]:
     """The last training losses, and the last dev scores, of a log."""
     losses = [row for row in log if "loss" in row]
     scores = [row for row in log if "eval_mrr" in row]
-    dev = {k.removeprefix("eval_"): v for k, v in scores[-1].items() if k.startswith("eval_")} if scores else None
+    dev = (
+        {k.removeprefix("eval_"): v for k, v in scores[-1].items() if k.startswith("eval_")}
+        if scores
+        else None
+    )
     return {"last": losses[-1] if losses else None, "dev": dev}
 
 
@@ -180,7 +220,12 @@ def _read_examples(config: FinetuneConfig, quiet: bool) -> StageExamples:
     rng, left_out = random.Random(config.seed), 0
     if config.mined:
         mined = mined_examples(
-            config.mined, config.negatives, config.sample_from_top, config.seed, config.scores, config.collection
+            config.mined,
+            config.negatives,
+            config.sample_from_top,
+            config.seed,
+            config.scores,
+            config.collection,
         )
         if config.limit:
             mined.mined = rng.sample(list(mined.mined), min(config.limit, len(mined)))
@@ -193,14 +238,24 @@ def _read_examples(config: FinetuneConfig, quiet: bool) -> StageExamples:
         if config.limit:
             pairs = rng.sample(pairs, min(config.limit, len(pairs)))
         passages = [p.positive for p in pairs]
-        topical = TopicalBatches([p.docid for p in passages], config.batch_size, config.group_size, config.seed)
+        topical = TopicalBatches(
+            [p.docid for p in passages], config.batch_size, config.group_size, config.seed
+        )
         examples = PairExamples(pairs, config.negatives, config.seed)
-    say(f"{len(examples):,} queries" + (f"; {left_out:,} more have no negative" if left_out else ""), quiet)
+    say(
+        f"{len(examples):,} queries"
+        + (f"; {left_out:,} more have no negative" if left_out else ""),
+        quiet,
+    )
     return StageExamples(examples, topical, passages)
 
 
 def _trainer(
-    config: FinetuneConfig, model: BiEncoder, data: StageExamples, collator: ExampleCollator, job: DistributedJob
+    config: FinetuneConfig,
+    model: BiEncoder,
+    data: StageExamples,
+    collator: ExampleCollator,
+    job: DistributedJob,
 ) -> PairTrainer:
     updates = config.epochs * (len(data.examples) // config.batch_size) / config.accumulate
     steps = config.steps or max(1, int(updates))
@@ -219,7 +274,12 @@ def _trainer(
     batches = TopicalSchedule(data.topical, steps * config.accumulate)
     teacher = load_teacher(config, model.retriever)
     return PairTrainer(
-        model, TrainingData(data.examples, batches, collator, dev), arguments, config, teacher, job.quiet
+        model,
+        TrainingData(data.examples, batches, collator, dev),
+        arguments,
+        config,
+        teacher,
+        job.quiet,
     )
 
 

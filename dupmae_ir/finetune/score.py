@@ -26,13 +26,17 @@ class ScoreConfig(MinedOptions, SearchOptions):
         dupmae-ir finetune.score --mined mined/both.jsonl --teacher fused --model minilm --output mined/fused.jsonl
     """
 
-    model: str = input_option(help="folder of the cross-encoder; with --teacher fused, of a retriever, or minilm")
+    model: str = input_option(
+        help="folder of the cross-encoder; with --teacher fused, of a retriever, or minilm"
+    )
     teacher: str = input_option(
         "cross-encoder",
         "what scores a pair: a cross-encoder, or BM25's and a retriever's lists over the complete collection, fused",
         choices=TEACHERS,
     )
-    output: str = output_option(help="JSON lines to write; OUTPUT.meta.json records the settings", metavar="FILE")
+    output: str = output_option(
+        help="JSON lines to write; OUTPUT.meta.json records the settings", metavar="FILE"
+    )
     fusion: str = fusion_option(
         "min-max",
         "mean of both scores, each scaled to [0, 1] over its list; reciprocal ranks; or the sum of the raw scores, "
@@ -47,12 +51,21 @@ class ScoreConfig(MinedOptions, SearchOptions):
         only_with=("fusion=min-max and teacher=fused", "fusion=rrf"),
     )
     rrf_k: int = fusion_option(RRF_K, "added to every rank", at_least=0, only_with="fusion=rrf")
-    dense_weight: float = fusion_option(25.0, "weight of the retriever's score", above=0, only_with="fusion=sum")
+    dense_weight: float = fusion_option(
+        25.0, "weight of the retriever's score", above=0, only_with="fusion=sum"
+    )
     parts: str = option(
-        "dense", "parts of the retriever", group="search", choices=tuple(PARTS), only_with="teacher=fused"
+        "dense",
+        "parts of the retriever",
+        group="search",
+        choices=tuple(PARTS),
+        only_with="teacher=fused",
     )
     batch_tokens: int = compute_option(
-        8192, "word pieces per forward pass, padding included", above=0, only_with="teacher=cross-encoder"
+        8192,
+        "word pieces per forward pass, padding included",
+        above=0,
+        only_with="teacher=cross-encoder",
     )
 
 
@@ -62,7 +75,13 @@ def summarize(config: ScoreConfig, result: Mapping[str, object]) -> str:
     return f"{config.output}: {result['pairs']:,} pairs of {result['queries']:,} queries{time}"
 
 
-main = Command("finetune.score", ScoreConfig, "dupmae_ir.finetune.scoring:run", summarize=summarize, resumes=True)
+main = Command(
+    "finetune.score",
+    ScoreConfig,
+    "dupmae_ir.finetune.scoring:run",
+    summarize=summarize,
+    resumes=True,
+)
 
 if __name__ == "__main__":
     main.exit()

@@ -14,7 +14,15 @@ from typing import Any
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import pick_device, pick_dtype, processors, with_torch_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, InputError
-from dupmae_ir.finetune.data import MinedQuery, Passages, counted, files_digest, open_passages, read_mined, write_file
+from dupmae_ir.finetune.data import (
+    MinedQuery,
+    Passages,
+    counted,
+    files_digest,
+    open_passages,
+    read_mined,
+    write_file,
+)
 from dupmae_ir.finetune.mining import model_digest, open_bm25, open_retriever, retriever_hits
 from dupmae_ir.finetune.score import ScoreConfig
 from dupmae_ir.io.jobs import Job
@@ -42,7 +50,10 @@ def run(config: ScoreConfig) -> dict[str, object]:
     if config.teacher == "cross-encoder" and not Path(config.model).is_dir():
         raise CheckpointError(f"{config.model}: no such model folder; nothing is downloaded")
     dtype, _ = pick_dtype(config.dtype or "float32", pick_device(config.device)[0])
-    digests = {"mined": files_digest, "model": model_digest if config.teacher == "fused" else folder_digest}
+    digests = {
+        "mined": files_digest,
+        "model": model_digest if config.teacher == "fused" else folder_digest,
+    }
     return write_file(
         config,
         "finetune.score",
@@ -73,7 +84,10 @@ def _score(config: ScoreConfig, job: Job) -> dict[str, object]:
             window = mined[start : start + WINDOW]
             lines.append(
                 [
-                    {"qid": m.qid, "scores": {d: float(f"{scores.get(d, 0.0):.7g}") for d in m.docids}}
+                    {
+                        "qid": m.qid,
+                        "scores": {d: float(f"{scores.get(d, 0.0):.7g}") for d in m.docids},
+                    }
                     for m, scores in zip(window, teacher(window), strict=True)
                 ]
             )
@@ -110,7 +124,9 @@ def cross_encoder_teacher(config: ScoreConfig, passages: Passages) -> ScoreTeach
     return score
 
 
-def fused_teacher(config: ScoreConfig, mined: Sequence[MinedQuery], source: str, work: Path) -> ScoreTeacher:
+def fused_teacher(
+    config: ScoreConfig, mined: Sequence[MinedQuery], source: str, work: Path
+) -> ScoreTeacher:
     """A teacher without training: the scores of BM25's and a retriever's lists, fused.
 
     For a query with the lists of its best ``config.depth`` documents by BM25 and by the retriever over the complete
@@ -124,7 +140,12 @@ def fused_teacher(config: ScoreConfig, mined: Sequence[MinedQuery], source: str,
     """
     bm25 = open_bm25(config, source, work / "bm25")
     searcher = open_retriever(config, config.model, source, work / "index")
-    absent = [f"{p.docid} of query {m.qid}" for m in mined for p in m.positives if searcher.row(p.docid) is None]
+    absent = [
+        f"{p.docid} of query {m.qid}"
+        for m in mined
+        for p in m.positives
+        if searcher.row(p.docid) is None
+    ]
     if absent:
         what = counted(absent, f"positive is not in {source}", f"positives are not in {source}")
         raise InputError(
@@ -133,10 +154,19 @@ def fused_teacher(config: ScoreConfig, mined: Sequence[MinedQuery], source: str,
         )
     if config.fusion == "sum":
         dense, impact = searcher.part_weights if config.parts == "hybrid" else (1.0, 1.0)
-        weights = {"dense_weight": config.dense_weight * dense, "impact_weight": config.dense_weight * impact}
-        bm25_settings: dict[str, Any] = {"bm25_index": str(work / "bm25"), "k1": config.k1, "b": config.b}
+        weights = {
+            "dense_weight": config.dense_weight * dense,
+            "impact_weight": config.dense_weight * impact,
+        }
+        bm25_settings: dict[str, Any] = {
+            "bm25_index": str(work / "bm25"),
+            "k1": config.k1,
+            "b": config.b,
+        }
         summed = searcher.with_settings(**bm25_settings, **weights)
-        return lambda window: [{e.docid: e.score for e in summed.explain_all(m.query, m.docids)} for m in window]
+        return lambda window: [
+            {e.docid: e.score for e in summed.explain_all(m.query, m.docids)} for m in window
+        ]
 
     def score(window: Sequence[MinedQuery]) -> list[Scores]:
         queries = [Query(m.qid, m.query) for m in window]

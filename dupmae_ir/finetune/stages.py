@@ -139,7 +139,9 @@ def plan(
     return steps, inputs
 
 
-def recipe_inputs(data: Mapping[str, Any], values: Mapping[str, Any], recipe: str) -> dict[str, object]:
+def recipe_inputs(
+    data: Mapping[str, Any], values: Mapping[str, Any], recipe: str
+) -> dict[str, object]:
     """The recipe's inputs: as it states them, overridden by its preset's, overridden by ``values``."""
     inputs = dict(data.get("inputs", {}))
     for name in values:
@@ -148,10 +150,14 @@ def recipe_inputs(data: Mapping[str, Any], values: Mapping[str, Any], recipe: st
     if presets := data.get("presets", {}):
         preset = lookup("preset", str(values.get("preset", inputs.get("preset"))), presets)
         if unknown := sorted(preset.keys() - inputs.keys()):
-            raise InputError(f"{recipe}: a preset sets {unknown[0]}, which is no input.{suggest(unknown[0], inputs)}")
+            raise InputError(
+                f"{recipe}: a preset sets {unknown[0]}, which is no input.{suggest(unknown[0], inputs)}"
+            )
         inputs |= preset
     for name, value in values.items():
-        inputs[name] = value.split() if isinstance(inputs[name], list) and isinstance(value, str) else value
+        inputs[name] = (
+            value.split() if isinstance(inputs[name], list) and isinstance(value, str) else value
+        )
     return inputs
 
 
@@ -197,7 +203,11 @@ def _run(steps: list[Step], before: str, folder: Path, quiet: bool) -> dict[str,
         say(f"{title}: python -m {' '.join(step.words)}", quiet)
         started = time.time()
         summary = _call(step, quiet)
-        state[step.name] = {"digest": before, "seconds": round(time.time() - started), "summary": summary}
+        state[step.name] = {
+            "digest": before,
+            "seconds": round(time.time() - started),
+            "summary": summary,
+        }
         write_json(folder / STATE, state)
     return {step.name: state[step.name] for step in steps}
 
@@ -216,14 +226,22 @@ def _call(step: Step, quiet: bool) -> dict[str, object]:
 
 
 def _step(
-    table: Mapping[str, Any], common: Mapping[str, Any], known: Mapping[str, Any], folder: Path, source: str
+    table: Mapping[str, Any],
+    common: Mapping[str, Any],
+    known: Mapping[str, Any],
+    folder: Path,
+    source: str,
 ) -> Step:
     shared = common.get(str(table.get("command")), {})
     unset = {*shared.get("unset", ()), *table.get("unset", ())} - table.keys()
-    settings = {key: value for key, value in {**shared, **table}.items() if key not in {"unset", *unset}}
+    settings = {
+        key: value for key, value in {**shared, **table}.items() if key not in {"unset", *unset}
+    }
     name, command = settings.pop("name", None), settings.pop("command", None)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
-        raise InputError(f"{source}: a step's name is {name!r}; use lower-case letters, digits and _")
+        raise InputError(
+            f"{source}: a step's name is {name!r}; use lower-case letters, digits and _"
+        )
     where = f"{source}: step {name}"
     if command not in COMMANDS:
         raise InputError(f"{where}: no command {command!r}; choose from {', '.join(COMMANDS)}")
@@ -247,7 +265,9 @@ def _filled(value: Any, known: Mapping[str, Any], where: str) -> Any:
         return value
     for name in _PLACEHOLDER.findall(value):
         if name not in known:
-            raise InputError(f"{where}: {{{name}}} is neither an input nor an earlier step.{suggest(name, known)}")
+            raise InputError(
+                f"{where}: {{{name}}} is neither an input nor an earlier step.{suggest(name, known)}"
+            )
     only = _PLACEHOLDER.fullmatch(value)
     if only and isinstance(known[only[1]], str) and _PLACEHOLDER.fullmatch(known[only[1]]):
         return _filled(known[only[1]], known, where)  # an input that names an earlier step
@@ -264,6 +284,7 @@ def _digest(inputs: Mapping[str, Any]) -> str:
     for name, value in inputs.items():
         paths = [Path(str(v)) for v in _listed(value)]
         contents[name] = [
-            sha256_file(p) if p.is_file() else f"{p} {folder_digest(p)}" if p.is_dir() else str(p) for p in paths
+            sha256_file(p) if p.is_file() else f"{p} {folder_digest(p)}" if p.is_dir() else str(p)
+            for p in paths
         ]
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()

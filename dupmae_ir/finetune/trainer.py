@@ -12,7 +12,12 @@ from transformers import TrainingArguments
 
 from dupmae_ir.finetune.config import FinetuneConfig, Objective
 from dupmae_ir.finetune.data import Pair
-from dupmae_ir.finetune.examples import ExampleCollator, MinedExamples, PairExamples, TopicalSchedule
+from dupmae_ir.finetune.examples import (
+    ExampleCollator,
+    MinedExamples,
+    PairExamples,
+    TopicalSchedule,
+)
 from dupmae_ir.finetune.large_batches import cached_step, chunks_of, gather_batch, gather_rows
 from dupmae_ir.finetune.lexical import cut, with_lexical
 from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss, in_groups
@@ -90,7 +95,10 @@ class PairTrainer(CheckedTrainer):
 
     def counters(self) -> dict[str, int]:
         """The tokens that were trained on, for the share of padding."""
-        return {"real_tokens": self.bi_encoder.real_tokens, "padded_tokens": self.bi_encoder.padded_tokens}
+        return {
+            "real_tokens": self.bi_encoder.real_tokens,
+            "padded_tokens": self.bi_encoder.padded_tokens,
+        }
 
     def restore_counters(self, values: Mapping[str, int]) -> None:
         """Continue counting tokens."""
@@ -102,7 +110,10 @@ class PairTrainer(CheckedTrainer):
         head: list[Tensor] = []
         encoder: list[Tensor] = []
         for name, p in self.model.named_parameters():
-            in_head = any(part in name for part in ("cls.predictions", "projection.", "token_weight.", "head_scale"))
+            in_head = any(
+                part in name
+                for part in ("cls.predictions", "projection.", "token_weight.", "head_scale")
+            )
             if p.requires_grad:  # frozen if there are adapters
                 (head if in_head else encoder).append(p)
         rate, decay = self.args.learning_rate, self.args.weight_decay
@@ -113,11 +124,15 @@ class PairTrainer(CheckedTrainer):
         self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), eps=1e-8)
         return self.optimizer
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *_: Any, **__: Any) -> Tensor:
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Tensor], *_: Any, **__: Any
+    ) -> Tensor:
         """The loss of a batch."""
         return self._loss(model(inputs), inputs)
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any
+    ) -> Tensor:
         """Forward and backward pass of a batch, through GradCache if it is on."""
         if not self.config.grad_cache:
             return super().training_step(model, inputs, *args, **kwargs)
@@ -140,7 +155,11 @@ class PairTrainer(CheckedTrainer):
         if self.args.world_size > 1:
             queries, documents, batch = gather_batch(queries, documents, batch, self.accelerator)
             anchors = tuple(gather_rows(a, self.accelerator) for a in anchors)
-        scale = min(1.0, (self.state.global_step + 1) / self.warm_steps) ** 2 if self.warm_steps else 1.0
+        scale = (
+            min(1.0, (self.state.global_step + 1) / self.warm_steps) ** 2
+            if self.warm_steps
+            else 1.0
+        )
         loss, terms = batch_loss(queries, documents, batch, self.config, scale, anchors)
         self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
         # Gradients are averaged over processes, and each process has only its own texts' share of the whole.
@@ -151,7 +170,9 @@ class PairTrainer(CheckedTrainer):
         if self.teacher is None:
             return ()
         vectors: dict[str, list[Tensor]] = {side: [] for side in SIDES}
-        for side, ids, mask in chunks_of(batch, self.config.grad_cache or len(batch["document_ids"])):
+        for side, ids, mask in chunks_of(
+            batch, self.config.grad_cache or len(batch["document_ids"])
+        ):
             vectors[side].append(self.teacher(ids, mask))
         return tuple(torch.cat(vectors[side]) for side in SIDES)
 
@@ -159,7 +180,9 @@ class PairTrainer(CheckedTrainer):
         """Log MRR@10 and accuracy of the dev queries, as ``eval_mrr`` and ``eval_accuracy``, once per step."""
         if self.evaluated():
             return {}
-        scores = dev_scores(self.bi_encoder, self.data.dev, self.data.collator, self.config, self.args.device)
+        scores = dev_scores(
+            self.bi_encoder, self.data.dev, self.data.collator, self.config, self.args.device
+        )
         self.model.train()
         self.log(scores)
         return scores
@@ -175,7 +198,10 @@ def dev_scores(
 ) -> dict[str, float]:
     """``eval_mrr`` (MRR@10) and ``eval_accuracy`` of the queries of ``pairs``, each against the positives of all."""
     model.eval()
-    texts = {"query": [p.query for p in pairs], "document": [p.positive.joined(collator.separator) for p in pairs]}
+    texts = {
+        "query": [p.query for p in pairs],
+        "document": [p.positive.joined(collator.separator) for p in pairs],
+    }
     lengths = {"query": collator.query_length, "document": collator.document_length}
     parts: dict[str, Parts] = {}
     lexical: dict[str, Tensor] = {}
@@ -186,14 +212,20 @@ def dev_scores(
         for side in SIDES:
             done = []
             for start in range(0, len(pairs), batch_size):
-                rows = collator.tokens(texts[side][start : start + batch_size], lengths[side]).to(device)
+                rows = collator.tokens(texts[side][start : start + batch_size], lengths[side]).to(
+                    device
+                )
                 done.append(model.encode(rows["input_ids"], rows["attention_mask"], side))
-            cls, ot = (None if p[0] is None else torch.cat(list(p)) for p in zip(*done, strict=True))
+            cls, ot = (
+                None if p[0] is None else torch.cat(list(p)) for p in zip(*done, strict=True)
+            )
             k = objective.top_k if side == "document" else objective.query_top_k
             parts[side] = cls, cut(with_lexical(ot, lexical, side, len(pairs)), k, lexical)
         if objective.similarity != "sum":
             dense = objective.similarity == "cls"
-            parts = {s: (p[0] if dense else None, None if dense else p[1]) for s, p in parts.items()}
+            parts = {
+                s: (p[0] if dense else None, None if dense else p[1]) for s, p in parts.items()
+            }
         else:
             cls, ot = parts["query"]
             parts["query"] = (

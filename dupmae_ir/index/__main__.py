@@ -75,7 +75,11 @@ def summarize_compacted(config: CompactConfig, result: ChangeResult) -> str:
 
 def summarize_pushed(config: PushConfig, result: PushResult) -> str:
     """How many files were sent."""
-    files = "its record alone" if config.record else f"{result['sent_now']:,} of {result['files']:,} files sent"
+    files = (
+        "its record alone"
+        if config.record
+        else f"{result['sent_now']:,} of {result['files']:,} files sent"
+    )
     return f"{config.index}: {result['to']} is complete, {megabytes(result['bytes'])}; {files}"
 
 
@@ -98,7 +102,10 @@ def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
     lines = [config.index, *(f"  {name.ljust(18)}{value}" for name, value in rows)]
     if config.files:
         files: dict[str, int] = load("dupmae_ir.index.run:show_files")(config)
-        lines += ["", table([[path, f"{count:,}"] for path, count in files.items()], ["file", "passages"])]
+        lines += [
+            "",
+            table([[path, f"{count:,}"] for path, count in files.items()], ["file", "passages"]),
+        ]
     return "\n".join(lines)
 
 
@@ -110,13 +117,19 @@ def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         rows = [f"{segment['documents']:,}" for segment in segments]
         yield "segments", f"{len(segments)} of {', '.join(rows)} rows"
         yield "deleted", f"{deleted:,} documents, until index compact"
-        yield "stock Pyserini", "reads the first segment only, deleted documents included, until index compact"
+        yield (
+            "stock Pyserini",
+            "reads the first segment only, deleted documents included, until index compact",
+        )
     if generation := meta["generation"]:
         yield "generation", f"{generation}, by {meta['changed_by']}"
     if meta["dim"] is not None:
         yield "vectors", f"{meta['dim']} wide, float32, inner product"
     if meta["scale"] is not None:
-        yield "impacts", f"{meta['postings']:,}, scale {meta['scale']:g}, {meta['clipped']:,} clipped at 255"
+        yield (
+            "impacts",
+            f"{meta['postings']:,}, scale {meta['scale']:g}, {meta['clipped']:,} clipped at 255",
+        )
     files = [item for segment in segments for item in segment["files"].items()]
     if texts := [file["bytes"] for name, file in files if name.startswith("texts/")]:
         yield "texts", f"stored, {megabytes(sum(texts))}"
@@ -126,7 +139,10 @@ def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "document / query", f"{lengths}, top {encoder.get('top_k')}, {encoder.get('dtype')}"
     for source in meta.get("inputs") or []:
         yield "input", f"{source['path']} ({source['documents']:,} documents)"
-    yield "made", f"{meta.get('created')} by dupmae_ir {versions.get('dupmae_ir')}, Pyserini {versions.get('pyserini')}"
+    yield (
+        "made",
+        f"{meta.get('created')} by dupmae_ir {versions.get('dupmae_ir')}, Pyserini {versions.get('pyserini')}",
+    )
     yield "digest", f"{meta['digest'][:12]} (index verify reads every byte)"
     yield "files", f"{len(files)} recorded"
 
@@ -134,22 +150,40 @@ def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 RUN = "dupmae_ir.index.run"
 bm25 = Command("index bm25", Bm25Config, f"{RUN}:run_bm25", summarize=summarize_bm25)
 dense = Command("index dense", DenseConfig, f"{RUN}:run_dense", summarize=summarize_dense)
-postings = Command("index postings", PostingsConfig, f"{RUN}:run_postings", summarize=summarize_postings)
+postings = Command(
+    "index postings", PostingsConfig, f"{RUN}:run_postings", summarize=summarize_postings
+)
 show_command = Command("index show", ShowIndexConfig, f"{RUN}:show", show=show)
 verify = Command("index verify", VerifyConfig, f"{RUN}:verify", summarize=summarize_verified)
 CHANGES = "dupmae_ir.encode.changes"
-add = Command("index add", AddConfig, f"{CHANGES}:run_add", summarize=summarize_change, resumes=True)
-update = Command("index update", UpdateConfig, f"{CHANGES}:run_update", summarize=summarize_change, resumes=True)
-sync = Command("index sync", SyncConfig, f"{CHANGES}:run_sync", summarize=summarize_change, resumes=True)
+add = Command(
+    "index add", AddConfig, f"{CHANGES}:run_add", summarize=summarize_change, resumes=True
+)
+update = Command(
+    "index update", UpdateConfig, f"{CHANGES}:run_update", summarize=summarize_change, resumes=True
+)
+sync = Command(
+    "index sync", SyncConfig, f"{CHANGES}:run_sync", summarize=summarize_change, resumes=True
+)
 delete = Command(
-    "index delete", DeleteConfig, "dupmae_ir.index.changes.changes:run_delete", summarize=summarize_deleted
+    "index delete",
+    DeleteConfig,
+    "dupmae_ir.index.changes.changes:run_delete",
+    summarize=summarize_deleted,
 )
 compact = Command(
-    "index compact", CompactConfig, "dupmae_ir.index.changes.changes:run_compact", summarize=summarize_compacted
+    "index compact",
+    CompactConfig,
+    "dupmae_ir.index.changes.changes:run_compact",
+    summarize=summarize_compacted,
 )
 
-push = Command("index push", PushConfig, f"{RUN}:run_push", summarize=summarize_pushed, resumes=True)
-pull = Command("index pull", PullConfig, f"{RUN}:run_pull", summarize=summarize_pulled, resumes=True)
+push = Command(
+    "index push", PushConfig, f"{RUN}:run_push", summarize=summarize_pushed, resumes=True
+)
+pull = Command(
+    "index pull", PullConfig, f"{RUN}:run_pull", summarize=summarize_pulled, resumes=True
+)
 
 VERBS = {
     "bm25": ("a collection to a Lucene BM25 index with Anserini's defaults: the baseline", bm25),

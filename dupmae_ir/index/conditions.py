@@ -49,7 +49,9 @@ class Condition:
         if self.operation == "missing":
             return lambda value: (value is None) != self.inverted
         tests = {"in": _one_of, "contains": _containing, "like": _like, "under": _under}
-        test = tests.get(self.operation, lambda values: _compared(COMPARISONS[self.operation], values[0]))(self.values)
+        test = tests.get(
+            self.operation, lambda values: _compared(COMPARISONS[self.operation], values[0])
+        )(self.values)
         return lambda value: value is not None and test(value) != self.inverted
 
     def evaluate(self, rows: Rows) -> np.ndarray:
@@ -89,7 +91,9 @@ def kind(value: MetadataScalar) -> type:
     return type(value) if isinstance(value, bool | str) else float
 
 
-def _compared(compare: Callable[[MetadataScalar, MetadataScalar], bool], wanted: MetadataScalar) -> Callable[..., bool]:
+def _compared(
+    compare: Callable[[MetadataScalar, MetadataScalar], bool], wanted: MetadataScalar
+) -> Callable[..., bool]:
     def test(value: MetadataValue) -> bool:
         if isinstance(value, list):
             return any(map(test, value))
@@ -133,6 +137,10 @@ def _any_text(holds: Callable[[str], bool]) -> Callable[[MetadataValue], bool]:
     """Whether a text, or one of a list, passes a test."""
 
     def test(value: MetadataValue) -> bool:
-        return any(map(test, value)) if isinstance(value, list) else isinstance(value, str) and holds(value)
+        return (
+            any(map(test, value))
+            if isinstance(value, list)
+            else isinstance(value, str) and holds(value)
+        )
 
     return test

@@ -106,9 +106,14 @@ class Bm25Config(CorpusOptions, OutputOptions):
     )
     index: str = option(help="index folder to make", group="output", metavar="FOLDER")
     heap: str | None = option(
-        None, "memory for Java, as 4g; a quarter of the machine's if not given", group="compute", metavar="SIZE"
+        None,
+        "memory for Java, as 4g; a quarter of the machine's if not given",
+        group="compute",
+        metavar="SIZE",
     )
-    overwrite: bool = option(False, "replace an older BM25 index, once the new one is complete", group="output")
+    overwrite: bool = option(
+        False, "replace an older BM25 index, once the new one is complete", group="output"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,7 +131,9 @@ class PostingsConfig(OutputOptions):
         dupmae-ir index postings --index indexes/mine
     """
 
-    index: str = option(help="index folder that encode made, with impacts", metavar="FOLDER", positional=True)
+    index: str = option(
+        help="index folder that encode made, with impacts", metavar="FOLDER", positional=True
+    )
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,9 @@ class ShowIndexConfig(OutputOptions):
     """
 
     index: str = option(help="index folder to look at", metavar="FOLDER", positional=True)
-    files: bool = option(False, "list the files that the passages are of, with their number of passages")
+    files: bool = option(
+        False, "list the files that the passages are of, with their number of passages"
+    )
 
 
 @dataclass(frozen=True)
@@ -163,7 +172,9 @@ class DenseConfig(OutputOptions):
         dupmae-ir index dense --index indexes/mine
     """
 
-    index: str = option(help="index folder with vectors, which are not changed", metavar="FOLDER", positional=True)
+    index: str = option(
+        help="index folder with vectors, which are not changed", metavar="FOLDER", positional=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +184,9 @@ class ChangeOptions(CorpusOptions, ThreadOptions, OutputOptions):
     The encoder's settings are those of the index. Without ``fields``, ``docid_field`` and ``delimiter``, so are these.
     """
 
-    index: str = option(help="index folder to change", group="output", metavar="FOLDER", positional=True)
+    index: str = option(
+        help="index folder to change", group="output", metavar="FOLDER", positional=True
+    )
     model: str | None = option(
         None,
         "model folder, if it is no longer where the index was made; another model is refused",
@@ -241,17 +254,27 @@ class DeleteConfig(OutputOptions):
         OneOf(("ids", "ids_file", "paths", "filter"), "which documents to delete"),
     )
 
-    index: str = option(help="index folder to change", group="output", metavar="FOLDER", positional=True)
+    index: str = option(
+        help="index folder to change", group="output", metavar="FOLDER", positional=True
+    )
     ids: tuple[str, ...] = option((), "ids of documents", group="input", metavar="ID")
     ids_file: str | None = option(
         None, "file with one id on each line; - for standard input", group="input", metavar="FILE"
     )
     paths: tuple[str, ...] = option(
-        (), "files, folders or patterns: all passages of these files (see index show --files)", group="input"
+        (),
+        "files, folders or patterns: all passages of these files (see index show --files)",
+        group="input",
     )
-    filter: str | None = option(None, "metadata condition, as of search --filter", group="input", metavar="CONDITION")
-    ignore_unknown: bool = option(False, "ignore ids and paths that the index does not contain", group="input")
-    dry_run: bool = option(False, "say how many documents would be deleted, and delete none", group="output")
+    filter: str | None = option(
+        None, "metadata condition, as of search --filter", group="input", metavar="CONDITION"
+    )
+    ignore_unknown: bool = option(
+        False, "ignore ids and paths that the index does not contain", group="input"
+    )
+    dry_run: bool = option(
+        False, "say how many documents would be deleted, and delete none", group="output"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +287,12 @@ class CompactConfig(OutputOptions):
         dupmae-ir index compact indexes/mine
     """
 
-    index: str = option(help="index folder to rewrite in one piece", group="output", metavar="FOLDER", positional=True)
+    index: str = option(
+        help="index folder to rewrite in one piece",
+        group="output",
+        metavar="FOLDER",
+        positional=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,9 +306,17 @@ class PushConfig(OutputOptions):
         dupmae-ir index push indexes/mine --to mine-record --record
     """
 
-    index: str = option(help="index folder to copy", group="input", metavar="FOLDER", positional=True)
-    to: str = option(help="where: s3://bucket/index, or another URL that fsspec opens", group="output", metavar="URL")
-    record: bool = option(False, "write only a record, which is all that search --server needs; --to may be a folder")
+    index: str = option(
+        help="index folder to copy", group="input", metavar="FOLDER", positional=True
+    )
+    to: str = option(
+        help="where: s3://bucket/index, or another URL that fsspec opens",
+        group="output",
+        metavar="URL",
+    )
+    record: bool = option(
+        False, "write only a record, which is all that search --server needs; --to may be a folder"
+    )
     overwrite: bool = option(False, "replace another index that is there", group="output")
 
 
@@ -293,6 +329,10 @@ class PullConfig(OutputOptions):
         dupmae-ir index pull s3://bucket/mine --index indexes/mine
     """
 
-    url: str = option(help="URL of the index: s3://bucket/index", group="input", metavar="URL", positional=True)
+    url: str = option(
+        help="URL of the index: s3://bucket/index", group="input", metavar="URL", positional=True
+    )
     index: str = option(help="index folder to make", group="output", metavar="FOLDER")
-    overwrite: bool = option(False, "replace another index, once the new one is complete", group="output")
+    overwrite: bool = option(
+        False, "replace another index, once the new one is complete", group="output"
+    )

@@ -65,7 +65,10 @@ class _Token(NamedTuple):
     column: int  #: from 1
 
     def is_(self, *texts: str) -> bool:
-        return self.kind in ("word", "sign") and (self.text.lower() if self.kind == "word" else self.text) in texts
+        return (
+            self.kind in ("word", "sign")
+            and (self.text.lower() if self.kind == "word" else self.text) in texts
+        )
 
     def __str__(self) -> str:
         return "the end" if self.kind == "end" else repr(self.text)
@@ -85,7 +88,9 @@ class Filter:
     def parse(cls, text: str) -> Filter:
         """Parse ``text``. Raises :class:`UsageError`, with the place, for anything that is no condition."""
         if len(text) > LONGEST:
-            raise UsageError(f"`filter`: {len(text):,} characters; a condition has at most {LONGEST:,}")
+            raise UsageError(
+                f"`filter`: {len(text):,} characters; a condition has at most {LONGEST:,}"
+            )
         parser = _ConditionParser(text)
         return cls(text, parser.names, parser.whole(), parser.comparisons)
 
@@ -93,7 +98,11 @@ class Filter:
         """Raise :class:`UsageError` for a column that is not one of the ``known`` ones."""
         for name, column in self.names.items():
             if name not in known:
-                listed = f"known: {', '.join(known)}.{suggest(name, known)}" if known else "it has no metadata at all"
+                listed = (
+                    f"known: {', '.join(known)}.{suggest(name, known)}"
+                    if known
+                    else "it has no metadata at all"
+                )
                 raise _error(column, f"the index has no metadata {name!r}; {listed}")
 
     def holds(self, metadata: Mapping[str, MetadataValue]) -> bool:
@@ -162,10 +171,14 @@ class _ConditionParser:
             return self._condition()
         self._depth += 1
         if self._depth > DEEPEST:
-            raise _error(start.column, f"more than {DEEPEST} parentheses and 'not' inside each other")
+            raise _error(
+                start.column, f"more than {DEEPEST} parentheses and 'not' inside each other"
+            )
         node: Node = Not(self._one()) if start.is_("not") else self._any()
         if start.is_("(") and not self._took(")"):
-            raise _error(self._next.column, f"expected ) to close column {start.column}, got {self._next}")
+            raise _error(
+                self._next.column, f"expected ) to close column {start.column}, got {self._next}"
+            )
         self._depth -= 1
         return node
 
@@ -219,7 +232,9 @@ class _ConditionParser:
         while self._took(","):
             values.append(self._value())
         if not self._took(")"):
-            raise _error(self._next.column, f"expected , or ) in a list of values, got {self._next}")
+            raise _error(
+                self._next.column, f"expected , or ) in a list of values, got {self._next}"
+            )
         return values
 
     def _value(self) -> MetadataScalar:
@@ -227,7 +242,9 @@ class _ConditionParser:
         if token.kind == "string":
             return re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL)
         if token.kind == "number":
-            return int(token.text) if re.fullmatch(r"-?\d{1,4000}", token.text) else float(token.text)
+            return (
+                int(token.text) if re.fullmatch(r"-?\d{1,4000}", token.text) else float(token.text)
+            )
         if token.is_("true", "false"):
             return token.is_("true")
         hint = f'; write text between quotes: "{token.text}"' if token.kind == "word" else ""
@@ -240,10 +257,17 @@ def _tokens(text: str) -> Iterator[_Token]:
         match = _TOKENS.match(text, at)
         if match is None:
             start = at + len(text[at:]) - len(text[at:].lstrip())
-            unclosed = {'"': "a string without its closing quote", "'": "a string without its closing quote"}
-            problem = unclosed.get(text[start], f"{text[start : start + 12]!r} is no part of a condition")
+            unclosed = {
+                '"': "a string without its closing quote",
+                "'": "a string without its closing quote",
+            }
+            problem = unclosed.get(
+                text[start], f"{text[start : start + 12]!r} is no part of a condition"
+            )
             if text[start] in "/*?[.~\\":
-                problem += '; files of a folder: path under "notes", files by a pattern: path like "*.md"'
+                problem += (
+                    '; files of a folder: path under "notes", files by a pattern: path like "*.md"'
+                )
             raise _error(start + 1, problem)
         kind = str(match.lastgroup)
         yield _Token(kind, match[kind], match.start(kind) + 1)
@@ -278,4 +302,6 @@ def satisfying(index: Index, condition: DocumentFilter, among: np.ndarray) -> np
         parsed.check(texts.columns)
         return parsed.mask(texts)
     assert callable(condition)
-    return np.fromiter((bool(here and condition(texts.get(row))) for row, here in enumerate(among)), np.bool_)
+    return np.fromiter(
+        (bool(here and condition(texts.get(row))) for row, here in enumerate(among)), np.bool_
+    )

@@ -32,7 +32,15 @@ from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.changes.object_store import local_index
 from dupmae_ir.index.format.integrity import AGAIN, content_problem
 from dupmae_ir.index.format.joined import JoinedForward, JoinedTexts, MappedDocids, locate
-from dupmae_ir.index.format.manifest import META, SUMS, DeletedRecord, Manifest, Meta, read_manifest, record_of
+from dupmae_ir.index.format.manifest import (
+    META,
+    SUMS,
+    DeletedRecord,
+    Manifest,
+    Meta,
+    read_manifest,
+    record_of,
+)
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
 
@@ -63,7 +71,12 @@ class Index:
     """
 
     def __init__(
-        self, path: Path, manifest: Manifest, segments: Sequence[Segment], live: np.ndarray, mapped: bool = False
+        self,
+        path: Path,
+        manifest: Manifest,
+        segments: Sequence[Segment],
+        live: np.ndarray,
+        mapped: bool = False,
     ) -> None:
         """``mapped``: read ids from their files when they are needed, for more documents than memory has room for."""
         self.path, self.manifest, self.segments, self.live = path, manifest, list(segments), live
@@ -81,7 +94,9 @@ class Index:
         Raises :class:`InputError` for a path that is not a (finished) index, :class:`IndexMismatch` for a damaged one,
         for several ones of different models, scales or parts, and for an id in two of them.
         """
-        indexes = [_open(Path(local_index(path)), str(path), record and len(paths) == 1) for path in paths]
+        indexes = [
+            _open(Path(local_index(path)), str(path), record and len(paths) == 1) for path in paths
+        ]
         return indexes[0] if len(indexes) == 1 else _join(indexes, [str(path) for path in paths])
 
     @property
@@ -135,7 +150,9 @@ class Index:
         """(V,) int64: the number of documents of each term, without deleted documents."""
         if self.segments:
             return self.forward.frequencies
-        return np.frombuffer(lzma.decompress(base64.b64decode(self.meta["record"]["frequencies"])), "<i8")
+        return np.frombuffer(
+            lzma.decompress(base64.b64decode(self.meta["record"]["frequencies"])), "<i8"
+        )
 
     @property
     def part_weights(self) -> tuple[float, float]:
@@ -212,7 +229,9 @@ class Index:
         codes = column.codes[rows]
         order = np.argsort(codes, kind="stable")
         groups = np.split(rows[order], np.flatnonzero(np.diff(codes[order])) + 1)
-        named = {column.values[int(column.codes[group[0]])]: group for group in groups if len(group)}
+        named = {
+            column.values[int(column.codes[group[0]])]: group for group in groups if len(group)
+        }
         return {path: group for path, group in named.items() if isinstance(path, str)}
 
     def size_in_words(self, documents: int | None = None) -> str:
@@ -221,7 +240,9 @@ class Index:
         count = self.documents if documents is None else documents
         if not self.files:
             return f"{count:,} documents"
-        return f"{count:,} passages" + (f" of {len(self.files):,} files" if documents is None else "")
+        return f"{count:,} passages" + (
+            f" of {len(self.files):,} files" if documents is None else ""
+        )
 
     def locate(self, row: int) -> tuple[int, int]:
         """The segment of a row, and its row there."""
@@ -229,7 +250,9 @@ class Index:
 
     def slices(self) -> Iterator[tuple[Segment, int, np.ndarray]]:
         """Each segment with its first row and its part of :attr:`live`."""
-        for segment, start, end in zip(self.segments, self.starts.tolist(), self.starts[1:].tolist(), strict=False):
+        for segment, start, end in zip(
+            self.segments, self.starts.tolist(), self.starts[1:].tolist(), strict=False
+        ):
             yield segment, start, self.live[start:end]
 
     def verify(self) -> None:
@@ -273,7 +296,9 @@ def read_deleted(index: Path, record: DeletedRecord, rows: int) -> np.ndarray:
         raise IndexMismatch(f"{problem}; {AGAIN}")
     deleted: np.ndarray = np.load(path, allow_pickle=False)
     if len(deleted) != record.rows or (len(deleted) and not 0 <= deleted[0] <= deleted[-1] < rows):
-        raise IndexMismatch(f"{path}: {len(deleted)} rows of {rows}, not those that {META} describes; {AGAIN}")
+        raise IndexMismatch(
+            f"{path}: {len(deleted)} rows of {rows}, not those that {META} describes; {AGAIN}"
+        )
     return deleted
 
 
@@ -282,12 +307,19 @@ def _join(indexes: Sequence[Index], paths: Sequence[str]) -> Index:
     first = indexes[0].manifest
     for path, other in zip(paths[1:], indexes[1:], strict=True):
         _check_alike(indexes[0], other, f"{paths[0]} and {path}")
-    facts: Meta = {name: sum(index.meta.get(name) or 0 for index in indexes) for name in ("documents", *SUMS)}
-    facts["digest"] = hashlib.sha256("".join(index.digest for index in indexes).encode()).hexdigest()
+    facts: Meta = {
+        name: sum(index.meta.get(name) or 0 for index in indexes) for name in ("documents", *SUMS)
+    }
+    facts["digest"] = hashlib.sha256(
+        "".join(index.digest for index in indexes).encode()
+    ).hexdigest()
     if len(weights := {index.part_weights for index in indexes}) > 1:
         # Measured on each collection, so they differ a little: the lowest, whatever the order of the folders.
         dense, impact = map(min, zip(*weights, strict=True))
-        facts["encoder"] = {**first.meta["encoder"], "part_weights": {"dense": dense, "impact": impact}}
+        facts["encoder"] = {
+            **first.meta["encoder"],
+            "part_weights": {"dense": dense, "impact": impact},
+        }
     records = tuple(record for index in indexes for record in index.manifest.segments)
     joined = Index(
         indexes[0].path,
@@ -321,7 +353,9 @@ def _check_alike(first: Index, other: Index, names: str) -> None:
     )
     if differing := [name for name in mine if mine[name] != theirs[name]]:
         values = ", ".join(f"{name} {mine[name]} and {theirs[name]}" for name in differing)
-        raise IndexMismatch(f"{names} cannot be searched as one: {values}; encode with one model and one scale")
+        raise IndexMismatch(
+            f"{names} cannot be searched as one: {values}; encode with one model and one scale"
+        )
 
 
 def _check_distinct(index: Index, paths: Sequence[str]) -> None:
@@ -343,6 +377,10 @@ def for_index(encoder: Encoder, index: Index) -> Encoder:
 
     Deleted documents are not counted.
     """
-    if encoder.settings.ot != "lexical" or not index.has_ot or not isinstance(encoder, LexicalEncoder):
+    if (
+        encoder.settings.ot != "lexical"
+        or not index.has_ot
+        or not isinstance(encoder, LexicalEncoder)
+    ):
         return encoder
     return encoder.for_collection(CollectionStatistics(index.documents, index.frequencies))

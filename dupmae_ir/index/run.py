@@ -72,7 +72,9 @@ def run_bm25(config: Bm25Config) -> IndexResult:
             pyserini.start_jvm(config.heap)
             made = job.begin() / "index"
             with progress("bm25", "documents", quiet=config.quiet) as bar:
-                count = build_bm25(_counted(chain(first, documents), bar), made, config.title_field, language)
+                count = build_bm25(
+                    _counted(chain(first, documents), bar), made, config.title_field, language
+                )
             result = job.publish(made, {"documents": count}, inputs=collection.digests())
         return cast("IndexResult", {"index": config.index, **result})
 
@@ -145,10 +147,17 @@ def run_pull(config: PullConfig) -> PullResult:
     if config.overwrite or not target.exists() or not any(target.iterdir()):
         changed = pull(source, target, quiet=config.quiet)
     elif changed := not is_copy(source, target):
-        raise UsageError(f"{config.index} already has another index; pass `overwrite` to replace it")
+        raise UsageError(
+            f"{config.index} already has another index; pass `overwrite` to replace it"
+        )
     index = Index.open(target, record=True)
     status = "complete" if changed else COMPLETE
-    return {"index": config.index, "documents": index.documents, "digest": index.digest, "status": status}
+    return {
+        "index": config.index,
+        "documents": index.documents,
+        "digest": index.digest,
+        "status": status,
+    }
 
 
 def _remote(url: str, name: str) -> Remote:
@@ -175,7 +184,10 @@ def show_files(config: ShowIndexConfig) -> dict[str, int]:
     """The files of an index, with their number of passages. Raises :class:`UsageError` for an index of none."""
     if not (files := Index.open(config.index).files):
         raise UsageError(f"{config.index} was not made of files, so `files` has nothing to list")
-    return {path: len(rows) for path, rows in sorted(files.items(), key=lambda item: natural_key(item[0]))}
+    return {
+        path: len(rows)
+        for path, rows in sorted(files.items(), key=lambda item: natural_key(item[0]))
+    }
 
 
 def _together(index: str, results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -16,4 +16,6 @@ from __future__ import annotations
 
 def missing(error: ModuleNotFoundError, package: str) -> ModuleNotFoundError:
     """The error to raise where the framework of a module is not installed."""
-    return ModuleNotFoundError(f"{error.name} is not installed; run: pip install {package}", name=error.name)
+    return ModuleNotFoundError(
+        f"{error.name} is not installed; run: pip install {package}", name=error.name
+    )

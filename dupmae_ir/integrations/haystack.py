@@ -46,7 +46,11 @@ class HaystackRetriever:
     """
 
     def __init__(
-        self, index: str | Path, top_k: int = QUERY_HITS, mode: str | None = None, filters: HaystackFilter | None = None
+        self,
+        index: str | Path,
+        top_k: int = QUERY_HITS,
+        mode: str | None = None,
+        filters: HaystackFilter | None = None,
     ) -> None:
         if top_k < 1:
             raise UsageError(f"top_k must be at least 1, got {top_k}")
@@ -72,11 +76,18 @@ class HaystackRetriever:
         passages = self._search.search(
             query, self.top_k if top_k is None else top_k, condition(chosen) if chosen else None
         )
-        return {"documents": [Document(id=p.docid, content=p.text, meta=p.to_dict(), score=p.score) for p in passages]}
+        return {
+            "documents": [
+                Document(id=p.docid, content=p.text, meta=p.to_dict(), score=p.score)
+                for p in passages
+            ]
+        }
 
     def to_dict(self) -> SavedComponent:
         """The component as Haystack saves it."""
-        return default_to_dict(self, index=self.index, top_k=self.top_k, mode=self.mode, filters=self.filters)
+        return default_to_dict(
+            self, index=self.index, top_k=self.top_k, mode=self.mode, filters=self.filters
+        )
 
     @classmethod
     def from_dict(cls, data: SavedComponent) -> HaystackRetriever:
@@ -91,11 +102,15 @@ def condition(filters: HaystackFilter) -> str:
     """
     operator = filters.get("operator")
     if operator in ("AND", "OR"):
-        return f" {operator.lower()} ".join(f"({condition(part)})" for part in filters["conditions"])
+        return f" {operator.lower()} ".join(
+            f"({condition(part)})" for part in filters["conditions"]
+        )
     if operator == "NOT":
         return " and ".join(f"not ({condition(part)})" for part in filters["conditions"])
     if operator not in COMPARISONS:
-        raise UsageError(f"filters: operator {operator!r} is not one of AND, OR, NOT, {', '.join(COMPARISONS)}")
+        raise UsageError(
+            f"filters: operator {operator!r} is not one of AND, OR, NOT, {', '.join(COMPARISONS)}"
+        )
     name = str(filters["field"]).removeprefix("meta.")
     return f"{name} {'=' if operator == '==' else operator} {_literal(filters['value'])}"
 

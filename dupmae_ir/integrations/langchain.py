@@ -59,5 +59,7 @@ class LangChainRetriever(BaseRetriever):
         k: int | None = None,
         filter: str | None = None,
     ) -> list[Document]:
-        passages = self._search.search(query, self.k if k is None else k, self.filter if filter is None else filter)
+        passages = self._search.search(
+            query, self.k if k is None else k, self.filter if filter is None else filter
+        )
         return [Document(id=p.docid, page_content=p.text, metadata=p.to_dict()) for p in passages]

@@ -52,6 +52,8 @@ class LlamaIndexRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         passages = self._search.search(query_bundle.query_str, self.similarity_top_k, self._filter)
         return [
-            NodeWithScore(node=TextNode(id_=p.docid, text=p.text, metadata=p.to_dict()), score=p.score)
+            NodeWithScore(
+                node=TextNode(id_=p.docid, text=p.text, metadata=p.to_dict()), score=p.score
+            )
             for p in passages
         ]

@@ -90,7 +90,9 @@ class DupmaeSearch:
         with json_lines(path) as write:
             for row in corpus:
                 text = row["body"] if "body" in row else row["text"]
-                write({"_id": str(row["id"]), "title": str(row.get("title") or ""), "text": str(text)})
+                write(
+                    {"_id": str(row["id"]), "title": str(row.get("title") or ""), "text": str(text)}
+                )
         index = self.folder / "index"
         encode_corpus(
             EncodeConfig(
@@ -107,11 +109,18 @@ class DupmaeSearch:
         )
         settings = SearchSettings()
         if self.rerank:
-            settings = SearchSettings(rerank=self.rerank, rerank_depth=self.rerank_depth, rerank_seconds=0.0)
+            settings = SearchSettings(
+                rerank=self.rerank, rerank_depth=self.rerank_depth, rerank_seconds=0.0
+            )
         self._searcher = Searcher.open(index, self.model, device=self.device, settings=settings)
 
     def search(
-        self, queries: MtebDataset, *, top_k: int, top_ranked: Mapping[str, Iterable[str]] | None = None, **_: Any
+        self,
+        queries: MtebDataset,
+        *,
+        top_k: int,
+        top_ranked: Mapping[str, Iterable[str]] | None = None,
+        **_: Any,
     ) -> Results:
         """The best ``top_k`` documents of each query; with ``top_ranked``, of those documents."""
         assert self._searcher, "MTEB calls index before search"
@@ -128,7 +137,9 @@ class DupmaeSearch:
     def mteb_model_meta(self) -> ModelMeta:
         """What MTEB records about the model."""
         kind = {"dense": "dense", "impact": "sparse"}.get(self.mode or "", "hybrid")
-        encoder = load_encoder(self.model, device="cpu", parts=tuple(self.parts.split(",")), head=self.head)
+        encoder = load_encoder(
+            self.model, device="cpu", parts=tuple(self.parts.split(",")), head=self.head
+        )
         outputs = [self.mode, Path(self.rerank).name if self.rerank else None]
         return _meta(encoder, [kind], "".join(f"-{name}" for name in outputs if name))
 
@@ -142,14 +153,20 @@ class DupmaeEncoder:
         dtype: precision of the forward pass; None is the model's.
     """
 
-    def __init__(self, model: str | Path | None = None, *, device: str = "auto", dtype: str | None = None) -> None:
+    def __init__(
+        self, model: str | Path | None = None, *, device: str = "auto", dtype: str | None = None
+    ) -> None:
         self.encoder = load_encoder(model, device=device, dtype=dtype, parts=("cls",))
 
-    def encode(self, inputs: Iterable[Mapping[str, Any]], *, prompt_type: Any = None, **_: Any) -> np.ndarray:
+    def encode(
+        self, inputs: Iterable[Mapping[str, Any]], *, prompt_type: Any = None, **_: Any
+    ) -> np.ndarray:
         """(n, dim) float32 for MTEB's batches of texts; queries and documents have lengths of their own."""
         texts = [str(text) for batch in inputs for text in batch["text"]]
         queries = prompt_type is not None and PromptType(prompt_type) is PromptType.query
-        encoded = self.encoder.encode_queries(texts) if queries else self.encoder.encode_documents(texts)
+        encoded = (
+            self.encoder.encode_queries(texts) if queries else self.encoder.encode_documents(texts)
+        )
         assert encoded.cls is not None
         return encoded.cls
 

@@ -43,7 +43,9 @@ class PassageSearch:
     Raises :class:`UsageError` for an index without stored texts if ``texts`` is None.
     """
 
-    def __init__(self, index: str | Path | Searcher, mode: str | None = None, texts: Texts | None = None) -> None:
+    def __init__(
+        self, index: str | Path | Searcher, mode: str | None = None, texts: Texts | None = None
+    ) -> None:
         self.searcher = index if isinstance(index, Searcher) else Searcher.open(index)
         self.mode = mode
         self.texts = texts
@@ -52,15 +54,22 @@ class PassageSearch:
                 f"{self.searcher.index.path} stores no texts (it was made without `store_texts`); give `texts`"
             )
 
-    def search(self, query: str, hits: int = QUERY_HITS, condition: str | None = None) -> list[PassageHit]:
+    def search(
+        self, query: str, hits: int = QUERY_HITS, condition: str | None = None
+    ) -> list[PassageHit]:
         """The best ``hits`` passages for ``query`` among those that satisfy ``condition`` (see Searcher)."""
         if not query.strip():
             return []
-        return [self._passage(hit) for hit in self.searcher.search(query, hits, self.mode, filter=condition or None)]
+        return [
+            self._passage(hit)
+            for hit in self.searcher.search(query, hits, self.mode, filter=condition or None)
+        ]
 
     def _passage(self, hit: Hit) -> PassageHit:
         if self.texts is not None:
-            document = self.texts[hit.docid] if isinstance(self.texts, Mapping) else self.texts(hit.docid)
+            document = (
+                self.texts[hit.docid] if isinstance(self.texts, Mapping) else self.texts(hit.docid)
+            )
             return PassageHit(hit.docid, hit.score, document.text, document.title)
         stored = self.searcher.document(hit.docid)
         assert stored is not None, "the constructor checked that the index stores texts"

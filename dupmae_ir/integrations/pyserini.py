@@ -62,7 +62,9 @@ class StockImports(MetaPathFinder):
 class _Prepared(Loader):
     """A loader that executes a module within a context."""
 
-    def __init__(self, loader: Loader, prepared: Callable[[ModuleType], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, loader: Loader, prepared: Callable[[ModuleType], AbstractContextManager[None]]
+    ) -> None:
         self._loader, self._prepared = loader, prepared
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

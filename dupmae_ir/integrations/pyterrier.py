@@ -38,7 +38,12 @@ class PyTerrierRetriever(pt.Transformer):
     """
 
     def __init__(
-        self, index: str | Path | Searcher, mode: str | None = None, num_results: int = RUN_HITS, *, text: bool = False
+        self,
+        index: str | Path | Searcher,
+        mode: str | None = None,
+        num_results: int = RUN_HITS,
+        *,
+        text: bool = False,
     ) -> None:
         super().__init__()
         self.searcher = index if isinstance(index, Searcher) else Searcher.open(index)
@@ -49,14 +54,23 @@ class PyTerrierRetriever(pt.Transformer):
     def transform(self, topics: pd.DataFrame) -> pd.DataFrame:
         """The best ``num_results`` documents of each topic."""
         pt.validate.columns(topics, includes=["qid", "query"])
-        queries = [Query(str(qid), str(query)) for qid, query in zip(topics["qid"], topics["query"], strict=True)]
+        queries = [
+            Query(str(qid), str(query))
+            for qid, query in zip(topics["qid"], topics["query"], strict=True)
+        ]
         run = self.searcher.search(queries, self.num_results, self.mode)
-        rows = [(query.qid, hit.docid, hit.score, rank) for query in queries for rank, hit in enumerate(run[query.qid])]
+        rows = [
+            (query.qid, hit.docid, hit.score, rank)
+            for query in queries
+            for rank, hit in enumerate(run[query.qid])
+        ]
         results = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
         results = results.astype({"qid": object, "docno": object, "score": float, "rank": int})
         if self._texts is not None:
             documents = [self.searcher.document(docno) for docno in results["docno"]]
             results["title"] = [document.title if document else "" for document in documents]
             results["text"] = [document.text if document else "" for document in documents]
-        kept = topics.drop(columns=[c for c in ("docno", "score", "rank", "title", "text") if c in topics.columns])
+        kept = topics.drop(
+            columns=[c for c in ("docno", "score", "rank", "title", "text") if c in topics.columns]
+        )
         return kept.assign(qid=kept["qid"].astype(str)).merge(results, on="qid", how="inner")

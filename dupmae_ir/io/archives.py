@@ -35,7 +35,9 @@ class _Member(NamedTuple):
     open: Callable[[], IO[bytes]]
 
 
-def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool] | None = None, quiet: bool = False) -> Path:
+def unpack(
+    archive: Path, folder: Path, wanted: Callable[[str], bool] | None = None, quiet: bool = False
+) -> Path:
     """Unpack a zip, tar, tar.gz or gzip file into ``folder``, whole or not at all; an older ``folder`` is replaced.
 
     ``wanted`` selects files by their names in the archive; without it everything is unpacked. A gzip file that is not
@@ -48,7 +50,10 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool] | None = N
     if home.exists() and not home.is_dir():
         raise UsageError(f"{folder}: is a file; name the folder to unpack into")
     aside = home.with_name(f".{home.name}.aside")
-    with disk_full_is_one_line(folder), exclusive(lock_path(home), f"unpacking into {folder}", wait=True, quiet=quiet):
+    with (
+        disk_full_is_one_line(folder),
+        exclusive(lock_path(home), f"unpacking into {folder}", wait=True, quiet=quiet),
+    ):
         shutil.rmtree(aside, ignore_errors=True)  # left by a killed process
         try:
             aside.mkdir()
@@ -60,11 +65,16 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool] | None = N
     return folder
 
 
-def _unpack_into(aside: Path, archive: Path, wanted: Callable[[str], bool] | None, quiet: bool) -> None:
+def _unpack_into(
+    aside: Path, archive: Path, wanted: Callable[[str], bool] | None, quiet: bool
+) -> None:
     say(f"unpacking {archive}", quiet)
     room = int(shutil.disk_usage(aside).free * ROOM)
     files = done = 0
-    with byte_bar(f"unpacking {archive.name}", None, quiet) as moved, closing(_members(archive)) as members:
+    with (
+        byte_bar(f"unpacking {archive.name}", None, quiet) as moved,
+        closing(_members(archive)) as members,
+    ):
         for member in members:
             name = PurePosixPath(member.name).as_posix()
             if wanted and (member.kind == "folder" or not wanted(name)):
@@ -80,10 +90,19 @@ def _unpack_into(aside: Path, archive: Path, wanted: Callable[[str], bool] | Non
 
 def _refuse_unsafe(archive: Path, member: _Member) -> None:
     path = member.name.replace("\\", "/")
-    if path.startswith("/") or re.match("[A-Za-z]:", path) or ".." in path.split("/") or "\0" in path:
-        raise InputError(f"{archive}: {member.name!r} would land outside the folder; nothing was unpacked")
+    if (
+        path.startswith("/")
+        or re.match("[A-Za-z]:", path)
+        or ".." in path.split("/")
+        or "\0" in path
+    ):
+        raise InputError(
+            f"{archive}: {member.name!r} would land outside the folder; nothing was unpacked"
+        )
     if member.kind not in ("file", "folder"):
-        raise InputError(f"{archive}: {member.name!r} is {member.kind}; only plain files and folders are unpacked")
+        raise InputError(
+            f"{archive}: {member.name!r} is {member.kind}; only plain files and folders are unpacked"
+        )
 
 
 def _place(archive: Path, member: _Member, path: Path, room: int) -> Iterator[int]:
@@ -95,7 +114,9 @@ def _place(archive: Path, member: _Member, path: Path, room: int) -> Iterator[in
         path.parent.mkdir(parents=True, exist_ok=True)
         to = open(path, "xb")  # noqa: SIM115
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise InputError(f"{archive}: {member.name!r} is in it twice; nothing was unpacked") from None
+        raise InputError(
+            f"{archive}: {member.name!r} is in it twice; nothing was unpacked"
+        ) from None
     with to:
         yield from _pour(archive, member, to, room)
 
@@ -125,7 +146,9 @@ def _members(archive: Path) -> Generator[_Member, None, None]:
         if head.startswith(b"PK"):
             with zipfile.ZipFile(f) as z:
                 for info in z.infolist():
-                    yield _Member(info.filename, _zip_kind(info), info.file_size, partial(z.open, info))
+                    yield _Member(
+                        info.filename, _zip_kind(info), info.file_size, partial(z.open, info)
+                    )
         elif head.startswith(b"\x1f\x8b"):
             f.seek(0)
             with gzip.GzipFile(fileobj=f) as unzipped:
@@ -138,7 +161,9 @@ def _members(archive: Path) -> Generator[_Member, None, None]:
         elif _is_tar(head):
             yield from _tar_members(f)
         else:
-            raise InputError(f"{archive}: not a zip, tar or gzip archive; delete it and fetch it again")
+            raise InputError(
+                f"{archive}: not a zip, tar or gzip archive; delete it and fetch it again"
+            )
 
 
 def _is_tar(head: bytes) -> bool:
@@ -165,7 +190,9 @@ def _tar_members(file: IO[bytes]) -> Generator[_Member, None, None]:
     file.seek(0)
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for info in tar:
-            opened = cast("Callable[[], IO[bytes]]", partial(tar.extractfile, info))  # None only for what is no file
+            opened = cast(
+                "Callable[[], IO[bytes]]", partial(tar.extractfile, info)
+            )  # None only for what is no file
             yield _Member(info.name, _tar_kind(info), info.size, opened)
         # tarfile treats a damaged or missing header as the end. The true end is a block of zeros, and reading to the
         # last byte makes gzip verify its checksum.
@@ -203,10 +230,15 @@ def _damage_is_one_line(archive: Path) -> Iterator[None]:
     ) as e:
         raise _damaged(archive, str(e)) from None
     except OSError as e:
-        if e.errno not in (None, errno.EINVAL):  # raised by gzip itself; a seek to before the beginning of the file
+        if e.errno not in (
+            None,
+            errno.EINVAL,
+        ):  # raised by gzip itself; a seek to before the beginning of the file
             raise
         raise _damaged(archive, str(e)) from None
 
 
 def _damaged(archive: Path, how: str) -> InputError:
-    return InputError(f"{archive}: a damaged archive ({one_line(how)}); delete it and fetch it again")
+    return InputError(
+        f"{archive}: a damaged archive ({one_line(how)}); delete it and fetch it again"
+    )

@@ -49,7 +49,10 @@ LONGEST_ID = 32766
 """Lucene's limit on an id, in UTF-8 bytes."""
 _DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
 _CONTENTS = ("title", "text", "contents", "vector", "metadata")  #: keys with a meaning of their own
-_UNUSABLE = ("Cc", "Cs")  #: Unicode's control characters and surrogates; joiners and the like are valid in titles
+_UNUSABLE = (
+    "Cc",
+    "Cs",
+)  #: Unicode's control characters and surrogates; joiners and the like are valid in titles
 _IGNORED = "_"  #: in ``fields``: a column to skip
 _TSV_LAYOUTS = {2: ("text",), 4: (_IGNORED, "title", "text")}
 _HEADER_NAMES = {
@@ -63,7 +66,10 @@ _HEADER_NAMES = {
 
 
 def read_collection(
-    source: str | Path, fields: Sequence[str] | None = None, docid_field: str | None = None, delimiter: str = "\n"
+    source: str | Path,
+    fields: Sequence[str] | None = None,
+    docid_field: str | None = None,
+    delimiter: str = "\n",
 ) -> Iterator[Document]:
     """Stream the documents of a file, a folder or ``-`` (standard input); see :class:`LinesCollection`."""
     return iter(LinesCollection(source, fields, docid_field, delimiter))
@@ -150,11 +156,15 @@ class LinesCollection(DocumentSource):
         self.fields = tuple(fields or ())
         self.docid_field = docid_field
         self.delimiter = delimiter
-        self.paths = [] if self.source == STDIN else [path for one in sources for path in list_files(one)]
+        self.paths = (
+            [] if self.source == STDIN else [path for one in sources for path in list_files(one)]
+        )
         sizes = [_size(path) for path in self.paths]
         self.total_bytes = sum(s for s in sizes if s) if sizes and None not in sizes else None
         if not delimiter:
-            raise InputError("the delimiter between fields is empty; leave it out or give at least one character")
+            raise InputError(
+                "the delimiter between fields is empty; leave it out or give at least one character"
+            )
 
     def __iter__(self) -> Iterator[Document]:
         seen = Seen()
@@ -166,12 +176,16 @@ class LinesCollection(DocumentSource):
                 tap = _Tap(raw)
                 for document, line in self._parsed(tap, name):
                     if seen.add(document.docid):
-                        raise InputError(f"{name}:{line}: duplicate id {document.docid!r}; ids must be unique")
+                        raise InputError(
+                            f"{name}:{line}: duplicate id {document.docid!r}; ids must be unique"
+                        )
                     self.documents += 1
                     yield document
                     self.bytes_read += tap.fresh()
                 self.bytes_read += tap.fresh()
-            self.inputs.append(Input(str(path or STDIN), tap.sha256.hexdigest(), self.documents - before))
+            self.inputs.append(
+                Input(str(path or STDIN), tap.sha256.hexdigest(), self.documents - before)
+            )
         if not self.documents:
             where = _STDIN_NAME if self.source == STDIN else self.source
             raise InputError(f"{where}: no documents in it ({self.bytes_read} bytes read)")
@@ -201,7 +215,9 @@ class LinesCollection(DocumentSource):
             yield parser(line, where), number
 
     def _parser(self, name: str, first: str, where: str) -> RecordReader | _Tsv:
-        as_json = has_ending(name, JSON_ENDINGS) or (not has_ending(name) and first.lstrip()[:1] in "{[")
+        as_json = has_ending(name, JSON_ENDINGS) or (
+            not has_ending(name) and first.lstrip()[:1] in "{["
+        )
         if as_json and first.lstrip().startswith("["):
             raise InputError(
                 f"{where}: a JSON array; expected one JSON object per line (convert it with: jq -c '.[]', or read it "
@@ -241,7 +257,9 @@ def list_files(source: str | Path, endings: Sequence[str] = ENDINGS) -> Sequence
     beir = [named[name] for name in ("corpus.jsonl", "corpus.jsonl.gz") if name in named]
     if not (found := beir[:1] or [named[name] for name in sorted(named, key=natural_key)]):
         expected = ", ".join(endings)
-        raise InputError(f"{source}: no collection in this folder (no {expected} file, gzipped or not)")
+        raise InputError(
+            f"{source}: no collection in this folder (no {expected} file, gzipped or not)"
+        )
     return found
 
 
@@ -259,7 +277,11 @@ def has_ending(name: str, endings: Sequence[str] = ENDINGS) -> bool:
 
 def is_collection_name(name: str, endings: Sequence[str] = ENDINGS) -> bool:
     """Whether a file of a folder belongs to the collection there; hidden files and records (``.meta.json``) do not."""
-    return has_ending(name, endings) and not has_ending(name, (".meta.json",)) and not name.startswith(".")
+    return (
+        has_ending(name, endings)
+        and not has_ending(name, (".meta.json",))
+        and not name.startswith(".")
+    )
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -302,12 +324,16 @@ class RecordReader:
         name = next((n for n in names if n in record), None)
         if name is None:
             hint = "" if self.docid_field else "; name its key with `docid_field`"
-            raise InputError(f"{where}: no id: expected {' or '.join(map(repr, names))}, found {_keys(record)}{hint}")
+            raise InputError(
+                f"{where}: no id: expected {' or '.join(map(repr, names))}, found {_keys(record)}{hint}"
+            )
         value = record[name]
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if not isinstance(value, str):
-            raise InputError(f"{where}: the id {name!r} is {json.dumps(value)[:40]}; expected a string or an integer")
+            raise InputError(
+                f"{where}: the id {name!r} is {json.dumps(value)[:40]}; expected a string or an integer"
+            )
         return value
 
     def _title_last(self, record: Mapping[str, object], where: str) -> tuple[str, str]:
@@ -329,7 +355,9 @@ class RecordReader:
             return ["" if f == _IGNORED else _text(record[f], f, where) for f in self.fields]
         if "contents" not in record:
             missing = next(f for f in wanted if f not in record)
-            raise InputError(f"{where}: no text: expected {missing!r} or 'contents', found {_keys(record)}")
+            raise InputError(
+                f"{where}: no text: expected {missing!r} or 'contents', found {_keys(record)}"
+            )
         contents = _text(record["contents"], "contents", where, strip=False)
         # A trailing delimiter ends the last field; it does not start an empty one.
         if contents.count(self.delimiter) == len(self.fields):
@@ -348,9 +376,13 @@ class _Tsv:
 
     def __init__(self, first: str, fields: tuple[str, ...], where: str) -> None:
         cells = [c.strip().lower() for c in first.split("\t")]
-        self.header = cells[0] in (*_DOCID_FIELDS, "pid") and all(c in _HEADER_NAMES for c in cells[1:])
+        self.header = cells[0] in (*_DOCID_FIELDS, "pid") and all(
+            c in _HEADER_NAMES for c in cells[1:]
+        )
         width = len(cells)
-        self.url = cells.index("url") if self.header and "url" in cells else 0  #: column of a URL; 0 without one
+        self.url = (
+            cells.index("url") if self.header and "url" in cells else 0
+        )  #: column of a URL; 0 without one
         if self.header:
             self.columns: tuple[str, ...] = tuple(_HEADER_NAMES[c] for c in cells[1:])
         elif fields:
@@ -373,7 +405,9 @@ class _Tsv:
             raise InputError(f"{where}: {len(cells)} column(s), expected {self.width}{tip}")
         text, title = _composed(self.columns, [c.strip() for c in cells[1:]])
         url = cells[self.url].strip() if self.url else ""
-        return Document(checked_docid(cells[0], where), text, title, metadata_of({"url": url} if url else {}))
+        return Document(
+            checked_docid(cells[0], where), text, title, metadata_of({"url": url} if url else {})
+        )
 
 
 class _Tap(io.RawIOBase):
@@ -437,13 +471,20 @@ def checked_docid(docid: str, where: str) -> str:
     """The id. Raises :class:`InputError`, naming ``where``, for one that run files or Lucene cannot represent."""
     if not docid:
         raise InputError(f"{where}: empty id")
-    if (" " in docid or not docid.isprintable()) and any(c.isspace() or category(c) in _UNUSABLE for c in docid):
+    if (" " in docid or not docid.isprintable()) and any(
+        c.isspace() or category(c) in _UNUSABLE for c in docid
+    ):
         # Columns of run files and qrels are separated by white space.
         raise InputError(
             f"{where}: the id {docid!r} contains white space or a control character, which run files cannot represent"
         )
-    if len(docid) > LONGEST_ID // 4 and (size := len(docid.encode("utf-8", "replace"))) > LONGEST_ID:
-        raise InputError(f"{where}: the id {docid[:40]!r}... has {size:,} bytes; Lucene takes at most {LONGEST_ID:,}")
+    if (
+        len(docid) > LONGEST_ID // 4
+        and (size := len(docid.encode("utf-8", "replace"))) > LONGEST_ID
+    ):
+        raise InputError(
+            f"{where}: the id {docid[:40]!r}... has {size:,} bytes; Lucene takes at most {LONGEST_ID:,}"
+        )
     return docid
 
 
@@ -458,11 +499,14 @@ def _text(value: Any, name: str, where: str, strip: bool = True) -> str:
 def metadata_of(values: Mapping[str, object]) -> dict[str, MetadataValue] | None:
     """The values that can be metadata, by name: strings, finite numbers, true and false, and lists of these, none of
     them too long. None without any."""
-    usable_values = {name: value for name, value in values.items() if name and is_metadata_value(value)}
+    usable_values = {
+        name: value for name, value in values.items() if name and is_metadata_value(value)
+    }
     short = {
         name: cast("MetadataValue", value)
         for name, value in usable_values.items()
-        if not isinstance(value, str | list) or len(json.dumps(value, ensure_ascii=False)) <= LONGEST_METADATA
+        if not isinstance(value, str | list)
+        or len(json.dumps(value, ensure_ascii=False)) <= LONGEST_METADATA
     }
     return short or None
 

@@ -29,7 +29,14 @@ from dupmae_ir.config import differences
 from dupmae_ir.console import say
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError, UsageError
 from dupmae_ir.io.locks import exclusive, lock_path
-from dupmae_ir.io.publishing import disk_full, move_into_place, read_json, recover, sweep, write_json
+from dupmae_ir.io.publishing import (
+    disk_full,
+    move_into_place,
+    read_json,
+    recover,
+    sweep,
+    write_json,
+)
 
 STATE = "job.json"
 STAGED = ".record"
@@ -71,7 +78,9 @@ class Job:
             at the beginning of the next.
     """
 
-    ADVICE = "Name another output, or remove it"  #: what to do about an output made with other settings
+    ADVICE = (
+        "Name another output, or remove it"  #: what to do about an output made with other settings
+    )
     START_OVER = "remove {work}"  #: how to discard unfinished work
 
     def __init__(
@@ -123,7 +132,11 @@ class Job:
             self.discard()
         self._stack.close()
         ours = isinstance(error, DupmaeError)  # one that says more of the full disk
-        if isinstance(error, Exception) and not ours and (full := disk_full(error, self.target.parent)):
+        if (
+            isinstance(error, Exception)
+            and not ours
+            and (full := disk_full(error, self.target.parent))
+        ):
             raise full from error
 
     def finished(self) -> dict[str, Any] | None:
@@ -139,7 +152,9 @@ class Job:
         made = self.recorded()
         self._check_maker(made)
         if changed := self._changed(made):
-            raise IndexMismatch(f"{self.target} already exists with other settings: {changed}. {self.ADVICE}")
+            raise IndexMismatch(
+                f"{self.target} already exists with other settings: {changed}. {self.ADVICE}"
+            )
         begun = read_json(self.work / STATE)
         if begun is None or not differences(begun["settings"], self.settings):
             self.discard()  # what a kill at the end of publish left; work with other settings stays
@@ -159,7 +174,9 @@ class Job:
             for torn in self.work.glob(".*.tmp"):
                 torn.unlink(missing_ok=True)  # the lock is ours, so their writers are gone
             return self.work
-        made = self._made({} if self._streamed else self.inputs)  # an unreadable input must not leave a folder behind
+        made = self._made(
+            {} if self._streamed else self.inputs
+        )  # an unreadable input must not leave a folder behind
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
         write_json(state, made)
@@ -192,7 +209,9 @@ class Job:
         record beside the job's own keys. ``inputs``: their digests, for a job with ``streamed`` inputs.
         """
         made_from = self.inputs if inputs is None else dict(inputs)
-        self.write_record(made, {**self._made(made_from), "result": _plain(result), **(extra or {})})
+        self.write_record(
+            made, {**self._made(made_from), "result": _plain(result), **(extra or {})}
+        )
         move_into_place(made, self.target)
         self._finish_publishing()
         shutil.rmtree(self.work, ignore_errors=True)
@@ -211,7 +230,9 @@ class Job:
 
     def write_record(self, made: Path, record: Mapping[str, Any]) -> None:
         """Store the record of ``made``, which is about to become the target. Overridden as :meth:`recorded` is."""
-        write_json(made / self.record_name if made.is_dir() else self.work / f"{made.name}{STAGED}", record)
+        write_json(
+            made / self.record_name if made.is_dir() else self.work / f"{made.name}{STAGED}", record
+        )
 
     def _finish_publishing(self) -> None:
         """Move the record of a file beside it once the file is in place, also for a run that was killed in between.
@@ -228,7 +249,11 @@ class Job:
     def _waiting(self) -> list[Path]:
         """The record of a file that was moved, until it is beside it."""
         records = self.work.glob(f"*{STAGED}")
-        return [record for record in records if not (self.work / record.name.removesuffix(STAGED)).exists()]
+        return [
+            record
+            for record in records
+            if not (self.work / record.name.removesuffix(STAGED)).exists()
+        ]
 
     def check_replaceable(self) -> None:
         """Raise unless the existing target is an output of this command, which ``overwrite`` may replace."""
@@ -253,7 +278,9 @@ class Job:
         if self._streamed and not made["inputs"]:
             return ""  # unfinished work, whose pieces the command compares with what it reads
         before, now = made["inputs"], self.inputs
-        return ", ".join(f"the contents of `{n}`" for n in {**before, **now} if before.get(n) != now.get(n))
+        return ", ".join(
+            f"the contents of `{n}`" for n in {**before, **now} if before.get(n) != now.get(n)
+        )
 
 
 def work_folder(target: str | Path) -> Path:
@@ -273,10 +300,17 @@ def read_record(target: str | Path, name: str = RECORD) -> JobRecord:
     """
     path = Path(target) / name if Path(target).is_dir() else record_path(target)
     if not path.is_file():
-        raise InputError(f"{target}: exists without its record {path.name}; name another output, or remove it")
+        raise InputError(
+            f"{target}: exists without its record {path.name}; name another output, or remove it"
+        )
     record = read_json(path)
-    if not isinstance(record, dict) or not {"made_by", "settings", "inputs", "result"} <= record.keys():
-        raise InputError(f"{path}: not a record of this toolkit; name another output, or remove {target}")
+    if (
+        not isinstance(record, dict)
+        or not {"made_by", "settings", "inputs", "result"} <= record.keys()
+    ):
+        raise InputError(
+            f"{path}: not a record of this toolkit; name another output, or remove {target}"
+        )
     return cast("JobRecord", record)
 
 

@@ -77,9 +77,13 @@ def lines_of(raw: io.RawIOBase, name: str) -> Iterator[tuple[int, str]]:
                 if line.strip():
                     yield number, _decoded(line, f"{name}:{number}")
     except EOFError:
-        raise InputError(f"{name}: damaged gzip file: truncated after line {number}; write it again") from None
+        raise InputError(
+            f"{name}: damaged gzip file: truncated after line {number}; write it again"
+        ) from None
     except (gzip.BadGzipFile, zlib.error) as e:
-        raise InputError(f"{name}: damaged gzip file after line {number} ({e}); write it again") from None
+        raise InputError(
+            f"{name}: damaged gzip file after line {number} ({e}); write it again"
+        ) from None
     except OSError as e:
         raise InputError(f"{name}: cannot be read: {e.strerror or e}") from None
 
@@ -90,7 +94,9 @@ def _decoded(line: bytes, where: str) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise InputError(f"{where}: not UTF-8 text: byte 0x{line[e.start]:02x} at position {e.start + 1}") from None
+        raise InputError(
+            f"{where}: not UTF-8 text: byte 0x{line[e.start]:02x} at position {e.start + 1}"
+        ) from None
 
 
 def json_record(line: str, where: str) -> dict[str, Any]:
@@ -103,7 +109,9 @@ def json_record(line: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: broken JSON: {e}") from None
     if not isinstance(record, dict):
         kinds: dict[type, str] = {list: "an array", str: "a string"}
-        raise InputError(f"{where}: {kinds.get(type(record), 'a single value')}; expected one JSON object per line")
+        raise InputError(
+            f"{where}: {kinds.get(type(record), 'a single value')}; expected one JSON object per line"
+        )
     return record
 
 

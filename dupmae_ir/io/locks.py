@@ -20,7 +20,9 @@ except ImportError:
 
 
 @contextmanager
-def exclusive(path: str | Path, what: str, *, wait: bool = False, quiet: bool = True) -> Iterator[None]:
+def exclusive(
+    path: str | Path, what: str, *, wait: bool = False, quiet: bool = True
+) -> Iterator[None]:
     """Hold the lock file ``path``, or raise :class:`UsageError` that names the process that does.
 
     ``what`` describes the holder's work in the error ("running encode into I"). With ``wait``, wait for the lock

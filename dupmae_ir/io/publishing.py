@@ -91,7 +91,9 @@ def _aside(target: Path, kind: str) -> list[Path]:
     """``.NAME.PID.KIND`` beside ``target``."""
     ours = re.compile(rf"\.{re.escape(target.name)}\.\d+\.{kind}")
     try:
-        return [target.with_name(e.name) for e in os.scandir(target.parent) if ours.fullmatch(e.name)]
+        return [
+            target.with_name(e.name) for e in os.scandir(target.parent) if ours.fullmatch(e.name)
+        ]
     except OSError:
         return []
 
@@ -117,7 +119,9 @@ def fsync_tree(folder: Path) -> None:
 
 
 def _fsync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows syncs what may be written
+    fd = os.open(
+        path, os.O_RDWR if os.name == "nt" else os.O_RDONLY
+    )  # Windows syncs what may be written
     try:
         os.fsync(fd)
     finally:
@@ -158,7 +162,9 @@ def bytes_of(path: Path) -> int:
 def combined_digest(digests: Iterable[str]) -> str:
     """One hex digest for several digests in order; that of a single file is its own."""
     several = list(digests)
-    return several[0] if len(several) == 1 else hashlib.sha256("\n".join(several).encode()).hexdigest()
+    return (
+        several[0] if len(several) == 1 else hashlib.sha256("\n".join(several).encode()).hexdigest()
+    )
 
 
 def disk_full(error: BaseException, where: Path) -> OutputError | None:

@@ -23,7 +23,9 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
     if path.is_dir():
         files = [path / "qrels" / f"{split}.tsv", path / f"{split}.tsv"]
         if not (found := next((file for file in files if file.is_file()), None)):
-            raise InputError(f"{path}: a folder without qrels/{split}.tsv; name the file with the judgements")
+            raise InputError(
+                f"{path}: a folder without qrels/{split}.tsv; name the file with the judgements"
+            )
         path = found
     qrels: dict[str, dict[str, int]] = {}
     width = 0
@@ -36,7 +38,9 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
         qid, docid, grade = _judgement(line, width, where)
         known = qrels.setdefault(qid, {}).setdefault(docid, grade)
         if known != grade:
-            raise InputError(f"{where}: document {docid!r} of query {qid!r} has grade {grade} here and {known} before")
+            raise InputError(
+                f"{where}: document {docid!r} of query {qid!r} has grade {grade} here and {known} before"
+            )
     if not qrels:
         raise InputError(f"{path}: a header and no judgements")
     return qrels
@@ -59,14 +63,20 @@ def _judgement(line: str, width: int, where: str) -> tuple[str, str, int]:
     else:
         fields = [f.strip() for f in line.split("\t")]
         if any(len(columns(f)) != 1 for f in fields):
-            raise InputError(f"{where}: an id that is empty or contains white space, which run files cannot represent")
+            raise InputError(
+                f"{where}: an id that is empty or contains white space, which run files cannot represent"
+            )
     if len(fields) != width:
-        raise InputError(f"{where}: expected {width} columns as in the first line, got {len(fields)}")
+        raise InputError(
+            f"{where}: expected {width} columns as in the first line, got {len(fields)}"
+        )
     grade = _grade(fields[-1])
     if grade is None:
         raise InputError(f"{where}: grade {fields[-1]!r} is not an integer")
     if abs(grade) > LARGEST_GRADE:
-        raise InputError(f"{where}: grade {grade} is beyond {LARGEST_GRADE}; is this column really a grade?")
+        raise InputError(
+            f"{where}: grade {grade} is beyond {LARGEST_GRADE}; is this column really a grade?"
+        )
     return fields[0], fields[-2], grade
 
 

@@ -40,7 +40,11 @@ def strictly_decreasing(scores: np.ndarray) -> np.ndarray:
     """
     wide = np.asarray(scores, np.float64)
     # Compared before the cast, where two scores of a query may fall on one float32.
-    if not np.isfinite(wide).all() or (wide[1:] > wide[:-1]).any() or np.abs(wide).max(initial=0) > LARGEST_SCORE:
+    if (
+        not np.isfinite(wide).all()
+        or (wide[1:] > wide[:-1]).any()
+        or np.abs(wide).max(initial=0) > LARGEST_SCORE
+    ):
         raise ValueError("scores must be finite in float32 and must not increase")
     bits = wide.astype(np.float32).view(np.int32).astype(np.int64)
     keys = np.where(bits >= 0, bits, -(bits + _SIGN))
@@ -56,7 +60,9 @@ class RunWriter:
 
     def __init__(self, file: IO[str], tag: str, format: str = "trec") -> None:
         if columns(tag) != [tag]:
-            raise UsageError(f"run tag {tag!r}: one word without white space, for the last column of the run")
+            raise UsageError(
+                f"run tag {tag!r}: one word without white space, for the last column of the run"
+            )
         self._file = file
         self._tag = tag
         self._lines = lookup("run format", format, {"trec": self._trec, "msmarco": self._msmarco})
@@ -82,7 +88,9 @@ class RunWriter:
             raise OutputError(f"query {qid!r}: document {twice!r} is listed twice")
         for hit in ranked:
             if not math.isfinite(hit.score):
-                raise OutputError(f"query {qid!r}, document {hit.docid!r}: score {hit.score} is not finite")
+                raise OutputError(
+                    f"query {qid!r}, document {hit.docid!r}: score {hit.score} is not finite"
+                )
         try:
             scores = strictly_decreasing(np.array([h.score for h in ranked], np.float64))
         except ValueError as e:
@@ -107,7 +115,9 @@ def open_run(path: str | Path, tag: str, format: str = "trec") -> Iterator[RunWr
         yield RunWriter(file, tag, format)
 
 
-def write_run(path: str | Path, run: Mapping[str, Iterable[Hit]], tag: str = "dupmae_ir", format: str = "trec") -> None:
+def write_run(
+    path: str | Path, run: Mapping[str, Iterable[Hit]], tag: str = "dupmae_ir", format: str = "trec"
+) -> None:
     """Write a whole run, queries in the order given. ``format`` is ``trec`` or ``msmarco`` (ranks only)."""
     with open_run(path, tag, format) as writer:
         for qid, hits in run.items():
@@ -132,15 +142,21 @@ def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> dict
         if width == 6:
             qid, _, docid, rank, score, _ = fields
             value = _number(score, path, number)
-            ranks.setdefault(qid, array("q")).append(int(rank) if rank.isascii() and rank.isdigit() else 0)
+            ranks.setdefault(qid, array("q")).append(
+                int(rank) if rank.isascii() and rank.isdigit() else 0
+            )
         else:
             qid, docid, rank = fields
             if not rank.isascii() or not rank.isdigit() or int(rank) < 1:
-                raise InputError(f"{path}:{number}: rank {rank!r} is not a whole number from 1 upwards")
+                raise InputError(
+                    f"{path}:{number}: rank {rank!r} is not a whole number from 1 upwards"
+                )
             value = 1 / int(rank)
         scores = found.setdefault(qid, {})
         if docid in scores:
-            raise InputError(f"{path}:{number}: document {docid!r} is listed twice for query {qid!r}")
+            raise InputError(
+                f"{path}:{number}: document {docid!r} is listed twice for query {qid!r}"
+            )
         scores[docid] = value
     if warn is not None:
         for message in _disagreements(found, ranks):
@@ -177,12 +193,16 @@ def _number(text: str, path: str | Path, number: int) -> float:
     return value
 
 
-def _disagreements(found: Mapping[str, Mapping[str, float]], ranks: Mapping[str, array[int]]) -> Iterator[str]:
+def _disagreements(
+    found: Mapping[str, Mapping[str, float]], ranks: Mapping[str, array[int]]
+) -> Iterator[str]:
     """Messages about the rank column, which trec_eval ignores, where it contradicts the scores."""
     contradicted = tied = 0
     for qid, listed in ranks.items():
         scores, rank = found[qid], dict(zip(found[qid], listed, strict=True))
-        inversions = [(a, b) for a, b in itertools.pairwise(trec_order(scores)) if rank[a] >= rank[b]]
+        inversions = [
+            (a, b) for a, b in itertools.pairwise(trec_order(scores)) if rank[a] >= rank[b]
+        ]
         if all(np.float32(scores[a]) == np.float32(scores[b]) for a, b in inversions):
             tied += bool(inversions)
         else:

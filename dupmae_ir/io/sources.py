@@ -44,7 +44,15 @@ from dupmae_ir.io.documents.files import kind_of
 from dupmae_ir.io.transfer import Remote, is_url
 from dupmae_ir.types import Document
 
-READING = ("fields", "docid_field", "delimiter", "read_as", "passage_length", "passage_overlap", "exclude")
+READING = (
+    "fields",
+    "docid_field",
+    "delimiter",
+    "read_as",
+    "passage_length",
+    "passage_overlap",
+    "exclude",
+)
 """The options that decide the documents of a collection, as indexes record them."""
 READ_AS = ("auto", "lines", "documents")
 _SNIFFED_LINES, _SNIFFED_BYTES = 5, 1 << 16
@@ -71,13 +79,19 @@ class CorpusOptions(Config):
         choices=READ_AS,
     )
     passage_length: int = input_option(
-        LENGTH, "documents: longest passage, in tokens: words of up to six letters, punctuation marks", at_least=8
+        LENGTH,
+        "documents: longest passage, in tokens: words of up to six letters, punctuation marks",
+        at_least=8,
     )
     passage_overlap: int = input_option(
-        OVERLAP, "documents: tokens at the end of a passage that the next one repeats, in whole sentences", at_least=0
+        OVERLAP,
+        "documents: tokens at the end of a passage that the next one repeats, in whole sentences",
+        at_least=0,
     )
     exclude: tuple[str, ...] = input_option(
-        (), "documents: files to leave out, as patterns of their paths: 'build/*' '*.min.js'", metavar="GLOB"
+        (),
+        "documents: files to leave out, as patterns of their paths: 'build/*' '*.min.js'",
+        metavar="GLOB",
     )
     fields: tuple[str, ...] = input_option(
         (),
@@ -85,14 +99,18 @@ class CorpusOptions(Config):
         "'title' becomes the title, '_' is ignored, the rest is the text",
         metavar="NAME",
     )
-    docid_field: str | None = input_option(None, "JSON key of the id, if not id, _id or docid", metavar="NAME")
+    docid_field: str | None = input_option(
+        None, "JSON key of the id, if not id, _id or docid", metavar="NAME"
+    )
     delimiter: str = input_option(
         "\\n", "separates the --fields of 'contents' (\\n and \\t are understood)", metavar="TEXT"
     )
 
     def __post_init__(self) -> None:
         if isinstance(self.corpus, tuple) and len(self.corpus) == 1:
-            object.__setattr__(self, "corpus", self.corpus[0])  # recorded alike, however it was given
+            object.__setattr__(
+                self, "corpus", self.corpus[0]
+            )  # recorded alike, however it was given
         super().__post_init__()
         if self.passage_overlap * 2 > self.passage_length:
             raise UsageError(
@@ -105,15 +123,24 @@ class CorpusOptions(Config):
         sources = self.sources()
         if STDIN in sources and sys.stdin is None:
             raise InputError("<standard input>: is closed; name a `corpus`")
-        if special := [s for s in sources if s == STDIN or s.startswith(IRDS) or is_dataset_folder(Path(s))]:
+        if special := [
+            s for s in sources if s == STDIN or s.startswith(IRDS) or is_dataset_folder(Path(s))
+        ]:
             if len(sources) > 1:
-                raise UsageError(f"`corpus` {special[0]}: cannot be combined with other collections")
+                raise UsageError(
+                    f"`corpus` {special[0]}: cannot be combined with other collections"
+                )
             if special[0].startswith(IRDS):
                 return IrDataset(special[0], self.fields)
             if special[0] != STDIN:
-                return HfDataset(special[0], RecordReader(self.fields, self.docid_field, self.unescaped_delimiter()))
+                return HfDataset(
+                    special[0],
+                    RecordReader(self.fields, self.docid_field, self.unescaped_delimiter()),
+                )
         if _are_lines(sources, self.read_as):
-            return LinesCollection(sources, self.fields, self.docid_field, self.unescaped_delimiter())
+            return LinesCollection(
+                sources, self.fields, self.docid_field, self.unescaped_delimiter()
+            )
         return DocumentCollection(sources, self.passage_length, self.passage_overlap, self.exclude)
 
     def sources(self) -> tuple[str, ...]:
@@ -136,10 +163,16 @@ def left_out(sources: FileReport | None, most: int = 20) -> str:
     lines = [f"  from {sources['files']:,} files"]
     if skipped := sources["skipped"]:
         kinds = ", ".join(f"{ending} {count:,}" for ending, count in list(skipped.items())[:5])
-        lines[0] += f"; left out: {sum(skipped.values()):,} ({kinds}{', ...' if len(skipped) > 5 else ''})"
+        lines[0] += (
+            f"; left out: {sum(skipped.values()):,} ({kinds}{', ...' if len(skipped) > 5 else ''})"
+        )
     if count := sources["unreadable_files"]:
-        lines.append(f"  {count:,} could not be read{'' if count <= most else f'; the first {most}'}:")
-        lines += [f"    {name}: {reason}" for name, reason in list(sources["unreadable"].items())[:most]]
+        lines.append(
+            f"  {count:,} could not be read{'' if count <= most else f'; the first {most}'}:"
+        )
+        lines += [
+            f"    {name}: {reason}" for name, reason in list(sources["unreadable"].items())[:most]
+        ]
     return "\n".join(["", *lines])
 
 
@@ -149,17 +182,23 @@ def _are_lines(sources: Sequence[str], read_as: str) -> bool:
     if url := next((source for source in sources if is_url(source)), None):
         remote = Remote(url)
         kind = kind_of(remote.name) or "text"
-        if read_as == "documents" or (read_as == "auto" and not has_ending(remote.name) and kind != "text"):
+        if read_as == "documents" or (
+            read_as == "auto" and not has_ending(remote.name) and kind != "text"
+        ):
             raise UsageError(
                 f"`corpus` {remote}: only collections with a document on each line are read from a URL; copy the "
                 "documents to this machine"
             )
     if read_as != "auto":
         return read_as == "lines"
-    found = {source: source == STDIN or is_url(source) or _is_lines(Path(source)) for source in sources}
+    found = {
+        source: source == STDIN or is_url(source) or _is_lines(Path(source)) for source in sources
+    }
     if len(set(found.values())) == 2:
         lines = next(source for source, is_lines in found.items() if is_lines)
-        raise InputError(f"`corpus`: {lines} has a document on each line, the others do not; {_CHOOSE}")
+        raise InputError(
+            f"`corpus`: {lines} has a document on each line, the others do not; {_CHOOSE}"
+        )
     return all(found.values())
 
 
@@ -188,11 +227,19 @@ def _folder_is_lines(folder: Path) -> bool:
     if any((folder / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz")):
         return True
     try:
-        files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+        files = [
+            path
+            for path in sorted(folder.iterdir())
+            if path.is_file() and not path.name.startswith(".")
+        ]
     except OSError as e:
         raise InputError(f"{folder}: cannot be read: {e.strerror or e}") from None
     lines = [path for path in files if is_collection_name(path.name) and not _is_whole_json(path)]
-    others = [path for path in files if path not in lines and not _is_beside(path) and kind_of(path.name) is not None]
+    others = [
+        path
+        for path in files
+        if path not in lines and not _is_beside(path) and kind_of(path.name) is not None
+    ]
     if others and (lines := [path for path in lines if _has_ids(path)]):
         raise InputError(
             f"{folder}: {lines[0].name} has a document on each line, {others[0].name} is a document; {_CHOOSE}"
@@ -207,7 +254,9 @@ def _is_beside(path: Path) -> bool:
 
 def _is_whole_json(path: Path) -> bool:
     """Whether a ``.json`` file is one value over several lines, or an array, instead of lines of objects."""
-    return path.suffix == ".json" and not isinstance(_value_of(next(iter(_first_lines(path)), "")), dict)
+    return path.suffix == ".json" and not isinstance(
+        _value_of(next(iter(_first_lines(path)), "")), dict
+    )
 
 
 def _has_ids(path: Path) -> bool:
@@ -294,9 +343,13 @@ class IrDataset(RecordCollection):
         for record in self._dataset.docs_iter():
             values: dict[str, object] = record._asdict()
             docid = str(values.pop("doc_id"))
-            names = self.fields or tuple(name for name in _TEXTS if isinstance(values.get(name), str))
+            names = self.fields or tuple(
+                name for name in _TEXTS if isinstance(values.get(name), str)
+            )
             if missing := [name for name in self.fields if name not in values]:
-                raise InputError(f"{self.source}: no field {missing[0]!r}; known: {', '.join(values)}")
+                raise InputError(
+                    f"{self.source}: no field {missing[0]!r}; known: {', '.join(values)}"
+                )
             title = values.get("title") if "title" not in self.fields else None
             text = " ".join(str(values[name]) for name in names if values[name])
             if not names and hasattr(record, "default_text"):
@@ -317,7 +370,9 @@ class HfDataset(RecordCollection):
     def records(self) -> Iterator[Document]:
         """The documents."""
         for row, values in enumerate(dataset_rows(self._path)):
-            if self._reader.docid_field is None and not any(name in values for name in self._reader.id_names):
+            if self._reader.docid_field is None and not any(
+                name in values for name in self._reader.id_names
+            ):
                 values = {"id": row, **values}
             yield self._reader.document(dict(values), f"{self.source}: row {row}")
 
@@ -351,5 +406,7 @@ def _split(folder: Path) -> Path:
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"{listing}: does not list the splits of a dataset") from None
     if len(splits) != 1:
-        raise InputError(f"{folder}: has the splits {', '.join(splits)}; name one, as {folder / splits[0]}")
+        raise InputError(
+            f"{folder}: has the splits {', '.join(splits)}; name one, as {folder / splits[0]}"
+        )
     return folder / splits[0]

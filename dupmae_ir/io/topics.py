@@ -29,12 +29,16 @@ def read_topics(source: str | Path) -> list[Query]:
     line, :class:`UnknownName` for a name that is neither.
     """
     path = Path(source)
-    is_name = isinstance(source, str) and path.parent == Path() and not source.endswith(_FILE_ENDINGS)
+    is_name = (
+        isinstance(source, str) and path.parent == Path() and not source.endswith(_FILE_ENDINGS)
+    )
     if is_name and not path.exists():
         try:
             return pyserini.load_topics(str(source))
         except UnknownName as e:
-            raise UnknownName(f"{source!r} is neither a file nor topics that Pyserini knows: {e}") from None
+            raise UnknownName(
+                f"{source!r} is neither a file nor topics that Pyserini knows: {e}"
+            ) from None
     topics: list[Query] = []
     first_seen: dict[str, int] = {}
     parse = None
@@ -50,7 +54,9 @@ def read_topics(source: str | Path) -> list[Query]:
                 "cannot represent"
             )
         if topic.qid in first_seen:
-            raise InputError(f"{where}: topic {topic.qid!r} was already on line {first_seen[topic.qid]}; remove one")
+            raise InputError(
+                f"{where}: topic {topic.qid!r} was already on line {first_seen[topic.qid]}; remove one"
+            )
         first_seen[topic.qid] = number
         topics.append(topic)
     return topics

@@ -45,13 +45,23 @@ from dupmae_ir.console import byte_bar, megabytes, one_line, say
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem, InputError, OutputError, UsageError
 from dupmae_ir.io.locks import exclusive, lock_path
-from dupmae_ir.io.publishing import disk_full_is_one_line, fsync_folder, read_json_object, write_json
+from dupmae_ir.io.publishing import (
+    disk_full_is_one_line,
+    fsync_folder,
+    read_json_object,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
     from requests import Response, Session
 
-WAITS = (1.0, 2.0, 4.0, 8.0)  #: seconds between attempts; restarted whenever an attempt gets further than all before
+WAITS = (
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+)  #: seconds between attempts; restarted whenever an attempt gets further than all before
 TIMEOUT = (10.0, 60.0)  #: seconds to connect, seconds without a byte
 
 _RECEIVED = 1 << 17
@@ -77,7 +87,10 @@ def is_url(text: object) -> bool:
 
 def has_credentials(parts: SplitResult) -> bool:
     """Whether a URL contains a password, or a query that looks like a key."""
-    return bool(parts.password or any(_SECRET.search(name) and value for name, value in parse_qsl(parts.query)))
+    return bool(
+        parts.password
+        or any(_SECRET.search(name) and value for name, value in parse_qsl(parts.query))
+    )
 
 
 def without_credentials(text: str) -> str:
@@ -112,16 +125,25 @@ class RemoteFile:
 def cache_folder() -> Path:
     """``$DUPMAE_IR_CACHE``, else ``$XDG_CACHE_HOME/dupmae_ir``, else ``~/.cache/dupmae_ir``."""
     home = os.environ.get("DUPMAE_IR_CACHE")
-    return Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dupmae_ir"
+    return (
+        Path(home)
+        if home
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dupmae_ir"
+    )
 
 
 def offline_by() -> str | None:
     """The environment variable that forbids the network; None if it is permitted."""
     names = ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE")
-    return next((n for n in names if os.environ.get(n, "").strip().lower() in ("1", "on", "yes", "true")), None)
+    return next(
+        (n for n in names if os.environ.get(n, "").strip().lower() in ("1", "on", "yes", "true")),
+        None,
+    )
 
 
-def download(source: RemoteFile, target: Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
+def download(
+    source: RemoteFile, target: Path, *, mirror: str | None = None, quiet: bool = False
+) -> Path:
     """Download ``source`` to ``target``, verify it, and return ``target``.
 
     A file that exists (downloaded earlier or copied there) is verified and not downloaded. The next call resumes an
@@ -137,7 +159,10 @@ def download(source: RemoteFile, target: Path, *, mirror: str | None = None, qui
         raise UsageError(f"{target}: is a folder; name the file to write")
     if not target.exists():
         what = f"downloading {target.name}"
-        with disk_full_is_one_line(target), exclusive(lock_path(target), what, wait=True, quiet=quiet):
+        with (
+            disk_full_is_one_line(target),
+            exclusive(lock_path(target), what, wait=True, quiet=quiet),
+        ):
             # Another process may have downloaded it while this one waited for the lock.
             if not target.exists():
                 _Transfer(source, url, target, quiet).bring()
@@ -146,7 +171,10 @@ def download(source: RemoteFile, target: Path, *, mirror: str | None = None, qui
 
 def _address(source: RemoteFile, mirror: str | None) -> str:
     """The URL to request: the source's own, or the corresponding one of the mirror."""
-    for url, what in ((source.url, "only http and https can be fetched"), (mirror, "a mirror is an http or https URL")):
+    for url, what in (
+        (source.url, "only http and https can be fetched"),
+        (mirror, "a mirror is an http or https URL"),
+    ):
         if url and not _scheme(url):
             raise UsageError(f"{url}: {what}")
     if not mirror:
@@ -281,7 +309,11 @@ class _Transfer:
                 headers["If-Range"] = version
         try:
             return session.get(
-                self.url, headers=headers, stream=True, timeout=TIMEOUT, hooks={"response": self._check_redirect}
+                self.url,
+                headers=headers,
+                stream=True,
+                timeout=TIMEOUT,
+                hooks={"response": self._check_redirect},
             )
         except RequestException as e:
             raise self._failure(e) from e
@@ -292,7 +324,9 @@ class _Transfer:
         from urllib3.exceptions import NewConnectionError
 
         chain = list(_chain(error))
-        problem = one_line(getattr(chain[-1], "strerror", None) or str(chain[-1]) or type(chain[-1]).__name__)
+        problem = one_line(
+            getattr(chain[-1], "strerror", None) or str(chain[-1]) or type(chain[-1]).__name__
+        )
         if isinstance(error, kinds.SSLError | kinds.ProxyError | kinds.ConnectTimeout) or any(
             isinstance(e, NewConnectionError) for e in chain
         ):
@@ -307,7 +341,9 @@ class _Transfer:
             to = response.headers["location"]
             with suppress(ValueError):  # malformed: refused below
                 to = urljoin(response.url, to)
-            if _scheme(to) not in ({"https"} if _scheme(response.url) == "https" else {"http", "https"}):
+            if _scheme(to) not in (
+                {"https"} if _scheme(response.url) == "https" else {"http", "https"}
+            ):
                 raise self._failed(f"redirects to {without_credentials(to)}, which is not followed")
 
     def _receive(self, response: Response, offset: int) -> None:
@@ -333,7 +369,11 @@ class _Transfer:
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding != "identity" and not self.source.name.endswith((".gz", ".tgz")):
             raise self._failed(f"sent as {encoding}, which was not requested")
-        total = _content_range(response)[1] if offset else _number(response.headers.get("Content-Length"))
+        total = (
+            _content_range(response)[1]
+            if offset
+            else _number(response.headers.get("Content-Length"))
+        )
         expected = self.source.size
         if total is not None and expected is not None and total != expected:
             self._discard()
@@ -351,7 +391,10 @@ class _Transfer:
         from urllib3.exceptions import HTTPError
 
         of_total = "" if total is None else f" of {megabytes(total)}"
-        say(f"{'resuming' if done else 'downloading'} {self.shown}: {megabytes(done)}{of_total} here", self.quiet)
+        say(
+            f"{'resuming' if done else 'downloading'} {self.shown}: {megabytes(done)}{of_total} here",
+            self.quiet,
+        )
         with byte_bar(self.target.name, total, self.quiet, done) as moved:
             try:
                 for block in response.raw.stream(_RECEIVED, decode_content=False):
@@ -377,7 +420,9 @@ class _Transfer:
         note = read_json_object(self.note)
         start, total = _content_range(response)
         now = {**_version(response), "length": total}
-        return start == offset and all(note.get(k) in (None, v) for k, v in now.items() if v is not None)
+        return start == offset and all(
+            note.get(k) in (None, v) for k, v in now.items() if v is not None
+        )
 
     def _discard(self) -> None:
         self.part.unlink(missing_ok=True)
@@ -386,12 +431,17 @@ class _Transfer:
 
 def _version(response: Response) -> dict[str, str | None]:
     """The headers that identify a version of the file on the server."""
-    return {"etag": response.headers.get("ETag"), "last_modified": response.headers.get("Last-Modified")}
+    return {
+        "etag": response.headers.get("ETag"),
+        "last_modified": response.headers.get("Last-Modified"),
+    }
 
 
 def _content_range(response: Response) -> tuple[int | None, int | None]:
     """(first byte, length of the whole file); None for what is missing."""
-    match = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", response.headers.get("Content-Range", "").strip())
+    match = re.fullmatch(
+        r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", response.headers.get("Content-Range", "").strip()
+    )
     return (_number(match[1]), _number(match[2])) if match else (None, None)
 
 
@@ -423,13 +473,17 @@ def _verified(source: RemoteFile, target: Path, quiet: bool) -> Path:
     try:
         checked = _checked(source, target, quiet, known)
     except _Mismatch as e:
-        raise InputError(f"{target}: {e}; delete it and run the same command, which downloads {source.url}") from None
+        raise InputError(
+            f"{target}: {e}; delete it and run the same command, which downloads {source.url}"
+        ) from None
     if known is None:
         _remember(source, target, checked, quiet)
     return target
 
 
-def _checked(source: RemoteFile, file: Path, quiet: bool, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
+def _checked(
+    source: RemoteFile, file: Path, quiet: bool, known: Mapping[str, str] | None = None
+) -> Mapping[str, str]:
     """The digests of ``file`` (``known``, or computed). Raises :class:`_Mismatch` for others, or another size."""
     size = file.stat().st_size
     if source.size is not None and size != source.size:
@@ -455,7 +509,10 @@ def _digests(file: Path, kinds: set[str], quiet: bool) -> dict[str, str]:
 def _remember(source: RemoteFile, target: Path, digests: Mapping[str, str], quiet: bool) -> None:
     """Record the digests of ``target`` beside it, and log them when there was nothing to compare them with."""
     if not source.digests:
-        say(f"{target}: not verified, because no checksum is known; sha256 {digests['sha256']}", quiet)
+        say(
+            f"{target}: not verified, because no checksum is known; sha256 {digests['sha256']}",
+            quiet,
+        )
     with suppress(OSError):  # a read-only cache is verified every time
         write_json(_memory(target), {"url": source.url, "file": _stamp(target), "digests": digests})
 
@@ -483,7 +540,9 @@ def patience() -> float:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise UsageError(f"{PATIENCE_VARIABLE}={given}: expected a number of seconds greater than 0")
+        raise UsageError(
+            f"{PATIENCE_VARIABLE}={given}: expected a number of seconds greater than 0"
+        )
     return seconds
 
 
@@ -532,11 +591,17 @@ def watched(what: str, job: Callable[[Moved], T], moved: Moved | None = None) ->
 
 def _translated(what: str, error: BaseException) -> BaseException:
     local = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if local or isinstance(error, FileNotFoundError | DupmaeError) or not isinstance(error, Exception):
+    if (
+        local
+        or isinstance(error, FileNotFoundError | DupmaeError)
+        or not isinstance(error, Exception)
+    ):
         return error
     reason = without_credentials(one_line(error, 300)) or type(error).__name__
     if isinstance(error, PermissionError) or "credentials" in reason.lower():
-        reason += "; check the credentials in the environment, or in the files of the store's own tools"
+        reason += (
+            "; check the credentials in the environment, or in the files of the store's own tools"
+        )
     return EnvironmentProblem(f"{what}: {reason}")
 
 
@@ -553,7 +618,9 @@ class Remote:
         from fsspec.core import url_to_fs  # takes 0.1 s to import
 
         # Listings are remembered otherwise, and what another process writes is not seen.
-        settings = {"use_listings_cache": False} | ({"auto_mkdir": True} if scheme in ("file", "local") else {})
+        settings = {"use_listings_cache": False} | (
+            {"auto_mkdir": True} if scheme in ("file", "local") else {}
+        )
         self._fs: AbstractFileSystem
         self._path: str
         try:
@@ -595,7 +662,9 @@ class Remote:
             found = watched(str(self), lambda _: self._fs.ls(self._path, detail=True))
         except FileNotFoundError:
             raise InputError(f"{self}: no such file or folder") from None
-        return [self / PurePosixPath(str(row["name"])).name for row in found if row["type"] == "file"]
+        return [
+            self / PurePosixPath(str(row["name"])).name for row in found if row["type"] == "file"
+        ]
 
     def read(self) -> bytes | None:
         """The bytes of a small object; None if there is none."""
@@ -622,7 +691,9 @@ class Remote:
     def open(self) -> RemoteStream:
         """The bytes, streamed. Raises :class:`InputError` for an object that is missing."""
         try:
-            stream = watched(str(self), lambda _: self._fs.open(self._path, "rb", block_size=_BLOCK).__enter__())
+            stream = watched(
+                str(self), lambda _: self._fs.open(self._path, "rb", block_size=_BLOCK).__enter__()
+            )
         except FileNotFoundError:
             raise InputError(f"{self}: no such file or folder") from None
         return RemoteStream(stream, str(self))
@@ -634,7 +705,10 @@ class Remote:
         def run(report: Moved) -> str:
             sha256 = hashlib.sha256()
             block_size = max(_BLOCK, size // _MOST_PIECES)
-            with open(source, "rb") as f, self._fs.open(self._path, "wb", block_size=block_size) as to:
+            with (
+                open(source, "rb") as f,
+                self._fs.open(self._path, "wb", block_size=block_size) as to,
+            ):
                 while block := f.read(_BLOCK):
                     sha256.update(block)
                     to.write(block)
@@ -651,7 +725,10 @@ class Remote:
 
         def run(report: Moved) -> str:
             sha256 = hashlib.sha256()
-            with self._fs.open(self._path, "rb", block_size=_BLOCK, cache_type="none") as f, open(target, "a+b") as to:
+            with (
+                self._fs.open(self._path, "rb", block_size=_BLOCK, cache_type="none") as f,
+                open(target, "a+b") as to,
+            ):
                 if not f.seekable():
                     to.truncate(0)
                 to.seek(0)

@@ -31,7 +31,9 @@ def load_encoder(model: str | Path | None = None, **options: Unpack[EncoderOptio
     return load_static(model, options) or load_text_encoder(model, **options)
 
 
-def load_lazy_encoder(model: str | Path | None = None, **options: Unpack[EncoderOptions]) -> Encoder:
+def load_lazy_encoder(
+    model: str | Path | None = None, **options: Unpack[EncoderOptions]
+) -> Encoder:
     """As :func:`load_encoder`, for queries: torch is imported when it is needed, which one query alone does not.
 
     A :class:`~dupmae_ir.models.inference.one_query.LazyTextEncoder` if the model and the machine allow it.

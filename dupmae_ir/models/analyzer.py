@@ -70,7 +70,11 @@ def words(text: str) -> list[str]:
 def word_spans(text: str) -> list[tuple[str, int, int]]:
     """(token, start, end) of each token of :func:`words`, which a longer one than its limit has several of."""
     return [
-        (m.group()[i : i + LONGEST_TOKEN], m.start() + i, min(m.start() + i + LONGEST_TOKEN, m.end()))
+        (
+            m.group()[i : i + LONGEST_TOKEN],
+            m.start() + i,
+            min(m.start() + i + LONGEST_TOKEN, m.end()),
+        )
         for m in _WORD.finditer(text)
         for i in range(0, m.end() - m.start(), LONGEST_TOKEN)
     ]
@@ -153,7 +157,9 @@ def porter(word: str) -> str:
     if suffix and _measure(rest) > 1 and (suffix != "ion" or rest.endswith(("s", "t"))):
         word = rest
     # Step 5: a final e, and a final double l.
-    if word.endswith("e") and (_measure(word[:-1]) > 1 or (_measure(word[:-1]) == 1 and not _ends_cvc(word[:-1]))):
+    if word.endswith("e") and (
+        _measure(word[:-1]) > 1 or (_measure(word[:-1]) == 1 and not _ends_cvc(word[:-1]))
+    ):
         word = word[:-1]
     return word[:-1] if word.endswith("ll") and _measure(word) > 1 else word
 
@@ -198,8 +204,31 @@ def _plurals_and_participles(word: str) -> str:
 
 # Longest first.
 _STEP_2 = {"ational": "ate", "ization": "ize", "iveness": "ive", "fulness": "ful", "ousness": "ous"}
-_STEP_2 |= {"tional": "tion", "biliti": "ble", "entli": "ent", "ousli": "ous", "ation": "ate", "alism": "al"}
-_STEP_2 |= {"aliti": "al", "iviti": "ive", "enci": "ence", "anci": "ance", "izer": "ize", "alli": "al", "ator": "ate"}
+_STEP_2 |= {
+    "tional": "tion",
+    "biliti": "ble",
+    "entli": "ent",
+    "ousli": "ous",
+    "ation": "ate",
+    "alism": "al",
+}
+_STEP_2 |= {
+    "aliti": "al",
+    "iviti": "ive",
+    "enci": "ence",
+    "anci": "ance",
+    "izer": "ize",
+    "alli": "al",
+    "ator": "ate",
+}
 _STEP_2 |= {"logi": "log", "bli": "ble", "eli": "e"}
-_STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ness": "", "ful": ""}
+_STEP_3 = {
+    "icate": "ic",
+    "ative": "",
+    "alize": "al",
+    "iciti": "ic",
+    "ical": "ic",
+    "ness": "",
+    "ful": "",
+}
 _STEP_4 = "ement ance ence able ible ment ant ent ion ism ate iti ous ive ize al er ic ou".split()  # noqa: SIM905

@@ -37,7 +37,11 @@ _FEED_FORWARD = {
     "RobertaLayer": ("intermediate", "output"),
     "TransformerBlock": ("ffn", "output_layer_norm"),
 }
-_NORM = {"BertLayer": "output.LayerNorm", "RobertaLayer": "output.LayerNorm", "TransformerBlock": "output_layer_norm"}
+_NORM = {
+    "BertLayer": "output.LayerNorm",
+    "RobertaLayer": "output.LayerNorm",
+    "TransformerBlock": "output_layer_norm",
+}
 
 
 class Experts(nn.Module):
@@ -50,7 +54,9 @@ class Experts(nn.Module):
     def of(self, text_type: TextType) -> PreTrainedModel:
         """The model for texts of this type. There is no default; raises :class:`ValueError` for any other name."""
         if text_type not in get_args(TextType):
-            raise ValueError(f"text type {text_type!r} is not known; declare {' or '.join(get_args(TextType))}")
+            raise ValueError(
+                f"text type {text_type!r} is not known; declare {' or '.join(get_args(TextType))}"
+            )
         return self.query if text_type == "query" else self.passage
 
     def encode(self, ids: Tensor, mask: Tensor, text_type: TextType) -> Tensor:
@@ -106,26 +112,40 @@ def _path_to_blocks(lm: PreTrainedModel) -> list[str]:
     raise CheckpointError(f"{type(lm).__name__}: experts need BERT, RoBERTa or DistilBERT blocks")
 
 
-def save_experts(folder: str | Path, experts: Experts, tokenizer: PreTrainedTokenizerBase, config: ModelConfig) -> Path:
+def save_experts(
+    folder: str | Path, experts: Experts, tokenizer: PreTrainedTokenizerBase, config: ModelConfig
+) -> Path:
     """Write ``query_model/`` and ``passage_model/``, each a plain model folder, atomically. Returns the folder."""
     terms, tokens = excluded_ids(tokenizer, config.include_sep, config.include_cls)
-    query, passage = (Retriever(experts.of(t), None, terms, tokens, config.activation) for t in get_args(TextType))
+    query, passage = (
+        Retriever(experts.of(t), None, terms, tokens, config.activation) for t in get_args(TextType)
+    )
     config = replace(config, method="cot-mote")
     return save_model(folder, UntiedRetriever(query, passage), tokenizer, config)
 
 
-def load_experts(folder: str | Path, shared_norm: bool = False) -> tuple[Experts, PreTrainedTokenizerBase, ModelConfig]:
+def load_experts(
+    folder: str | Path, shared_norm: bool = False
+) -> tuple[Experts, PreTrainedTokenizerBase, ModelConfig]:
     """(experts with shared modules, tokenizer, config) of a folder that :func:`save_experts` wrote.
 
     Raises :class:`CheckpointError` if the two sides differ in more than their feed-forward parts.
     """
     model, tokenizer, config = load_model(folder)
     if not isinstance(model, UntiedRetriever):
-        raise CheckpointError(f"{folder}: contains one encoder; experts are two, in {' and '.join(FOLDERS.values())}")
-    return join_experts(model.document.lm, model.query.lm, str(folder), shared_norm), tokenizer, config
+        raise CheckpointError(
+            f"{folder}: contains one encoder; experts are two, in {' and '.join(FOLDERS.values())}"
+        )
+    return (
+        join_experts(model.document.lm, model.query.lm, str(folder), shared_norm),
+        tokenizer,
+        config,
+    )
 
 
-def join_experts(passage: PreTrainedModel, query: PreTrainedModel, name: str, shared_norm: bool = False) -> Experts:
+def join_experts(
+    passage: PreTrainedModel, query: PreTrainedModel, name: str, shared_norm: bool = False
+) -> Experts:
     """Experts from two masked LMs that differ only in their feed-forward parts; the rest is shared from now on.
 
     Raises :class:`CheckpointError`, which starts with ``name``, if they differ elsewhere.

@@ -43,7 +43,10 @@ SYLLABLES = 3
 """Characters of a term in scripts without blanks and with vowel signs."""
 _TERMS_PER_WORD = {"th": 5, "zh": 2, "ja": 2}
 """About how many terms a word has where texts are cut into pieces: a Chinese text has 2.1 for each English stem."""
-_CJK, _SYLLABIC = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}", r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_CJK, _SYLLABIC = (
+    r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}",
+    r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}",
+)
 _APOSTROPHES = "'\u2019"
 _ELIDING = ("ca", "fr", "it")  # l'eau, dell'acqua
 _TURKISH = str.maketrans("Iİ", "ıi")
@@ -73,13 +76,19 @@ def function_words(language: str) -> frozenset[str]:
     """The articles, pronouns, prepositions, auxiliaries and question words of a language, folded; in
     English, their stems."""
     words = _lists().get(language, ())
-    return frozenset(stems(" ".join(words)) if language == ENGLISH else (_fold(language, word) for word in words))
+    return frozenset(
+        stems(" ".join(words)) if language == ENGLISH else (_fold(language, word) for word in words)
+    )
 
 
 @cache
 def _lists() -> dict[str, list[str]]:
     path = Path(__file__).with_name("function_words.txt")
-    rows = [row.split() for row in path.read_text(encoding="utf-8").splitlines() if row and row[0] != "#"]
+    rows = [
+        row.split()
+        for row in path.read_text(encoding="utf-8").splitlines()
+        if row and row[0] != "#"
+    ]
     return {row[0]: row[1:] for row in rows}
 
 
@@ -88,7 +97,9 @@ def _fold(language: str, word: str) -> str:
     word = unicodedata.normalize("NFKC", word)
     word = (word.translate(_TURKISH) if language == "tr" else word).lower()
     if language == "el":
-        word = "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c)).replace("ς", "σ")
+        word = "".join(
+            c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c)
+        ).replace("ς", "σ")
     elif language == "hi":
         word = word.translate(_HINDI)
     elif language == "ro":
@@ -142,7 +153,11 @@ class Analyzer:
         terms = self.terms(text)
         if self.language not in (ENGLISH, OTHER):
             return terms
-        own = _lists().get(_language_of(text) or OTHER, ()) if self.language == OTHER else function_words(ENGLISH)
+        own = (
+            _lists().get(_language_of(text) or OTHER, ())
+            if self.language == OTHER
+            else function_words(ENGLISH)
+        )
         return [term for term in terms if term not in own] or terms
 
     def _terms(self, text: str) -> list[str]:
@@ -156,7 +171,10 @@ class Analyzer:
             word, start = m.group(), m.start()
             if m.lastgroup:
                 size = min(len(word), 2 if m.lastgroup == "cjk" else SYLLABLES)
-                yield from ((word[i : i + size], start + i, start + i + size) for i in range(len(word) - size + 1))
+                yield from (
+                    (word[i : i + size], start + i, start + i + size)
+                    for i in range(len(word) - size + 1)
+                )
                 continue
             for i in range(0, len(word), LONGEST_TOKEN):
                 piece = word[i : i + LONGEST_TOKEN]
@@ -176,7 +194,9 @@ def _stemmer(language: str) -> Callable[[str], str]:
     try:
         import Stemmer
     except ImportError:
-        raise EnvironmentProblem("PyStemmer is missing, which stems words: pip install PyStemmer") from None
+        raise EnvironmentProblem(
+            "PyStemmer is missing, which stems words: pip install PyStemmer"
+        ) from None
     name = LANGUAGES[language].lower()
     return Stemmer.Stemmer(name, 0).stemWord if name in Stemmer.algorithms() else str
 
@@ -235,7 +255,12 @@ def collection_language(chosen: str, texts: Iterable[str]) -> tuple[str, str]:
     language, shares = detect(texts)
     some = ", ".join(f"{LANGUAGES[one]} {share:.0%}" for one, share in list(shares.items())[:3])
     name = "several, words without stems" if language == OTHER else LANGUAGES[language]
-    return language, "" if language == ENGLISH else f"language: {name} ({some}); --language CODE chooses another"
+    return (
+        language,
+        ""
+        if language == ENGLISH
+        else f"language: {name} ({some}); --language CODE chooses another",
+    )
 
 
 def _language_of(text: str) -> str | None:
@@ -254,7 +279,9 @@ def _language_of(text: str) -> str | None:
     scores = Counter(language for word in words for language in _owners().get(word, ()))
     if not scores or len(words) < _FEWEST_WORDS:
         return _SCRIPTS[script] or None
-    best, count = max(scores.items(), key=lambda item: (item[1], item[0] in (ENGLISH, _SCRIPTS[script])))
+    best, count = max(
+        scores.items(), key=lambda item: (item[1], item[0] in (ENGLISH, _SCRIPTS[script]))
+    )
     return best if count >= _FEWEST * len(words) else _SCRIPTS[script] or None
 
 

@@ -16,7 +16,13 @@ from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
 from dupmae_ir.io.publishing import bytes_of
-from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, CONFIG, POOLER, SPARSE_LINEAR, check_files
+from dupmae_ir.models.checkpoints.layout import (
+    COLBERT_LINEAR,
+    CONFIG,
+    POOLER,
+    SPARSE_LINEAR,
+    check_files,
+)
 
 DEFAULT = "default"
 """The name of the model that is used where none is named."""
@@ -78,7 +84,9 @@ def embedded_folder(name: str = DEFAULT) -> Path:
     """The folder of a model inside this package. Raises :class:`CheckpointError` if this installation lacks it."""
     folder = Path(__file__).resolve().parents[1] / EMBEDDED[name]
     if not (folder / CONFIG).is_file():
-        raise CheckpointError(f"this installation lacks the embedded model {name}; give a model folder")
+        raise CheckpointError(
+            f"this installation lacks the embedded model {name}; give a model folder"
+        )
     return folder
 
 
@@ -104,9 +112,14 @@ class GetModelConfig(OutputOptions):
     """
 
     name: str = option(
-        help="a model of the Hugging Face hub: ORGANISATION/MODEL", group="input", metavar="NAME", positional=True
+        help="a model of the Hugging Face hub: ORGANISATION/MODEL",
+        group="input",
+        metavar="NAME",
+        positional=True,
     )
-    revision: str | None = option(None, "branch, tag or commit (default: the main branch)", group="input")
+    revision: str | None = option(
+        None, "branch, tag or commit (default: the main branch)", group="input"
+    )
 
 
 class NamedModel(TypedDict):
@@ -133,7 +146,9 @@ def list_models(_: ListModelsConfig) -> list[NamedModel]:
     models = [_describe(name, "this package", embedded_folder(name)) for name in EMBEDDED]
     for name, package in PACKAGED.items():
         if importlib.util.find_spec(package):
-            models.append(_describe(name, f"the package {package.replace('_', '-')}", model_folder(name)))
+            models.append(
+                _describe(name, f"the package {package.replace('_', '-')}", model_folder(name))
+            )
     try:
         repos = scan_cache_dir().repos
     except CacheNotFound:
@@ -178,7 +193,9 @@ def get_model(config: GetModelConfig) -> NamedModel:
             if any(folder.rglob(weights)):
                 break
     except (RepositoryNotFoundError, HFValidationError) as e:
-        raise UsageError(f"{config.name}: the hub has no such model, or it needs a token: {one_line(e, 200)}") from None
+        raise UsageError(
+            f"{config.name}: the hub has no such model, or it needs a token: {one_line(e, 200)}"
+        ) from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as e:
         raise EnvironmentProblem(
             f"{config.name} could not be fetched ({one_line(e, 200)}); check the network and run the same command "

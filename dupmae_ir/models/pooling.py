@@ -37,7 +37,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 """Applied after the maximum; all are monotone, so activation(max(x)) = max(activation(x))."""
 
 
-def ot_max(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
+def ot_max(
+    hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor | None = None, chunk: int = CHUNK
+) -> Tensor:
     """Maximum over the pooled tokens of each vocabulary logit (DupMAE Eq. 6-7, mu_X).
 
     The gradient goes to the token with the maximum, as in ``torch.max``.
@@ -73,7 +75,9 @@ class _OTMax(torch.autograd.Function):
         chunk = min(chunk, max(256, LOGITS // max(1, batch * length)))
         logits = tokens.new_full((batch * length, chunk), -torch.inf)  # other rows stay so
         pooled = hidden.new_empty(batch, vocabulary)
-        winners = pooled.new_empty(pooled.shape, dtype=torch.int64) if any(ctx.needs_input_grad) else None
+        winners = (
+            pooled.new_empty(pooled.shape, dtype=torch.int64) if any(ctx.needs_input_grad) else None
+        )
         for start in range(0, vocabulary, chunk):
             part = slice(start, min(start + chunk, vocabulary))
             logits[rows, : part.stop - start] = torch.mm(tokens, table[part].t())
@@ -103,7 +107,9 @@ class _OTMax(torch.autograd.Function):
             token = row * length + winners[:, part][row, word]
             shape = (batch * length, len(weight[part]))
             value = grads[0][:, part][row, word].to(exact)
-            into = torch.sparse_coo_tensor(torch.stack([token, word]), value, shape, check_invariants=False)
+            into = torch.sparse_coo_tensor(
+                torch.stack([token, word]), value, shape, check_invariants=False
+            )
             if grad_hidden is not None:
                 grad_hidden += torch.sparse.mm(into, weight[part].to(exact))
             if grad_weight is not None:
@@ -119,7 +125,9 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def ot_sum(hidden: Tensor, mask: Tensor, head: tuple[Tensor, Tensor | None], activation: str) -> Tensor:
+def ot_sum(
+    hidden: Tensor, mask: Tensor, head: tuple[Tensor, Tensor | None], activation: str
+) -> Tensor:
     """Sum over the pooled tokens of the activation of each vocabulary logit, as in the first SPLADE; differentiable.
 
     Args:
@@ -134,9 +142,14 @@ def ot_sum(hidden: Tensor, mask: Tensor, head: tuple[Tensor, Tensor | None], act
     weight, bias = head
     chunk = min(CHUNK, max(256, LOGITS // max(1, mask.numel())))
     parts = [slice(start, start + chunk) for start in range(0, len(weight), chunk)]
-    logits = (torch.nn.functional.linear(hidden, weight[p], None if bias is None else bias[p]) for p in parts)
+    logits = (
+        torch.nn.functional.linear(hidden, weight[p], None if bias is None else bias[p])
+        for p in parts
+    )
     excluded = ~mask.bool().unsqueeze(-1)
-    return torch.cat([ACTIVATIONS[activation](x).masked_fill(excluded, 0.0).sum(1) for x in logits], 1)
+    return torch.cat(
+        [ACTIVATIONS[activation](x).masked_fill(excluded, 0.0).sum(1) for x in logits], 1
+    )
 
 
 def token_max(logits: Tensor, ids: Tensor, mask: Tensor, terms: int) -> Tensor:
@@ -155,7 +168,9 @@ def token_max(logits: Tensor, ids: Tensor, mask: Tensor, terms: int) -> Tensor:
     return absent.scatter_reduce(1, ids, logits.masked_fill(~mask.bool(), -torch.inf), "amax")
 
 
-def strongest_tokens(weights: Tensor, ids: Tensor, counts: Sequence[int], k: int) -> tuple[Tensor, Tensor]:
+def strongest_tokens(
+    weights: Tensor, ids: Tensor, counts: Sequence[int], k: int
+) -> tuple[Tensor, Tensor]:
     """:func:`strongest` of the maximum over equal tokens, for packed tokens: no (B, V) weights are made.
 
     Args:
@@ -170,15 +185,23 @@ def strongest_tokens(weights: Tensor, ids: Tensor, counts: Sequence[int], k: int
     lengths = torch.tensor(list(counts)).unsqueeze(1)
     inside = torch.arange(max(1, int(lengths.max()))) < lengths
     by_term = ids.new_full(inside.shape, _LAST << 32 | _LAST)
-    by_term.view(-1)[to_device(inside.flatten().nonzero()[:, 0], ids.device)] = (ids << 32) + _LAST - _bits(weights)
+    by_term.view(-1)[to_device(inside.flatten().nonzero()[:, 0], ids.device)] = (
+        (ids << 32) + _LAST - _bits(weights)
+    )
     by_term = by_term.sort(1).values
     terms, bits = by_term >> 32, _LAST - (by_term & _LAST)
-    repeated = torch.nn.functional.pad(terms[:, 1:] == terms[:, :-1], (1, 0))  # the first of each has the maximum
+    repeated = torch.nn.functional.pad(
+        terms[:, 1:] == terms[:, :-1], (1, 0)
+    )  # the first of each has the maximum
     return _decode(((bits << 32) + _LAST - terms).masked_fill_(repeated, 0), k)
 
 
 def ot_max_packed(
-    hidden: Tensor, counts: Sequence[int], weight: Tensor | RowBlocks, bias: Tensor | None = None, chunk: int = 0
+    hidden: Tensor,
+    counts: Sequence[int],
+    weight: Tensor | RowBlocks,
+    bias: Tensor | None = None,
+    chunk: int = 0,
 ) -> Tensor:
     """:func:`ot_max` for packed tokens, forward only.
 
@@ -193,7 +216,9 @@ def ot_max_packed(
         (B, V); -inf for a text without pooled tokens.
     """
     if isinstance(weight, Tensor):
-        rows_per_step = (PACKED_LOGITS if hidden.is_cpu else DEVICE_LOGITS) // max(1, len(hidden)) // 64 * 64
+        rows_per_step = (
+            (PACKED_LOGITS if hidden.is_cpu else DEVICE_LOGITS) // max(1, len(hidden)) // 64 * 64
+        )
         blocks = row_blocks(weight, torch_linear, chunk or max(512, min(rows_per_step, 8192)))
     else:
         blocks = weight
@@ -209,7 +234,9 @@ def ot_max_packed(
         row = 0
         for start, n, length in groups:
             if length:
-                pooled[row : row + n, part] = logits[start : start + n * length].view(n, length, -1).amax(1)
+                pooled[row : row + n, part] = (
+                    logits[start : start + n * length].view(n, length, -1).amax(1)
+                )
             row += n
     return pooled if bias is None else pooled.add_(bias)
 

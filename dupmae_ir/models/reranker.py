@@ -32,7 +32,9 @@ SEPARATORS = {"space": " ", "sep": " {sep} ", "colon": ": "}
 """Between title and text; {sep} is the tokenizer's own separator."""
 
 
-def load_reranker(folder: str | Path, new_head: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_reranker(
+    folder: str | Path, new_head: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """(sequence-classification model in float32 and eval mode, tokenizer) of a folder.
 
     One label is a score, two are irrelevant and relevant. With ``new_head``, an encoder or a classifier with more
@@ -41,15 +43,25 @@ def load_reranker(folder: str | Path, new_head: bool = False) -> tuple[PreTraine
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder}: no model folder (it has no config.json); nothing is downloaded")
+        raise CheckpointError(
+            f"{folder}: no model folder (it has no config.json); nothing is downloaded"
+        )
     with quiet_transformers():
         try:
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
-            classifies = any("SequenceClassification" in name for name in config.architectures or ())
+            classifies = any(
+                "SequenceClassification" in name for name in config.architectures or ()
+            )
             fits = classifies and config.num_labels in (1, 2)
             if not (fits or new_head):
-                what = f"a classifier with {config.num_labels} labels" if classifies else "not a sequence classifier"
-                raise CheckpointError(f"{folder}: {what}; train one with dupmae-ir finetune.cross_encoder")
+                what = (
+                    f"a classifier with {config.num_labels} labels"
+                    if classifies
+                    else "not a sequence classifier"
+                )
+                raise CheckpointError(
+                    f"{folder}: {what}; train one with dupmae-ir finetune.cross_encoder"
+                )
             labels = {} if fits else {"num_labels": 1, "ignore_mismatched_sizes": True}
             model, info = AutoModelForSequenceClassification.from_pretrained(
                 folder, local_files_only=True, output_loading_info=True, **labels
@@ -58,9 +70,15 @@ def load_reranker(folder: str | Path, new_head: bool = False) -> tuple[PreTraine
         except CheckpointError:
             raise
         except Exception as e:
-            raise CheckpointError(f"{folder}: the model does not load: {' '.join(str(e).split())[:300]}") from None
+            raise CheckpointError(
+                f"{folder}: the model does not load: {' '.join(str(e).split())[:300]}"
+            ) from None
     body = f"{model.base_model_prefix}."
-    missing = [k for k in sorted(info["missing_keys"]) if not new_head or (k.startswith(body) and "pooler" not in k)]
+    missing = [
+        k
+        for k in sorted(info["missing_keys"])
+        if not new_head or (k.startswith(body) and "pooler" not in k)
+    ]
     if missing:
         raise CheckpointError(
             f"{folder}: {len(missing)} weights are missing (first: {missing[0]}); the file is incomplete"
@@ -72,7 +90,10 @@ def load_reranker(folder: str | Path, new_head: bool = False) -> tuple[PreTraine
 
 def check_length(length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise :class:`UsageError` where the model has no positions for ``length`` word pieces."""
-    max_length = min(getattr(model.config, "max_position_embeddings", None) or 1 << 30, tokenizer.model_max_length)
+    max_length = min(
+        getattr(model.config, "max_position_embeddings", None) or 1 << 30,
+        tokenizer.model_max_length,
+    )
     if not 8 <= length <= max_length:
         raise UsageError(f"`length` {length}: this model reads 8 to {max_length} word pieces")
 
@@ -92,14 +113,21 @@ def tokenise(
     tokenizer: PreTrainedTokenizerBase, queries: Sequence[str], texts: Sequence[str], length: int
 ) -> list[dict[str, list[int]]]:
     """The model's inputs for each pair, unpadded; the longer text is truncated if both do not fit."""
-    rows = tokenizer(list(queries), list(texts), truncation="longest_first", max_length=length, padding=False)
+    rows = tokenizer(
+        list(queries), list(texts), truncation="longest_first", max_length=length, padding=False
+    )
     return [{k: rows[k][i] for k in rows.keys()} for i in range(len(queries))]  # noqa: SIM118
 
 
-def pad(rows: Sequence[dict[str, list[int]]], tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
+def pad(
+    rows: Sequence[dict[str, list[int]]], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, Tensor]:
     """The rows as one batch: name -> (n, L) int64, padded on the right."""
     blank = {"input_ids": tokenizer.pad_token_id or 0}
-    return {name: pad_sequence([torch.tensor(row[name]) for row in rows], True, blank.get(name, 0)) for name in rows[0]}
+    return {
+        name: pad_sequence([torch.tensor(row[name]) for row in rows], True, blank.get(name, 0))
+        for name in rows[0]
+    }
 
 
 @torch.inference_mode()
@@ -115,7 +143,9 @@ def score_pairs(
     rows = tokenise(tokenizer, queries, texts, length)
     scores = torch.zeros(len(rows))
     for batch in batches_by_tokens([len(r["input_ids"]) for r in rows], batch_tokens):
-        inputs = {k: v.to(model.device) for k, v in pad([rows[i] for i in batch], tokenizer).items()}
+        inputs = {
+            k: v.to(model.device) for k, v in pad([rows[i] for i in batch], tokenizer).items()
+        }
         scores[batch] = relevance(model(**inputs).logits).cpu()
     return scores
 
@@ -145,7 +175,9 @@ class CrossEncoder:
         texts = [document.joined() for document in documents]
         with self._lock:
             queries = [query] * len(texts)
-            found = score_pairs(self._model, self._tokenizer, queries, texts, self._length, self._batch_tokens)
+            found = score_pairs(
+                self._model, self._tokenizer, queries, texts, self._length, self._batch_tokens
+            )
         return found.tolist()
 
 
@@ -164,7 +196,9 @@ class MaxSim:
         separator = self._encoder.settings.title_separator
         with self._lock:
             (tokens,) = self._encoder.token_vectors([query], "query")
-            found = self._encoder.token_vectors([document.joined(separator) for document in documents], "document")
+            found = self._encoder.token_vectors(
+                [document.joined(separator) for document in documents], "document"
+            )
         return [float((tokens @ one.t()).amax(1).mean()) for one in found]
 
 

@@ -40,7 +40,11 @@ def dense_layers(projection: nn.Linear | DenseLayers | None) -> list[tuple[nn.Li
     if isinstance(projection, nn.Linear):
         return [(projection, nn.Identity())]
     maps, activations = list(projection)[::2], list(projection)[1::2]
-    return [(one, activation) for one, activation in zip(maps, activations, strict=True) if isinstance(one, nn.Linear)]
+    return [
+        (one, activation)
+        for one, activation in zip(maps, activations, strict=True)
+        if isinstance(one, nn.Linear)
+    ]
 
 
 class Retriever(nn.Module):
@@ -93,9 +97,15 @@ class Retriever(nn.Module):
         self.dimensions: int | None = None  # leading dimensions kept of a vector; None = all
         self.activation = activation
         self.normalize = normalize
-        self.head_scale = None if head_scale is None else nn.Parameter(torch.tensor(float(head_scale)))
-        self.register_buffer("term_mask", _all_but(excluded_terms, lm.config.vocab_size), persistent=False)
-        self.register_buffer("pooled_mask", _all_but(unpooled_tokens, lm.config.vocab_size), persistent=False)
+        self.head_scale = (
+            None if head_scale is None else nn.Parameter(torch.tensor(float(head_scale)))
+        )
+        self.register_buffer(
+            "term_mask", _all_but(excluded_terms, lm.config.vocab_size), persistent=False
+        )
+        self.register_buffer(
+            "pooled_mask", _all_but(unpooled_tokens, lm.config.vocab_size), persistent=False
+        )
 
     @property
     def head(self) -> Head:
@@ -108,7 +118,11 @@ class Retriever(nn.Module):
     @property
     def dim(self) -> int:
         """Width d' of the [CLS] part."""
-        width = self.projection.out_features if self.projection is not None else int(self.lm.config.hidden_size)
+        width = (
+            self.projection.out_features
+            if self.projection is not None
+            else int(self.lm.config.hidden_size)
+        )
         return min(width, self.dimensions or width)
 
     def side(self, name: str) -> Retriever:  # noqa: ARG002
@@ -125,8 +139,12 @@ class Retriever(nn.Module):
         if self.pooling == "cls":
             return self.project(hidden[:, 0])
         if self.pooling == "last":
-            rows, places = (torch.arange(size, device=hidden.device) for size in attention_mask.shape)
-            return self.project(hidden[rows, (attention_mask * places).argmax(1)])  # whichever side is padded
+            rows, places = (
+                torch.arange(size, device=hidden.device) for size in attention_mask.shape
+            )
+            return self.project(
+                hidden[rows, (attention_mask * places).argmax(1)]
+            )  # whichever side is padded
         weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
         if self.pooling == "weighted-mean":
             weights = weights * weights.cumsum(1)
@@ -134,7 +152,9 @@ class Retriever(nn.Module):
 
     def project(self, first: Tensor) -> Tensor:
         """(B, d) pooled hidden states -> (B, d'): W_cls, the leading dimensions, then the length ``normalize``."""
-        part = (self.projection(first) if self.projection is not None else first)[..., : self.dimensions]
+        part = (self.projection(first) if self.projection is not None else first)[
+            ..., : self.dimensions
+        ]
         return self.normalize * nn.functional.normalize(part, dim=-1) if self.normalize else part
 
     def ot_part(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -144,11 +164,15 @@ class Retriever(nn.Module):
         """
         mask = attention_mask.bool() & self.pooled_mask[input_ids]
         if self.token_weight is not None:
-            pooled = pooling.token_max(self.token_weight(hidden).squeeze(-1), input_ids, mask, len(self.term_mask))
+            pooled = pooling.token_max(
+                self.token_weight(hidden).squeeze(-1), input_ids, mask, len(self.term_mask)
+            )
             return self.activated(pooled.masked_fill(~(self.term_mask & pooled.isfinite()), 0.0))
         head = self.head
         if self.ot_pooling == "sum":
-            summed = pooling.ot_sum(head.transform(hidden), mask, (head.weight, head.bias), self.activation)
+            summed = pooling.ot_sum(
+                head.transform(hidden), mask, (head.weight, head.bias), self.activation
+            )
             return summed.masked_fill(~self.term_mask, 0.0)
         pooled = pooling.ot_max(head.transform(hidden), mask, head.weight, head.bias)
         # -inf (no token to pool) must not pass through an identity activation.
@@ -160,7 +184,9 @@ class Retriever(nn.Module):
         weights = pooling.ACTIVATIONS[self.activation](logits)
         return weights if self.head_scale is None else weights * self.head_scale.abs()
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True) -> Parts:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True
+    ) -> Parts:
         """(B, L) ids and mask -> the requested parts, from one encoder pass."""
         hidden = self.hidden(input_ids, attention_mask)
         dense = self.cls_part(hidden, attention_mask) if cls else None
@@ -176,7 +202,9 @@ class UntiedRetriever(nn.Module):
     def __init__(self, query: Retriever, document: Retriever) -> None:
         super().__init__()
         if query.dim != document.dim:
-            raise ValueError(f"the query side has {query.dim} dimensions and the document side {document.dim}")
+            raise ValueError(
+                f"the query side has {query.dim} dimensions and the document side {document.dim}"
+            )
         self.query, self.document = query, document
 
     @property
@@ -192,7 +220,9 @@ class UntiedRetriever(nn.Module):
 def similarity(query: Parts, document: Parts) -> Tensor:
     """(Q, D) similarities of all pairs, Eq. 12. Cut the document's OT part to its top k first; a part may be None."""
     both = [(q, d) for q, d in zip(query, document, strict=True) if q is not None and d is not None]
-    return torch.stack([pooling.at_least_float32(q) @ pooling.at_least_float32(d).t() for q, d in both]).sum(0)
+    return torch.stack(
+        [pooling.at_least_float32(q) @ pooling.at_least_float32(d).t() for q, d in both]
+    ).sum(0)
 
 
 def _all_but(ids: Sequence[int], size: int) -> Tensor:

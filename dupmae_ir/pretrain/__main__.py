@@ -11,7 +11,11 @@ def summarize(config: PretrainConfig, result: PretrainResult) -> str:
     time = f" in {result['seconds']:,} s" if "seconds" in result else ""
     first, last = result["held_out"]["first"], result["held_out"]["last"]
     losses = f"; held-out loss {first['loss']:.3f} -> {last['loss']:.3f}" if first and last else ""
-    gaps = [f"{name.removeprefix('gap_')} {gap:.3f}" for name, gap in (last or {}).items() if name.startswith("gap_")]
+    gaps = [
+        f"{name.removeprefix('gap_')} {gap:.3f}"
+        for name, gap in (last or {}).items()
+        if name.startswith("gap_")
+    ]
     read = f"; gap in nats: {', '.join(gaps)}" if gaps else ""
     return f"{config.output}: {result['updates']:,} updates{time}{losses}{read}; plots in pretraining/losses.png"
 

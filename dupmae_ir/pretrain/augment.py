@@ -7,7 +7,14 @@ from functools import partial
 from typing import NotRequired, TypedDict
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import ComputeOptions, OutputOptions, compute_option, input_option, option, output_option
+from dupmae_ir.config import (
+    ComputeOptions,
+    OutputOptions,
+    compute_option,
+    input_option,
+    option,
+    output_option,
+)
 from dupmae_ir.device import DTYPES
 from dupmae_ir.errors import UsageError
 
@@ -34,9 +41,15 @@ class GeneratorConfig(ComputeOptions):
 
     task: str = input_option(help="what the model generates for each text", choices=TASKS)
     model: str = input_option(help="model folder, or the name of a cached model", metavar="FOLDER")
-    download: bool = input_option(False, "download the model from the Hugging Face hub unless it is a folder or cached")
-    per_text: int = sampling_option(0, "texts generated for each text; 0 = 5 queries or 1 continuation", at_least=0)
-    top_k: int = sampling_option(10, "sample from the K most likely tokens, as docT5query does; 0 = all", at_least=0)
+    download: bool = input_option(
+        False, "download the model from the Hugging Face hub unless it is a folder or cached"
+    )
+    per_text: int = sampling_option(
+        0, "texts generated for each text; 0 = 5 queries or 1 continuation", at_least=0
+    )
+    top_k: int = sampling_option(
+        10, "sample from the K most likely tokens, as docT5query does; 0 = all", at_least=0
+    )
     top_p: float = sampling_option(
         1.0, "sample from the most likely tokens with this total probability", above=0, at_most=1
     )
@@ -48,12 +61,16 @@ class GeneratorConfig(ComputeOptions):
     )
     max_new_tokens: int = sampling_option(64, "maximum number of generated tokens", above=0)
     max_input: int = sampling_option(
-        512, "maximum number of input tokens: the first ones for queries, the last ones for continuations", above=0
+        512,
+        "maximum number of input tokens: the first ones for queries, the last ones for continuations",
+        above=0,
     )
     seed: int = sampling_option(0, "random seed of the sampling", at_least=0)
     batch_size: int = compute_option(64, "texts generated together", above=0)
     dtype: str = compute_option(
-        "auto", "precision of the model: float32, bfloat16, float16 or auto (the fastest here)", choices=DTYPES
+        "auto",
+        "precision of the model: float32, bfloat16, float16 or auto (the fastest here)",
+        choices=DTYPES,
     )
 
     def __post_init__(self) -> None:
@@ -82,9 +99,13 @@ class AugmentConfig(GeneratorConfig, OutputOptions):
         help="text file (one passage per line), JSON lines, TSV, BEIR folder, or a folder of such files; .gz of any",
         metavar="TEXT",
     )
-    output: str = output_option(help="JSON lines to write; gzipped if the name ends in .gz", metavar="FILE")
+    output: str = output_option(
+        help="JSON lines to write; gzipped if the name ends in .gz", metavar="FILE"
+    )
     window: int = compute_option(256, "texts between two saves, sorted by length together", above=0)
-    overwrite: bool = output_option(False, "replace an existing output once the new one is complete")
+    overwrite: bool = output_option(
+        False, "replace an existing output once the new one is complete"
+    )
     restart: bool = output_option(False, "discard the unfinished work of an earlier run")
 
 
@@ -95,7 +116,11 @@ def summarize(config: AugmentConfig, result: AugmentResult) -> str:
 
 
 main = Command(
-    "pretrain.augment", AugmentConfig, "dupmae_ir.pretrain.generation:run", summarize=summarize, resumes=True
+    "pretrain.augment",
+    AugmentConfig,
+    "dupmae_ir.pretrain.generation:run",
+    summarize=summarize,
+    resumes=True,
 )
 
 if __name__ == "__main__":

@@ -42,7 +42,9 @@ class Padded(NamedTuple):
     @property
     def mask(self) -> Tensor:
         """(B, L) int64 attention mask."""
-        return torch.from_numpy((np.arange(self.ids.shape[1]) < self.lengths[:, None]).astype(np.int64))
+        return torch.from_numpy(
+            (np.arange(self.ids.shape[1]) < self.lengths[:, None]).astype(np.int64)
+        )
 
 
 class Collator:
@@ -77,7 +79,9 @@ class Collator:
         """The ids of a drawn text, without special tokens."""
         return self.corpora[draw.corpus].texts[draw.row]
 
-    def padded(self, texts: Sequence[np.ndarray], draws: Sequence[Draw], use: str = "text") -> Padded:
+    def padded(
+        self, texts: Sequence[np.ndarray], draws: Sequence[Draw], use: str = "text"
+    ) -> Padded:
         """``[CLS] text [SEP]`` of each text, truncated to the recipe's length; ``use`` names the random stream."""
         v = self.vocabulary
         numbers = np.array([d.number for d in draws], np.int64)
@@ -85,7 +89,10 @@ class Collator:
         kept = [t[:room] for t in texts]
         if self.recipe.truncation == "random":
             seeds = self.seeds(numbers, f"cut {use}")
-            kept = [t[-room:] if seed & np.uint64(1) else t[:room] for t, seed in zip(texts, seeds, strict=True)]
+            kept = [
+                t[-room:] if seed & np.uint64(1) else t[:room]
+                for t, seed in zip(texts, seeds, strict=True)
+            ]
         lengths = np.array([len(t) + 2 for t in kept], np.int64)
         ids = np.full((len(kept), int(lengths.max())), v.pad, np.int64)
         for row, text in enumerate(kept):
@@ -110,7 +117,9 @@ class Collator:
         assert ratio is not None
         seeds = self.seeds(texts.numbers, use)
         count_special = bool(self.recipe.count_special)
-        return masking.word_mask(texts.continues, texts.lengths, ratio, seeds, count_special=count_special)
+        return masking.word_mask(
+            texts.continues, texts.lengths, ratio, seeds, count_special=count_special
+        )
 
     def corrupt(self, texts: Padded, masked: np.ndarray, use: str) -> tuple[Tensor, Tensor]:
         """(ids with the masked ones replaced, labels), both (B, L); see :func:`~dupmae_ir.pretrain.masking.corrupt`."""
@@ -161,7 +170,9 @@ class RetroMAECollator(MLMCollator):
             bits=self.bits,
         )
         nothing_masked = np.zeros(texts.ids.shape, np.bool_)
-        predicted = masking.complement(nothing_masked, texts.lengths)  # all tokens but [CLS] and the final [SEP]
+        predicted = masking.complement(
+            nothing_masked, texts.lengths
+        )  # all tokens but [CLS] and the final [SEP]
         return {
             **batch,
             "ids": torch.from_numpy(texts.ids),
@@ -196,10 +207,15 @@ class DupMAECollator(RetroMAECollator):
             ids = row[:length]
             ordinary = ids[~self.vocabulary.special[ids]]
             distinct = np.unique(ordinary)
-            total = {"sum": 1, "length": len(ordinary), "set": len(distinct)}[str(self.recipe.bow_norm)]
+            total = {"sum": 1, "length": len(ordinary), "set": len(distinct)}[
+                str(self.recipe.bow_norm)
+            ]
             bags.append((distinct, 1 / max(1, total)))
         width = max(1, *(len(ids) for ids, _ in bags))
-        all_ids, weights = np.zeros((len(bags), width), np.int64), np.zeros((len(bags), width), np.float32)
+        all_ids, weights = (
+            np.zeros((len(bags), width), np.int64),
+            np.zeros((len(bags), width), np.float32),
+        )
         for row, (ids, weight) in enumerate(bags):
             all_ids[row, : len(ids)], weights[row, : len(ids)] = ids, weight
         return all_ids, weights
@@ -225,7 +241,9 @@ class MASTERCollator(Collator):
 
     def _keywords(self, texts: Padded, draws: Sequence[Draw]) -> Batch:
         """Masked keyword prediction: the decoder predicts the keywords of the passage (MASTER Eq. 5)."""
-        return _named("decoder", self.corrupt(texts, self._keyword_mask(texts, draws, "mkp"), "mkp"))
+        return _named(
+            "decoder", self.corrupt(texts, self._keyword_mask(texts, draws, "mkp"), "mkp")
+        )
 
     def _complementary(self, texts: Padded, draws: Sequence[Draw]) -> Batch:  # noqa: ARG002
         """Complementary masks: the decoder predicts the tokens that the encoder saw (MASTER Eq. 5)."""
@@ -243,7 +261,11 @@ class MASTERCollator(Collator):
         second = self.padded([b for _, b in pairs], draws, "npr decoder")
         masked = self._keyword_mask(second, draws, "npr")
         return {
-            **_named("next_encoder", self.mask_words(first, self.recipe.encoder_ratio, "npr encoder"), first.mask),
+            **_named(
+                "next_encoder",
+                self.mask_words(first, self.recipe.encoder_ratio, "npr encoder"),
+                first.mask,
+            ),
             **_named("next_decoder", self.corrupt(second, masked, "npr decoder"), second.mask),
         }
 
@@ -270,7 +292,9 @@ class MASTERCollator(Collator):
         """The text's generated continuation, or the text itself if there is none (MASTER Eq. 7)."""
         following = [self.corpora[d.corpus].following_of(d.row) for d in draws]
         return self._generated(
-            "gpt", [f[0] if f else self.text(d) for f, d in zip(following, draws, strict=True)], draws
+            "gpt",
+            [f[0] if f else self.text(d) for f, d in zip(following, draws, strict=True)],
+            draws,
         )
 
     def _generated(self, prefix: str, rows: list[np.ndarray], draws: Sequence[Draw]) -> Batch:
@@ -282,11 +306,15 @@ class MASTERCollator(Collator):
         for row, draw in enumerate(draws):
             ids = texts.ids[row, 1 : texts.lengths[row] - 1]
             starts = word_starts(ids, self.vocabulary.continues)
-            words = self.counts[draw.corpus].weights(word_hashes(ids, starts), str(self.recipe.keyword))
+            words = self.counts[draw.corpus].weights(
+                word_hashes(ids, starts), str(self.recipe.keyword)
+            )
             weights[row, starts + 1] = words
         assert self.recipe.decoder_ratio is not None
         seeds = self.seeds(texts.numbers, use)
-        return masking.keyword_mask(texts.continues, texts.lengths, weights, self.recipe.decoder_ratio, seeds)
+        return masking.keyword_mask(
+            texts.continues, texts.lengths, weights, self.recipe.decoder_ratio, seeds
+        )
 
 
 class CoTMAECollator(Collator):
@@ -309,9 +337,16 @@ class CoTMAECollator(Collator):
         ids, labels = self.mask_words(texts, self.recipe.encoder_ratio, "encoder")
         batch = {"input_ids": ids, "attention_mask": texts.mask, "labels": labels}
         if self.recipe.decoder_layers:
-            batch |= _named("enc_head", self.mask_words(contexts, self.recipe.decoder_ratio, "decoder"), contexts.mask)
+            batch |= _named(
+                "enc_head",
+                self.mask_words(contexts, self.recipe.decoder_ratio, "decoder"),
+                contexts.mask,
+            )
         if self.recipe.causal_layers:
-            batch |= {"dec_head_input_ids": torch.from_numpy(contexts.ids), "dec_head_attention_mask": contexts.mask}
+            batch |= {
+                "dec_head_input_ids": torch.from_numpy(contexts.ids),
+                "dec_head_attention_mask": contexts.mask,
+            }
         return batch
 
     def _pair(self, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
@@ -325,7 +360,9 @@ class CoTMAECollator(Collator):
             return text[: len(text) - quarter], text[quarter:]
         if context == "random":
             chance = self.seeds(np.array([draw.number]), "partner")[0]
-            first, last = np.searchsorted(corpus.document, [corpus.document[draw.row], corpus.document[draw.row] + 1])
+            first, last = np.searchsorted(
+                corpus.document, [corpus.document[draw.row], corpus.document[draw.row] + 1]
+            )
             step = 1 + int(chance % np.uint64(last - first - 1))
             return text, corpus.texts[first + (draw.row - first + step) % (last - first)]
         other = corpus.neighbour(draw.row)
@@ -341,8 +378,13 @@ class CoTMoTECollator(Collator):
         queries = self.padded([self.random_query(d) for d in draws], draws, "query")
         ids, labels = self.mask_words(passages, self.recipe.encoder_ratio, "encoder")
         batch = {"input_ids": ids, "attention_mask": passages.mask, "labels": labels}
-        batch |= _named("query", self.mask_words(queries, self.recipe.encoder_ratio, "query"), queries.mask)
-        return batch | {"dec_head_input_ids": torch.from_numpy(queries.ids), "dec_head_attention_mask": queries.mask}
+        batch |= _named(
+            "query", self.mask_words(queries, self.recipe.encoder_ratio, "query"), queries.mask
+        )
+        return batch | {
+            "dec_head_input_ids": torch.from_numpy(queries.ids),
+            "dec_head_attention_mask": queries.mask,
+        }
 
 
 def _named(prefix: str, masked: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Batch:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NotRequired, TypedDict
 
-from dupmae_ir.config import OneOf, Requires, changed, compute_option, input_option, option, training_option
+from dupmae_ir.config import (
+    OneOf,
+    Requires,
+    changed,
+    compute_option,
+    input_option,
+    option,
+    training_option,
+)
 from dupmae_ir.errors import UsageError
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, resolve
 from dupmae_ir.training.config import Share, TrainerOptions, share_of
@@ -63,19 +71,28 @@ class PretrainConfig(Recipe, TrainerOptions):
     from_config: str | None = input_option(
         None, "train from scratch: a Hugging Face config.json; requires --tokenizer", metavar="FILE"
     )
-    tokenizer: str | None = input_option(None, "folder of the tokenizer", metavar="FOLDER", only_with="from_config")
+    tokenizer: str | None = input_option(
+        None, "folder of the tokenizer", metavar="FOLDER", only_with="from_config"
+    )
     init_embeddings: str | None = input_option(
         None,
         "initialise the word embeddings and the output bias of a new model from the corpus's counts",
         choices=("corpus",),
         only_with="from_config",
     )
-    add_head: bool = input_option(False, "add a masked-LM head, calibrated on the corpus, to a base model without one")
+    add_head: bool = input_option(
+        False, "add a masked-LM head, calibrated on the corpus, to a base model without one"
+    )
     preset: str = input_option(
-        "release", "choices of the released code, or of the paper's text where it differs", choices=("release", "paper")
+        "release",
+        "choices of the released code, or of the paper's text where it differs",
+        choices=("release", "paper"),
     )
     weights: tuple[float, ...] = input_option(
-        (), "relative sampling weight of each corpus (default: its number of texts)", metavar="X", above=0
+        (),
+        "relative sampling weight of each corpus (default: its number of texts)",
+        metavar="X",
+        above=0,
     )
     title_separator: str | None = input_option(
         None, "between title and text: a space or [SEP] (default: space)", choices=tuple(SEPARATORS)
@@ -99,7 +116,11 @@ class PretrainConfig(Recipe, TrainerOptions):
         metavar="MODEL",
     )
     anchor_weight: float = option(
-        10.0, "weight of the distance, 1 - cosine; 0 = off", group="anchor", at_least=0, only_with="anchor"
+        10.0,
+        "weight of the distance, 1 - cosine; 0 = off",
+        group="anchor",
+        at_least=0,
+        only_with="anchor",
     )
     length_pool: int = training_option(
         1,
@@ -115,7 +136,9 @@ class PretrainConfig(Recipe, TrainerOptions):
         at_least=0,
         below=1,
     )
-    checkpointing: bool = compute_option(False, "activation checkpointing: less memory, activations are computed twice")
+    checkpointing: bool = compute_option(
+        False, "activation checkpointing: less memory, activations are computed twice"
+    )
     cache: str | None = compute_option(
         None, "folder for tokenised corpora (default: the user's cache folder)", metavar="FOLDER"
     )
@@ -124,7 +147,9 @@ class PretrainConfig(Recipe, TrainerOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weights and len(self.weights) != len(self.corpus):
-            raise UsageError(f"`weights`: {len(self.weights)} weights for {len(self.corpus)} corpora")
+            raise UsageError(
+                f"`weights`: {len(self.weights)} weights for {len(self.corpus)} corpora"
+            )
         if self.eval_steps % self.log_steps:  # a resumed run would log other means
             raise UsageError(
                 f"`eval_steps` must be a multiple of `log_steps` ({self.log_steps}), got {self.eval_steps}"
@@ -148,4 +173,6 @@ class PretrainConfig(Recipe, TrainerOptions):
         N processes train as one where N divides ``accumulate``; otherwise batches are divided, and a loss that is a
         mean over the words of a batch becomes the mean over smaller batches.
         """
-        return share_of(int(self.recipe.batch_size or 1), int(self.recipe.accumulate or 1), self.processes)
+        return share_of(
+            int(self.recipe.batch_size or 1), int(self.recipe.accumulate or 1), self.processes
+        )

@@ -45,12 +45,20 @@ def read_texts(source: str | Path, documents: str = "line", separator: str = " "
                 if article := " ".join(filter(None, (d.text.strip() for d in parts))):
                     yield Text([article])
         elif has_ending(path.name, (".tsv",)):
-            yield from (Text([d.joined(separator)]) for d in read_collection(path) if d.joined().strip())
+            yield from (
+                Text([d.joined(separator)]) for d in read_collection(path) if d.joined().strip()
+            )
         elif path.is_dir() or has_ending(path.name, JSON_ENDINGS):
             rows: Iterable[tuple[str, Mapping[str, Any]]] = json_records(path)
             if path.is_dir():
-                rows = ((f"{path}: row {number}", row) for number, row in enumerate(dataset_rows(path)))
-            yield from (text for where, row in rows if (text := _from_row(row, where, separator)) is not None)
+                rows = (
+                    (f"{path}: row {number}", row) for number, row in enumerate(dataset_rows(path))
+                )
+            yield from (
+                text
+                for where, row in rows
+                if (text := _from_row(row, where, separator)) is not None
+            )
         else:
             yield from _from_lines(path, documents)
 
@@ -62,7 +70,10 @@ def text_files(source: str | Path) -> list[Path]:
 
 def digest(source: str | Path) -> str:
     """sha256 over the bytes of all files of a source, in reading order."""
-    files = (sorted(f for f in p.rglob("*") if f.is_file()) if p.is_dir() else [p] for p in text_files(source))
+    files = (
+        sorted(f for f in p.rglob("*") if f.is_file()) if p.is_dir() else [p]
+        for p in text_files(source)
+    )
     return combined_digest(sha256_file(file) for several in files for file in several)
 
 
@@ -86,9 +97,14 @@ def _from_row(row: Mapping[str, Any], where: str, separator: str) -> Text | None
     passages = [p.strip() for p in strings(row, text_field(row, where), where) if p.strip()]
     title = row.get("title")
     if isinstance(title, str) and title.strip():
-        passages = [f"{title.strip()}{separator}{passages[0]}", *passages[1:]] if passages else [title.strip()]
+        passages = (
+            [f"{title.strip()}{separator}{passages[0]}", *passages[1:]]
+            if passages
+            else [title.strip()]
+        )
     queries, following = (
-        tuple(s.strip() for s in strings(row, key, where) if s.strip()) for key in ("queries", "next")
+        tuple(s.strip() for s in strings(row, key, where) if s.strip())
+        for key in ("queries", "next")
     )
     return Text(passages, queries, following) if passages else None
 

@@ -42,7 +42,10 @@ class Generator:
     """A loaded generative model: a callable from prompts to up to ``per_text`` generated texts for each."""
 
     def __init__(
-        self, model: tf.PreTrainedModel, tokenizer: tf.PreTrainedTokenizerBase, config: GeneratorConfig
+        self,
+        model: tf.PreTrainedModel,
+        tokenizer: tf.PreTrainedTokenizerBase,
+        config: GeneratorConfig,
     ) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
 
@@ -54,7 +57,11 @@ class Generator:
         _check_model(_load(tf.AutoConfig.from_pretrained, config, trust_remote_code=False), config)
         kind = tf.AutoModelForSeq2SeqLM if config.task == "queries" else tf.AutoModelForCausalLM
         model, loading = _load(
-            kind.from_pretrained, config, trust_remote_code=False, dtype=dtype, output_loading_info=True
+            kind.from_pretrained,
+            config,
+            trust_remote_code=False,
+            dtype=dtype,
+            output_loading_info=True,
         )
         if missing := sorted(loading["missing_keys"]):
             raise CheckpointError(
@@ -62,7 +69,9 @@ class Generator:
             )
         return cls(model.to(device).eval(), _load_tokenizer(config), config)
 
-    def __call__(self, prompts: Sequence[str], done: Callable[[int], object] = lambda _: None) -> list[list[str]]:
+    def __call__(
+        self, prompts: Sequence[str], done: Callable[[int], object] = lambda _: None
+    ) -> list[list[str]]:
         """Generated texts of each prompt, in the order of the prompts; empty ones are dropped.
 
         ``done(n)`` is called after each batch of n prompts.
@@ -81,7 +90,10 @@ class Generator:
         # (prompts x per_text, max_new_tokens) float32 in [0, 1), each row a function of seed and prompt only.
         keys = [hashlib.sha256(f"{self.config.seed} {p}".encode()).digest()[:16] for p in prompts]
         shape = (self.config.copies, self.config.max_new_tokens)
-        rows = [np.random.Generator(np.random.Philox(key=int.from_bytes(k))).random(shape, np.float32) for k in keys]
+        rows = [
+            np.random.Generator(np.random.Philox(key=int.from_bytes(k))).random(shape, np.float32)
+            for k in keys
+        ]
         uniforms = torch.from_numpy(np.concatenate(rows)).to(self.model.device)
         sampler = _SeededSampler(self.config, uniforms)
         try:
@@ -93,8 +105,12 @@ class Generator:
                 f"{self.config.batch_size}, finished windows are kept"
             ) from None
         if sampler.nan:
-            raise EnvironmentProblem(f"{self.config.model}: the logits are NaN in this dtype; use `dtype` float32")
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            raise EnvironmentProblem(
+                f"{self.config.model}: the logits are NaN in this dtype; use `dtype` float32"
+            )
+        texts = self.tokenizer.batch_decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         lines = [one_line(text) for text in texts]
         k = self.config.copies
         return [[line for line in lines[i : i + k] if line] for i in range(0, len(lines), k)]
@@ -102,13 +118,23 @@ class Generator:
     def _generate(self, prompts: list[str], sampler: _SeededSampler) -> Tensor:
         """Ids of the new tokens, (prompts x per_text, <= max_new_tokens)."""
         inputs = self.tokenizer(
-            prompts, return_tensors="pt", padding=True, truncation=True, max_length=self.config.max_input
+            prompts,
+            return_tensors="pt",
+            padding=True,
+            truncation=True,
+            max_length=self.config.max_input,
         ).to(self.model.device)
-        given = {"attention_mask": inputs["attention_mask"].repeat_interleave(self.config.copies, 0)}
+        given = {
+            "attention_mask": inputs["attention_mask"].repeat_interleave(self.config.copies, 0)
+        }
         if self.config.task == "queries":
             # Each text is encoded once for all of its queries.
-            hidden = self.model.get_encoder()(inputs["input_ids"], attention_mask=inputs["attention_mask"])[0]
-            given["encoder_outputs"] = BaseModelOutput(hidden.repeat_interleave(self.config.copies, 0))
+            hidden = self.model.get_encoder()(
+                inputs["input_ids"], attention_mask=inputs["attention_mask"]
+            )[0]
+            given["encoder_outputs"] = BaseModelOutput(
+                hidden.repeat_interleave(self.config.copies, 0)
+            )
         else:
             given["input_ids"] = inputs["input_ids"].repeat_interleave(self.config.copies, 0)
         ids = self.model.generate(
@@ -128,7 +154,9 @@ class _SeededSampler:
 
     def __init__(self, config: GeneratorConfig, uniforms: Tensor) -> None:
         self.uniforms, self.greedy, self.step = uniforms, config.temperature == 0, 0
-        self.nan = torch.zeros((), dtype=torch.bool, device=uniforms.device)  #: whether any score was NaN
+        self.nan = torch.zeros(
+            (), dtype=torch.bool, device=uniforms.device
+        )  #: whether any score was NaN
         self.warpers: list[tf.LogitsProcessor] = []
         if config.temperature not in (0, 1):
             self.warpers.append(tf.TemperatureLogitsWarper(float(config.temperature)))
@@ -147,7 +175,9 @@ class _SeededSampler:
             warped = warper(input_ids, warped)
         cumulative = warped.softmax(-1).cumsum(-1)
         targets = self.uniforms[:, self.step : self.step + 1] * cumulative[:, -1:]
-        sampled = torch.searchsorted(cumulative, targets, right=True).clamp_(max=scores.shape[1] - 1)
+        sampled = torch.searchsorted(cumulative, targets, right=True).clamp_(
+            max=scores.shape[1] - 1
+        )
         self.step += 1
         return torch.full_like(scores, -torch.inf).scatter_(1, sampled, 0.0)
 
@@ -161,18 +191,24 @@ def model_digest(config: GeneratorConfig) -> str:
     return folder_digest(folder)
 
 
-def _load(load: Callable[..., Any], config: GeneratorConfig, *arguments: object, **settings: Any) -> Any:
+def _load(
+    load: Callable[..., Any], config: GeneratorConfig, *arguments: object, **settings: Any
+) -> Any:
     """``load(MODEL, ...)`` from a folder, the Hugging Face cache or, if ``config.download``, the hub."""
     folder = Path(config.model).is_dir()
     if folder and not (Path(config.model) / "config.json").is_file():
         raise CheckpointError(f"{config.model}: not a model folder (it has no config.json)")
     try:
         with quiet_transformers():
-            return load(config.model, *arguments, local_files_only=folder or not config.download, **settings)
+            return load(
+                config.model, *arguments, local_files_only=folder or not config.download, **settings
+            )
     except Exception as e:
         if folder or config.download:
             how = "loaded" if folder else "downloaded"
-            raise CheckpointError(f"{config.model}: cannot be {how}: {one_line(str(e))[:200]}") from None
+            raise CheckpointError(
+                f"{config.model}: cannot be {how}: {one_line(str(e))[:200]}"
+            ) from None
         raise CheckpointError(
             f"{config.model}: no such folder, and no model of that name in the Hugging Face cache; name a model "
             "folder, or add `download` if there is a network"
@@ -183,7 +219,11 @@ def _load_tokenizer(config: GeneratorConfig) -> tf.PreTrainedTokenizerBase:
     # A causal model continues at the end of the prompt, so padding and truncation are on the left.
     side = "right" if config.task == "queries" else "left"
     tokenizer = _load(
-        tf.AutoTokenizer.from_pretrained, config, trust_remote_code=False, padding_side=side, truncation_side=side
+        tf.AutoTokenizer.from_pretrained,
+        config,
+        trust_remote_code=False,
+        padding_side=side,
+        truncation_side=side,
     )
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
@@ -201,9 +241,14 @@ def _check_model(settings: tf.PretrainedConfig, config: GeneratorConfig) -> None
     encoder_decoder = bool(getattr(settings, "is_encoder_decoder", False))
     # BERT and similar models have a causal head in transformers too, but were not trained to generate.
     causal = not encoder_decoder and (
-        type(settings) not in tf.MODEL_FOR_MASKED_LM_MAPPING or getattr(settings, "is_decoder", False)
+        type(settings) not in tf.MODEL_FOR_MASKED_LM_MAPPING
+        or getattr(settings, "is_decoder", False)
     )
-    expected = "an encoder-decoder such as doc2query-T5" if config.task == "queries" else "a causal model such as GPT-2"
+    expected = (
+        "an encoder-decoder such as doc2query-T5"
+        if config.task == "queries"
+        else "a causal model such as GPT-2"
+    )
     if not (encoder_decoder if config.task == "queries" else causal):
         raise CheckpointError(
             f"{config.model} is a {settings.model_type} model; `task` {config.task} requires {expected}"
@@ -228,7 +273,16 @@ def run(config: AugmentConfig) -> AugmentResult:
         raise UsageError(f"{config.output} is a folder; name a file to write")
     corpus = _survey(config.corpus, FIELDS[config.task])
     # Batch size and device affect what is generated by rounding only.
-    names = ("task", "top_k", "top_p", "temperature", "max_new_tokens", "max_input", "seed", "window")
+    names = (
+        "task",
+        "top_k",
+        "top_p",
+        "temperature",
+        "max_new_tokens",
+        "max_input",
+        "seed",
+        "window",
+    )
     settings: dict[str, object] = {name: getattr(config, name) for name in names}
     dtype, _ = pick_dtype(config.dtype, pick_device(config.device)[0])
     settings |= {"per_text": config.copies, "dtype": str(dtype).removeprefix("torch.")}
@@ -269,20 +323,31 @@ def read_rows(source: str | Path) -> Iterator[Row]:
     for path in paths:
         prefix = f"{path.name}:" if len(paths) > 1 else ""
         if path.is_dir():
-            raise InputError(f"{path} is a saved Hugging Face dataset; convert it with dataset.to_json(FILE)")
+            raise InputError(
+                f"{path} is a saved Hugging Face dataset; convert it with dataset.to_json(FILE)"
+            )
         if has_ending(path.name, (".tsv",)):
-            yield from ({"id": d.docid, "title": d.title, "text": d.text} for d in read_collection(path))
+            yield from (
+                {"id": d.docid, "title": d.title, "text": d.text} for d in read_collection(path)
+            )
         elif has_ending(path.name, JSON_ENDINGS):
-            yield from (_row(data, where, f"{prefix}{where.rpartition(':')[2]}") for where, data in json_records(path))
+            yield from (
+                _row(data, where, f"{prefix}{where.rpartition(':')[2]}")
+                for where, data in json_records(path)
+            )
         else:
             yield from (
-                {"id": f"{prefix}{number}", "title": "", "text": line.strip()} for number, line in numbered_lines(path)
+                {"id": f"{prefix}{number}", "title": "", "text": line.strip()}
+                for number, line in numbered_lines(path)
             )
 
 
 def _row(data: Row, where: str, number: str) -> Row:
     name = text_field(data, where)
-    fields = {field: list(map(usable, strings(data, field, where))) for field in (name, "title", *FIELDS.values())}
+    fields = {
+        field: list(map(usable, strings(data, field, where)))
+        for field in (name, "title", *FIELDS.values())
+    }
     texts = fields[name]
     row: Row = {
         "id": str(next((data[key] for key in ("id", "_id", "docid") if key in data), number)),
@@ -323,7 +388,9 @@ def _survey(source: str, field: str) -> _Survey:
     return _Survey(texts, pending, sha256.hexdigest())
 
 
-def _generate(config: AugmentConfig, generator: Generator, corpus: _Survey, path: Path) -> ResumableJsonl:
+def _generate(
+    config: AugmentConfig, generator: Generator, corpus: _Survey, path: Path
+) -> ResumableJsonl:
     """Generate the missing texts window by window: one line ``{"texts": [...]}`` per row, in reading order."""
     lines = ResumableJsonl(path, corpus.pending, config.window)
     if lines.done:
@@ -345,7 +412,11 @@ def _merge(config: AugmentConfig, corpus: _Survey, lines: ResumableJsonl, path: 
         generated = lines.rows()
         for row in read_rows(config.corpus):
             sha256.update(json.dumps(row).encode())
-            texts = next(generated, {"texts": []})["texts"] if _needs_texts(row, field) else row.get(field, [])
+            texts = (
+                next(generated, {"texts": []})["texts"]
+                if _needs_texts(row, field)
+                else row.get(field, [])
+            )
             write({**row, field: texts})
         if sha256.hexdigest() != corpus.digest:
             raise InputError(

@@ -63,9 +63,13 @@ def positive_pmi(pairs: csr_matrix) -> csr_matrix:
     neighbours /= neighbours.sum()
     scores = pairs.tocoo()
     with np.errstate(divide="ignore"):
-        values = np.log(scores.data / total) - np.log(words[scores.row]) - np.log(neighbours[scores.col])
+        values = (
+            np.log(scores.data / total) - np.log(words[scores.row]) - np.log(neighbours[scores.col])
+        )
     kept = values > 0
-    return csr_matrix((values[kept].astype(np.float32), (scores.row[kept], scores.col[kept])), shape=pairs.shape)
+    return csr_matrix(
+        (values[kept].astype(np.float32), (scores.row[kept], scores.col[kept])), shape=pairs.shape
+    )
 
 
 def svd_vectors(scores: csr_matrix, width: int, seed: int) -> np.ndarray:

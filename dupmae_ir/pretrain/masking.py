@@ -38,18 +38,28 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S33 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(33)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_SPREAD = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").view(np.uint64).ravel()
+_SPREAD = (
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    .view(np.uint64)
+    .ravel()
+)
 """Lookup table: the eight bits of a byte as eight bytes."""
 
 
 def seeds_for(seed: int, draws: np.ndarray, use: str | int) -> Bits:
     """(B,) uint64: an independent random stream for each combination of run ``seed``, draw number and ``use``."""
-    start = np.frombuffer(hashlib.blake2b(f"{seed} {use}".encode(), digest_size=8).digest(), np.uint64)
+    start = np.frombuffer(
+        hashlib.blake2b(f"{seed} {use}".encode(), digest_size=8).digest(), np.uint64
+    )
     return _mixed(_mixed(start) ^ (np.asarray(draws).astype(np.uint64) * _GOLDEN))
 
 
 def word_mask(
-    continues: np.ndarray, lengths: np.ndarray, ratio: float, seeds: np.ndarray, count_special: bool = True
+    continues: np.ndarray,
+    lengths: np.ndarray,
+    ratio: float,
+    seeds: np.ndarray,
+    count_special: bool = True,
 ) -> Bools:
     """Mask whole words, drawn uniformly until the budget is reached: (B, L) bool, True = masked.
 
@@ -105,7 +115,9 @@ def position_masks(
     """
     lengths, seeds = _checked(continues, lengths, seeds)
     if distinct < 1:
-        raise UsageError(f"the number of distinct masks per text must be at least 1, got {distinct}")
+        raise UsageError(
+            f"the number of distinct masks per text must be at least 1, got {distinct}"
+        )
     batch, length = continues.shape
     packed = np.zeros((batch, length, (length + 63) // 64), np.uint64)
     budgets = _budgets(lengths, ratio, count_special=True)
@@ -141,13 +153,17 @@ def corrupt(
     if masked.shape != ids.shape:
         raise ValueError(f"masked has shape {masked.shape}, ids {ids.shape}")
     out, labels = ids.copy(), np.full(ids.shape, IGNORED, np.int64)
-    _replace(out, labels, masked, seeds, mask_id, vocabulary_size, float(replace[0]), float(replace[1]))
+    _replace(
+        out, labels, masked, seeds, mask_id, vocabulary_size, float(replace[0]), float(replace[1])
+    )
     return out, labels
 
 
 def _budgets(lengths: np.ndarray, ratio: float, count_special: bool) -> Ints:
     if not 0 < ratio < 1:
-        raise UsageError(f"the mask ratio must be above 0 and below 1 (for example 0.3), got {ratio:g}")
+        raise UsageError(
+            f"the mask ratio must be above 0 and below 1 (for example 0.3), got {ratio:g}"
+        )
     counted = np.asarray(lengths) - (0 if count_special else 2)
     return np.clip(np.rint(counted * ratio), 1, MAX_MASKED).astype(np.int64)
 
@@ -156,9 +172,13 @@ def _checked(rows: np.ndarray, lengths: np.ndarray, seeds: np.ndarray) -> tuple[
     """Lengths as int64 and seeds as uint64. Shapes are checked because compiled loops do not check bounds."""
     lengths, seeds = np.ascontiguousarray(lengths, np.int64), np.ascontiguousarray(seeds, np.uint64)
     if not lengths.shape == seeds.shape == rows.shape[:1]:
-        raise ValueError(f"lengths have shape {lengths.shape} and seeds {seeds.shape}, rows {rows.shape}")
+        raise ValueError(
+            f"lengths have shape {lengths.shape} and seeds {seeds.shape}, rows {rows.shape}"
+        )
     if len(lengths) and not 0 <= lengths.min() <= lengths.max() <= rows.shape[1]:
-        raise ValueError(f"rows have {lengths.min()} to {lengths.max()} tokens, but a width of {rows.shape[1]}")
+        raise ValueError(
+            f"rows have {lengths.min()} to {lengths.max()} tokens, but a width of {rows.shape[1]}"
+        )
     return lengths, seeds
 
 
@@ -221,7 +241,9 @@ def _mask_words(continues: Bools, lengths: Ints, budgets: Ints, seeds: Bits, mas
 
 
 @njit(cache=True, nogil=True)
-def _mask_keywords(continues: Bools, lengths: Ints, weights: Floats, budgets: Ints, seeds: Bits, masked: Bools) -> None:
+def _mask_keywords(
+    continues: Bools, lengths: Ints, weights: Floats, budgets: Ints, seeds: Bits, masked: Bools
+) -> None:
     batch, longest = continues.shape
     start, size = np.empty(longest, np.int64), np.empty(longest, np.int64)
     for b in range(batch):
@@ -243,7 +265,9 @@ def _mask_keywords(continues: Bools, lengths: Ints, weights: Floats, budgets: In
 
 
 @njit(cache=True, nogil=True)
-def _position_bits(continues: Bools, lengths: Ints, budgets: Ints, seeds: Bits, distinct: int, out: Bits) -> None:
+def _position_bits(
+    continues: Bools, lengths: Ints, budgets: Ints, seeds: Bits, distinct: int, out: Bits
+) -> None:
     batch, longest = continues.shape
     width = out.shape[2]
     start, size = np.empty(longest, np.int64), np.empty(longest, np.int64)
@@ -255,7 +279,18 @@ def _position_bits(continues: Bools, lengths: Ints, budgets: Ints, seeds: Bits, 
         count = _words(continues[b], length, start, size)
         _word_bits(start, size, count, chunk, keep)
         state = _assign(length, min(length, distinct), seeds[b], mask_of, used)
-        _draw_pool(length, start, size, count, chunk, keep, budgets[b], state, used[: min(length, distinct)], pool)
+        _draw_pool(
+            length,
+            start,
+            size,
+            count,
+            chunk,
+            keep,
+            budgets[b],
+            state,
+            used[: min(length, distinct)],
+            pool,
+        )
         for row in range(length):
             mask = pool[mask_of[row]]
             for w in range(width):

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
@@ -54,7 +60,9 @@ def load_base(
                 "with `add_head`, or use a masked language model"
             ) from None
         first = list(islice(passages, 10 * SAMPLE))
-        model, tokenizer = load_with_calibrated_head(folder, first, cls_dim=None, seed=config.seed, quiet=quiet)
+        model, tokenizer = load_with_calibrated_head(
+            folder, first, cls_dim=None, seed=config.seed, quiet=quiet
+        )
     if isinstance(model, UntiedRetriever):
         raise CheckpointError(f"{folder}: holds two encoders; pre-training starts from one")
     # W_cls is learned in fine-tuning; pre-training uses the [CLS] vector itself.
@@ -64,16 +72,23 @@ def load_base(
 
 def load_continued_experts(config: PretrainConfig) -> Experts | None:
     """Both experts of the CoT-MoTE model that --init-from continues; None for any other run."""
-    if config.method != "cot-mote" or not (Path(config.init_from or "") / FOLDERS["query"]).is_dir():
+    if (
+        config.method != "cot-mote"
+        or not (Path(config.init_from or "") / FOLDERS["query"]).is_dir()
+    ):
         return None
     recipe = config.recipe
     if recipe.experts != "ffn":
-        raise UsageError(f"`init_from` {config.init_from}: contains two encoders, which require `experts` ffn")
+        raise UsageError(
+            f"`init_from` {config.init_from}: contains two encoders, which require `experts` ffn"
+        )
     experts, _, _ = load_experts(str(config.init_from), bool(recipe.shared_norm))
     return experts.train().requires_grad_(True)
 
 
-def load_anchor(config: PretrainConfig, retriever: Retriever, tokenizer: PreTrainedTokenizerBase) -> Anchor | None:
+def load_anchor(
+    config: PretrainConfig, retriever: Retriever, tokenizer: PreTrainedTokenizerBase
+) -> Anchor | None:
     """The frozen model that [CLS] is held to, with its own pooling; None without --anchor or with weight 0.
 
     Raises :class:`CheckpointError` for a folder that does not load, and :class:`UsageError` where its vectors or its
@@ -90,7 +105,9 @@ def load_anchor(config: PretrainConfig, retriever: Retriever, tokenizer: PreTrai
             "they must be equal"
         )
     if own.get_vocab() != tokenizer.get_vocab():
-        raise UsageError(f"`anchor` {config.anchor}: its vocabulary is not that of the base; they must be equal")
+        raise UsageError(
+            f"`anchor` {config.anchor}: its vocabulary is not that of the base; they must be equal"
+        )
     return Anchor(model, config.anchor_weight)
 
 
@@ -105,7 +122,9 @@ def _from_scratch(path: Path, folder: Path) -> tuple[Retriever, PreTrainedTokeni
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as e:
-        raise CheckpointError(f"{folder}: cannot load the tokenizer: {one_line(str(e))[:200]}") from None
+        raise CheckpointError(
+            f"{folder}: cannot load the tokenizer: {one_line(str(e))[:200]}"
+        ) from None
     if len(tokenizer) > settings.vocab_size:
         raise UsageError(
             f"{path}: vocab_size is {settings.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; they must fit"
@@ -129,18 +148,39 @@ def build_objective(method: str, lm: PreTrainedModel | Experts, recipe: Recipe) 
     if method == "retromae":
         return RetroMAE(lm, r["decoding"], r["decoder_layers"], r["query_stream"])
     if method == "dupmae":
-        order = ("bow_weight", "ot_head", "query_stream", "decoding", "decoder_layers", "decoder_weight")
+        order = (
+            "bow_weight",
+            "ot_head",
+            "query_stream",
+            "decoding",
+            "decoder_layers",
+            "decoder_weight",
+        )
         return DupMAE(lm, *(r[name] for name in order))
     if method == "master":
-        return MASTER(lm, tuple(r["tasks"]), r["decoder_layers"], r["encoder_losses"], r["shared_decoder"])
+        return MASTER(
+            lm, tuple(r["tasks"]), r["decoder_layers"], r["encoder_losses"], r["shared_decoder"]
+        )
     if method == "cot-mae":
         return CoTMAE(lm, r["decoder_layers"], r["causal_layers"], r["window"])
-    names = ("decode", "sparse_head", "spr_to_hidden", "window", "shared_norm", "experts", "switched")
+    names = (
+        "decode",
+        "sparse_head",
+        "spr_to_hidden",
+        "window",
+        "shared_norm",
+        "experts",
+        "switched",
+    )
     return CoTMoTE(lm, layers=r["causal_layers"], **{name: r[name] for name in names})
 
 
 def save_encoder(
-    folder: Path, objective: Bottleneck, retriever: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelConfig
+    folder: Path,
+    objective: Bottleneck,
+    retriever: Retriever,
+    tokenizer: PreTrainedTokenizerBase,
+    config: ModelConfig,
 ) -> None:
     """Write the trained encoder as a model folder; CoT-MoTE with separate experts has two encoders in it."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -171,12 +211,16 @@ def load_decoders(objective: Bottleneck, path: Path) -> str:
     try:
         saved = load_file(path)
     except Exception as e:
-        raise CheckpointError(f"{path}: not readable as safetensors: {one_line(str(e))[:200]}") from None
+        raise CheckpointError(
+            f"{path}: not readable as safetensors: {one_line(str(e))[:200]}"
+        ) from None
     own = _decoder_state(objective)
     fitting = {k: v for k, v in saved.items() if k in own and v.shape == own[k].shape}
     objective.load_state_dict(fitting, strict=False)
     new = len(own) - len(fitting)
-    return f"{len(fitting)} decoder weights loaded from {path}" + (f", {new} newly initialised" if new else "")
+    return f"{len(fitting)} decoder weights loaded from {path}" + (
+        f", {new} newly initialised" if new else ""
+    )
 
 
 def _decoder_state(objective: Bottleneck) -> dict[str, Tensor]:

@@ -32,24 +32,34 @@ class Recipe(Config):
     """Choices of the objective and of its training that a preset makes; None = the preset's choice."""
 
     # Masks
-    encoder_ratio: float | None = _masks("fraction of the tokens masked in the encoder's input", above=0, below=1)
-    decoder_ratio: float | None = _masks("fraction of the tokens masked in the decoders' input", above=0, below=1)
+    encoder_ratio: float | None = _masks(
+        "fraction of the tokens masked in the encoder's input", above=0, below=1
+    )
+    decoder_ratio: float | None = _masks(
+        "fraction of the tokens masked in the decoders' input", above=0, below=1
+    )
     mask_replace: tuple[float, ...] | None = _masks(
-        "fractions of the masked tokens replaced by [MASK], replaced by a random token, and left unchanged", metavar="X"
+        "fractions of the masked tokens replaced by [MASK], replaced by a random token, and left unchanged",
+        metavar="X",
     )
     count_special: bool | None = _masks("include [CLS] and [SEP] in the tokens of these fractions")
     # RetroMAE and DupMAE
     decoding: str | None = _retromae(
-        "enhanced: two streams and one mask per row (Eq. 7); basic: a masked text", choices=("enhanced", "basic")
+        "enhanced: two streams and one mask per row (Eq. 7); basic: a masked text",
+        choices=("enhanced", "basic"),
     )
     query_stream: str | None = _retromae(
         "H1 of enhanced decoding: position + h_cls (raw), or the same through the embeddings' LayerNorm (embedded)",
         choices=("raw", "embedded"),
     )
-    decoder_layers: int | None = _decoders("layers of the decoder, or of each masked decoder", at_least=0)
+    decoder_layers: int | None = _decoders(
+        "layers of the decoder, or of each masked decoder", at_least=0
+    )
     # DupMAE
     bow_weight: float | None = _dupmae("weight of the bag-of-words loss (Eq. 9)", at_least=0)
-    decoder_weight: float | None = _dupmae("weight of the [CLS] decoder's loss; 0 = only the bag of words", at_least=0)
+    decoder_weight: float | None = _dupmae(
+        "weight of the [CLS] decoder's loss; 0 = only the bag of words", at_least=0
+    )
     bow_norm: str | None = _dupmae(
         "weight of a word in the bag: 1 (sum), 1 / tokens (length), or 1 / distinct tokens (set)",
         choices=("sum", "length", "set"),
@@ -62,7 +72,9 @@ class Recipe(Config):
     ot_exclude_sep: bool | None = _dupmae("exclude [SEP] from OT pooling")
     # MASTER
     tasks: tuple[str, ...] | None = _master("tasks to train, each with its decoder", choices=TASKS)
-    keyword: str | None = _master("weight of a keyword: 1 / frequency, or tf-idf", choices=("invfreq", "tfidf"))
+    keyword: str | None = _master(
+        "weight of a keyword: 1 / frequency, or tf-idf", choices=("invfreq", "tfidf")
+    )
     npr_source: str | None = _master(
         "neighbouring passages: the halves of a text, or a text and the next one of its document",
         choices=("halves", "neighbours"),
@@ -73,7 +85,8 @@ class Recipe(Config):
         below=1,
     )
     encoder_losses: str | None = _master(
-        "masked-LM loss of all texts that the encoder reads, or of the passage only", choices=("all", "passage")
+        "masked-LM loss of all texts that the encoder reads, or of the passage only",
+        choices=("all", "passage"),
     )
     shared_decoder: bool | None = _master("use one decoder for all tasks")
     # CoT-MAE and CoT-MoTE
@@ -83,26 +96,33 @@ class Recipe(Config):
         choices=("nearby", "overlap", "random", "query"),
     )
     causal_layers: int | None = _cot("layers of the left-to-right decoder", at_least=0)
-    window: int | None = _cot("tokens that the left-to-right decoder attends to, besides [CLS]; 0 = all", at_least=0)
+    window: int | None = _cot(
+        "tokens that the left-to-right decoder attends to, besides [CLS]; 0 = all", at_least=0
+    )
     decode: str | None = _cot(
         "representation that CoT-MoTE's decoder starts from: h_0 (den), the vocabulary vector (spr), or each in turn",
         choices=("den", "spr", "both"),
     )
     sparse_head: str | None = _cot(
-        "SPR from the MLM head, or from the word embeddings only (tied, Eq. 4 as printed)", choices=("mlm", "tied")
+        "SPR from the MLM head, or from the word embeddings only (tied, Eq. 4 as printed)",
+        choices=("mlm", "tied"),
     )
     spr_to_hidden: str | None = _cot(
         "map SPR to a decoder input with the (frozen) word embeddings or with a learned linear map",
         choices=("embeddings", "linear"),
     )
-    shared_norm: bool | None = _cot("share the LayerNorm after the feed-forward part between the experts")
+    shared_norm: bool | None = _cot(
+        "share the LayerNorm after the feed-forward part between the experts"
+    )
     experts: str | None = _cot(
         "separate for queries and passages: the feed-forward part (ffn), nothing (none, Siamese), or everything (all)",
         choices=("ffn", "none", "all"),
     )
     switched: bool | None = _cot("let each expert read the other's texts")
     # Training
-    truncation: str | None = _training("truncate long texts at the end, or at a random end", choices=("end", "random"))
+    truncation: str | None = _training(
+        "truncate long texts at the end, or at a random end", choices=("end", "random")
+    )
     length: int | None = _training("tokens per text, [CLS] and [SEP] included", at_least=MIN_LENGTH)
     batch_size: int | None = _training("texts per step and process", above=0)
     accumulate: int | None = _training("batches accumulated before an update", above=0)
@@ -112,9 +132,13 @@ class Recipe(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         shares = self.mask_replace
-        if shares is not None and (len(shares) != 3 or min(shares) < 0 or not abs(sum(shares) - 1) <= 1e-6):
+        if shares is not None and (
+            len(shares) != 3 or min(shares) < 0 or not abs(sum(shares) - 1) <= 1e-6
+        ):
             given = " ".join(map(str, shares))
-            raise UsageError(f"`mask_replace` must be three fractions that add up to 1, got {given}")
+            raise UsageError(
+                f"`mask_replace` must be three fractions that add up to 1, got {given}"
+            )
         if self.tasks is not None and len(set(self.tasks)) < len(self.tasks):
             raise UsageError(f"`tasks` {' '.join(self.tasks)}: names a task twice")
 
@@ -150,7 +174,9 @@ def resolve(method: str, preset: str, given: Recipe) -> Recipe:
         chosen[f.name] = value
     recipe = Recipe(**chosen)
     if recipe.decoding == "enhanced" and recipe.decoder_layers != 1:
-        raise UsageError("`decoder_layers` must be 1 with `decoding` enhanced; use `decoding` basic for more layers")
+        raise UsageError(
+            "`decoder_layers` must be 1 with `decoding` enhanced; use `decoding` basic for more layers"
+        )
     if recipe.decoder_layers == 0 and not recipe.causal_layers:
         raise UsageError("`decoder_layers` 0 leaves no decoder; use 1 or more")
     return recipe

@@ -39,7 +39,14 @@ from dupmae_ir.pretrain.model import (
     save_encoder,
 )
 from dupmae_ir.pretrain.recipes import Recipe, choices
-from dupmae_ir.pretrain.tokens import Corpus, Cutting, Vocabulary, WordCounts, count_words, load_corpus
+from dupmae_ir.pretrain.tokens import (
+    Corpus,
+    Cutting,
+    Vocabulary,
+    WordCounts,
+    count_words,
+    load_corpus,
+)
 from dupmae_ir.pretrain.trainer import MixedBatches, PretrainTrainer
 from dupmae_ir.training.job import (
     DistributedJob,
@@ -96,7 +103,12 @@ def _inputs(config: PretrainConfig, source_digest: SourceDigest) -> dict[str, st
     anchor = model_folder(config.anchor) if config.anchored else None
     digests = input_digests(
         {"from_config": config.from_config},
-        {"model": base, "init_from": config.init_from, "tokenizer": config.tokenizer, "anchor": anchor},
+        {
+            "model": base,
+            "init_from": config.init_from,
+            "tokenizer": config.tokenizer,
+            "anchor": anchor,
+        },
     )
     decoders = Path(config.init_from or "") / KEPT / DECODERS
     if config.init_from and decoders.is_file():
@@ -124,7 +136,10 @@ class PretrainingSetup:
 
 
 def _train(
-    config: PretrainConfig, job: DistributedJob, source_digest: SourceDigest, callbacks: Sequence[TrainerCallback]
+    config: PretrainConfig,
+    job: DistributedJob,
+    source_digest: SourceDigest,
+    callbacks: Sequence[TrainerCallback],
 ) -> dict[str, object] | None:
     started = time.monotonic()
     state, quiet = job.state, job.quiet
@@ -145,13 +160,19 @@ def _train(
     made = _save(config, prepared, work)
     log = read_log(work / LOG)
     parameters = sum(p.numel() for p in prepared.objective.parameters())
-    losses = {"texts": len(prepared.held_out), "first": _held_out_losses(log, 0), "last": _held_out_losses(log, -1)}
+    losses = {
+        "texts": len(prepared.held_out),
+        "first": _held_out_losses(log, 0),
+        "last": _held_out_losses(log, -1),
+    }
     rates = [row["tokens_per_second"] for row in log if "tokens_per_second" in row]
     rate = round(sum(rates) / len(rates), 1) if rates else None
     timing = {"seconds": round(time.monotonic() - started), "tokens_per_second": rate}
     result = {"updates": steps, "parameters": parameters, "held_out": losses}
     what = f"An encoder pre-trained with {config.method}, the starting point of fine-tuning."
-    use = "```sh\ndupmae-ir finetune --pairs train.jsonl.gz --model FOLDER --output models/mine\n```"
+    use = (
+        "```sh\ndupmae-ir finetune --pairs train.jsonl.gz --model FOLDER --output models/mine\n```"
+    )
     write_report(made, job.job, result, f"{config.method} pre-training", what, use, KEPT)
     versions = {name: version(name) for name in ("torch", "transformers", "accelerate", "numba")}
     published = job.publish(made, result, {"steps": steps, **timing, "versions": versions})
@@ -163,16 +184,29 @@ def _prepare(config: PretrainConfig, source_digest: SourceDigest, quiet: bool) -
     # Decoders and added heads are initialised from the seed, independently of what ran before.
     set_seed(config.seed)
     join = SEPARATORS[config.title_separator or "space"]
-    passages = (p for source in config.corpus for t in read_texts(source, config.documents, join) for p in t.passages)
+    passages = (
+        p
+        for source in config.corpus
+        for t in read_texts(source, config.documents, join)
+        for p in t.passages
+    )
     retriever, tokenizer = load_base(config, passages, quiet)
     name = str(config.model or config.init_from or config.tokenizer)
     vocabulary = Vocabulary.of(tokenizer, retriever.lm.config.vocab_size, name)
     recipe, most = config.recipe, longest(retriever.lm)
     length = int(recipe.length or 0)
     if length > most:
-        raise UsageError(f"`length` {length}: {name} has positions for {most} tokens; use `length` {most} or less")
-    objective = build_objective(config.method, load_continued_experts(config) or retriever.lm, recipe)
-    if isinstance(objective, DupMAE) and objective.ot_projection is not None and retriever.ot_projection is not None:
+        raise UsageError(
+            f"`length` {length}: {name} has positions for {most} tokens; use `length` {most} or less"
+        )
+    objective = build_objective(
+        config.method, load_continued_experts(config) or retriever.lm, recipe
+    )
+    if (
+        isinstance(objective, DupMAE)
+        and objective.ot_projection is not None
+        and retriever.ot_projection is not None
+    ):
         objective.ot_projection = retriever.ot_projection  # that of an earlier phase
     if config.dropout is not None:
         set_dropout(objective, config.dropout)
@@ -181,9 +215,12 @@ def _prepare(config: PretrainConfig, source_digest: SourceDigest, quiet: bool) -
     objective.anchor = load_anchor(config, retriever, tokenizer)
     if config.init_from:
         say(load_decoders(objective, Path(config.init_from) / KEPT / DECODERS), quiet)
-    cutting = Cutting(config.unit, length - 2 if config.unit == "blocks" else most - 2, config.documents, join)
+    cutting = Cutting(
+        config.unit, length - 2 if config.unit == "blocks" else most - 2, config.documents, join
+    )
     corpora = [
-        load_corpus(source, tokenizer, cutting, config.cache, quiet, source_digest(source)) for source in config.corpus
+        load_corpus(source, tokenizer, cutting, config.cache, quiet, source_digest(source))
+        for source in config.corpus
     ]
     if config.init_embeddings:
         initialise_embeddings(retriever.lm, corpora, config.seed)
@@ -191,14 +228,18 @@ def _prepare(config: PretrainConfig, source_digest: SourceDigest, quiet: bool) -
     held_out, rows = hold_out(corpora, rows, config.held_out, config.seed)
     with_keywords = {"mkp", "npr"} & set(recipe.tasks or ())
     counts = [count_words(c, vocabulary.continues) for c in corpora] if with_keywords else []
-    return PretrainingSetup(retriever, tokenizer, objective, vocabulary, corpora, rows, held_out, counts)
+    return PretrainingSetup(
+        retriever, tokenizer, objective, vocabulary, corpora, rows, held_out, counts
+    )
 
 
 HELD_OUT_NUMBERS = 1 << 40
 """First draw number of held-out texts; training draws never reach it."""
 
 
-def usable_rows(corpora: Sequence[Corpus], sources: Sequence[str], method: str, recipe: Recipe) -> list[np.ndarray]:
+def usable_rows(
+    corpora: Sequence[Corpus], sources: Sequence[str], method: str, recipe: Recipe
+) -> list[np.ndarray]:
     """Rows of each corpus that the method can train on; ``sources`` are the names for errors.
 
     Raises :class:`InputError` for a corpus without any, because it would be ignored silently.
@@ -222,7 +263,9 @@ def _missing(recipe: Recipe) -> str:
             "`unit` blocks, or use `context` overlap"
         )
     advice = ", or remove doc2query from `tasks`" if recipe.tasks else ""
-    return f"none of its texts has generated queries; add them with dupmae-ir pretrain.augment{advice}"
+    return (
+        f"none of its texts has generated queries; add them with dupmae-ir pretrain.augment{advice}"
+    )
 
 
 def hold_out(
@@ -239,12 +282,16 @@ def hold_out(
     held: list[Draw] = []
     left = []
     for number, (corpus, usable_here) in enumerate(zip(corpora, rows, strict=True)):
-        out = _held_out_here(corpus.document[usable_here], count * len(usable_here) / total, [seed, 4711, number])
+        out = _held_out_here(
+            corpus.document[usable_here], count * len(usable_here) / total, [seed, 4711, number]
+        )
         first = HELD_OUT_NUMBERS + len(held)
         held += [Draw(first + i, number, int(row)) for i, row in enumerate(usable_here[out])]
         left.append(usable_here[~out])
     if any(not len(r) for r in left):
-        raise UsageError(f"`held_out` {count} leaves a corpus without texts to train on; hold out fewer")
+        raise UsageError(
+            f"`held_out` {count} leaves a corpus without texts to train on; hold out fewer"
+        )
     return held[: 2 * count], left
 
 
@@ -252,7 +299,9 @@ def _held_out_here(documents: np.ndarray, share: float, seed: list[int]) -> np.n
     """(texts,) bool: those of random documents that have at least ``share`` texts together."""
     order = np.random.default_rng(seed).permutation(np.unique(documents))
     sizes = np.bincount(documents, minlength=int(documents.max()) + 1)[order]
-    chosen = order[: int(np.searchsorted(np.cumsum(sizes), share, "left")) + 1] if share else order[:0]
+    chosen = (
+        order[: int(np.searchsorted(np.cumsum(sizes), share, "left")) + 1] if share else order[:0]
+    )
     out = np.isin(documents, chosen)
     if out.all():
         # A single document (such as a file as a whole): hold out its last texts instead.
@@ -261,8 +310,14 @@ def _held_out_here(documents: np.ndarray, share: float, seed: list[int]) -> np.n
 
 
 def _report(config: PretrainConfig, prepared: PretrainingSetup, steps: int, quiet: bool) -> None:
-    values = {k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in choices(config.recipe).items()}
-    say(f"{config.method}, preset {config.preset}: {', '.join(f'{k} {v}' for k, v in values.items())}", quiet)
+    values = {
+        k: " ".join(map(str, v)) if isinstance(v, list) else v
+        for k, v in choices(config.recipe).items()
+    }
+    say(
+        f"{config.method}, preset {config.preset}: {', '.join(f'{k} {v}' for k, v in values.items())}",
+        quiet,
+    )
     for corpus, rows in zip(prepared.corpora, prepared.rows, strict=True):
         say(f"{corpus.name}: {len(corpus):,} texts, {len(rows):,} to train on", quiet)
     tokens = sum(len(corpus.texts.ids) for corpus in prepared.corpora)
@@ -288,10 +343,21 @@ def _trainer(
     )
     set_seed(config.seed)
     weights = config.weights or [float(len(rows)) for rows in prepared.rows]
-    lengths = [np.diff(corpus.texts.offsets) for corpus in prepared.corpora] if config.length_pool > 1 else []
+    lengths = (
+        [np.diff(corpus.texts.offsets) for corpus in prepared.corpora]
+        if config.length_pool > 1
+        else []
+    )
     together, count = accumulate // config.share.accumulate, steps * accumulate
     batches = MixedBatches(
-        prepared.rows, weights, config.seed, batch_size, count, lengths, config.length_pool, together
+        prepared.rows,
+        weights,
+        config.seed,
+        batch_size,
+        count,
+        lengths,
+        config.length_pool,
+        together,
     )
     collator = COLLATORS[config.method](
         prepared.corpora,
@@ -301,7 +367,9 @@ def _trainer(
         prepared.counts,
         bits=training_device(config.device).type != "cpu",
     )
-    return PretrainTrainer(prepared.objective, collator, batches, arguments, prepared.held_out, quiet)
+    return PretrainTrainer(
+        prepared.objective, collator, batches, arguments, prepared.held_out, quiet
+    )
 
 
 def _save(config: PretrainConfig, prepared: PretrainingSetup, work: Path) -> Path:
@@ -326,4 +394,8 @@ def _held_out_losses(log: Sequence[Mapping[str, float]], which: int) -> dict[str
     rows = [row for row in log if "eval_loss" in row]
     if not rows:
         return None
-    return {k.removeprefix("eval_"): v for k, v in rows[which].items() if k.startswith(("eval_loss", "eval_gap"))}
+    return {
+        k.removeprefix("eval_"): v
+        for k, v in rows[which].items()
+        if k.startswith(("eval_loss", "eval_gap"))
+    }

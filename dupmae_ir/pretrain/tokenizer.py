@@ -10,7 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TypedDict, cast
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, changed, option, output_option
@@ -46,11 +54,16 @@ class TokenizerConfig(OutputOptions):
     corpus: tuple[str, ...] = changed(PretrainConfig, "corpus", MISSING)
     title_separator: str | None = changed(PretrainConfig, "title_separator", None)
     output: str = output_option(
-        help="folder of the tokenizer, and of config.json: a BERT model that fits it", metavar="FOLDER"
+        help="folder of the tokenizer, and of config.json: a BERT model that fits it",
+        metavar="FOLDER",
     )
-    size: int = option(30522, "word pieces, special tokens included", group="vocabulary", at_least=64)
+    size: int = option(
+        30522, "word pieces, special tokens included", group="vocabulary", at_least=64
+    )
     cased: bool = option(False, "keep upper case and accents", group="vocabulary")
-    min_frequency: int = option(2, "occurrences of a pair of pieces that is merged", group="vocabulary", above=0)
+    min_frequency: int = option(
+        2, "occurrences of a pair of pieces that is merged", group="vocabulary", above=0
+    )
     layers: int = option(4, "layers of the model in config.json", group="model", above=0)
     width: int = option(
         256,
@@ -58,7 +71,9 @@ class TokenizerConfig(OutputOptions):
         group="model",
         above=0,
     )
-    positions: int = option(512, "longest input of the model in config.json, in tokens", group="model", at_least=8)
+    positions: int = option(
+        512, "longest input of the model in config.json, in tokens", group="model", at_least=8
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,19 +96,30 @@ def run(config: TokenizerConfig) -> TokenizerResult:
     names = ("title_separator", "size", "cased", "min_frequency", "layers", "width", "positions")
     settings = {name: getattr(config, name) for name in names}
     with Job(
-        config.output, "pretrain.tokenizer", settings, lambda: _inputs(config), resumable=False, quiet=config.quiet
+        config.output,
+        "pretrain.tokenizer",
+        settings,
+        lambda: _inputs(config),
+        resumable=False,
+        quiet=config.quiet,
     ) as job:
         if result := job.finished():
             return cast("TokenizerResult", result)
         work = job.begin()
         texts = _Texts(config)
-        tokenizer = train(texts, config.size, config.cased, config.min_frequency, quiet=config.quiet)
+        tokenizer = train(
+            texts, config.size, config.cased, config.min_frequency, quiet=config.quiet
+        )
         pieces = tokenizer.get_vocab_size()
         if pieces < config.size:
-            raise InputError(f"`size` {config.size}: the corpus gives only {pieces} word pieces; use {pieces}")
+            raise InputError(
+                f"`size` {config.size}: the corpus gives only {pieces} word pieces; use {pieces}"
+            )
         made = work / "tokenizer"
         write(tokenizer, made, config)
-        return cast("TokenizerResult", job.publish(made, {"pieces": pieces, "documents": texts.documents}))
+        return cast(
+            "TokenizerResult", job.publish(made, {"pieces": pieces, "documents": texts.documents})
+        )
 
 
 def _inputs(config: TokenizerConfig) -> dict[str, str]:
@@ -123,7 +149,11 @@ class _Texts:
 
 
 def train(
-    batches: Iterable[list[str]], size: int, cased: bool = False, min_frequency: int = 2, quiet: bool = True
+    batches: Iterable[list[str]],
+    size: int,
+    cased: bool = False,
+    min_frequency: int = 2,
+    quiet: bool = True,
 ) -> Tokenizer:
     """A WordPiece tokenizer with BERT's normalisation, splitting and special tokens.
 
@@ -149,7 +179,9 @@ def train(
     )
     tokenizer.train_from_iterator(batches, trainer)
     pieces = sorted(set(tokenizer.get_vocab()) - set(SPECIAL.values()))
-    tokenizer = _untrained({piece: i for i, piece in enumerate([*SPECIAL.values(), *pieces])}, cased)
+    tokenizer = _untrained(
+        {piece: i for i, piece in enumerate([*SPECIAL.values(), *pieces])}, cased
+    )
     tokenizer.add_special_tokens(list(SPECIAL.values()))
     cls, sep = SPECIAL["cls"], SPECIAL["sep"]
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -160,7 +192,9 @@ def train(
     return tokenizer
 
 
-def _letters(batches: Iterable[list[str]], normalizer: normalizers.Normalizer, limit: int) -> list[str]:
+def _letters(
+    batches: Iterable[list[str]], normalizer: normalizers.Normalizer, limit: int
+) -> list[str]:
     """The most frequent characters of the texts, in the order of their code points."""
     counts: Counter[str] = Counter()
     for batch in batches:
@@ -180,12 +214,18 @@ def _untrained(vocabulary: dict[str, int], cased: bool) -> Tokenizer:
 
 def write(tokenizer: Tokenizer, folder: Path, config: TokenizerConfig) -> None:
     """Write the tokenizer in Hugging Face's format, and ``config.json`` of a BERT model with its vocabulary."""
-    from transformers import BertConfig, BertTokenizerFast  # importing it takes seconds, and --help needs none
+    from transformers import (
+        BertConfig,
+        BertTokenizerFast,
+    )  # importing it takes seconds, and --help needs none
 
     folder.mkdir(parents=True)
     named = {f"{role}_token": token for role, token in SPECIAL.items()}
     wrapped = BertTokenizerFast(
-        tokenizer_object=tokenizer, do_lower_case=not config.cased, model_max_length=config.positions, **named
+        tokenizer_object=tokenizer,
+        do_lower_case=not config.cased,
+        model_max_length=config.positions,
+        **named,
     )
     wrapped.save_pretrained(folder)
     BertConfig(
@@ -202,10 +242,14 @@ def write(tokenizer: Tokenizer, folder: Path, config: TokenizerConfig) -> None:
 
 def summarize(config: TokenizerConfig, result: TokenizerResult) -> str:
     """``models/pieces: 8,192 word pieces from 12,000 documents``."""
-    return f"{config.output}: {result['pieces']:,} word pieces from {result['documents']:,} documents"
+    return (
+        f"{config.output}: {result['pieces']:,} word pieces from {result['documents']:,} documents"
+    )
 
 
-main = Command("pretrain.tokenizer", TokenizerConfig, "dupmae_ir.pretrain.tokenizer:run", summarize=summarize)
+main = Command(
+    "pretrain.tokenizer", TokenizerConfig, "dupmae_ir.pretrain.tokenizer:run", summarize=summarize
+)
 
 if __name__ == "__main__":
     main.exit()

@@ -57,7 +57,9 @@ class Corpus:
     name: str
     texts: Ragged
     document: np.ndarray  #: (texts,) int64: number of each text's document
-    queries: Ragged  #: generated queries; those of text i are rows ``query_range[i]:query_range[i + 1]``
+    queries: (
+        Ragged  #: generated queries; those of text i are rows ``query_range[i]:query_range[i + 1]``
+    )
     query_range: np.ndarray
     following: Ragged  #: generated continuations, with ``following_range`` likewise
     following_range: np.ndarray
@@ -72,7 +74,10 @@ class Corpus:
 
     def following_of(self, row: int) -> list[np.ndarray]:
         """Generated continuations of a text; may be empty."""
-        return [self.following[i] for i in range(self.following_range[row], self.following_range[row + 1])]
+        return [
+            self.following[i]
+            for i in range(self.following_range[row], self.following_range[row + 1])
+        ]
 
     def neighbour(self, row: int) -> int | None:
         """Row of the next text of the same document, otherwise of the previous one; None if there is neither."""
@@ -108,7 +113,12 @@ def load_corpus(
     """
     root = Path(cache) if cache else cache_folder()
     pieces = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    settings = {"format": FORMAT, "source": source_digest or digest(source), "tokenizer": pieces, **cutting.__dict__}
+    settings = {
+        "format": FORMAT,
+        "source": source_digest or digest(source),
+        "tokenizer": pieces,
+        **cutting.__dict__,
+    }
     folder = root / hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
     with exclusive(lock_path(folder), f"tokenising {source}", wait=True, quiet=quiet):
         if not (folder / "meta.json").is_file():
@@ -157,16 +167,24 @@ class _RaggedWriter:
         self.raw.close()
         raw = self.folder / f"{self.kind}.raw"
         total = sum(self.lengths)
-        out = np.lib.format.open_memmap(self.folder / f"{self.kind}.ids.npy", "w+", self.dtype, (total,))
+        out = np.lib.format.open_memmap(
+            self.folder / f"{self.kind}.ids.npy", "w+", self.dtype, (total,)
+        )
         if total:
             out[:] = np.memmap(raw, self.dtype, "r")
         out.flush()
-        np.save(self.folder / f"{self.kind}.offsets.npy", np.cumsum([0, *self.lengths], dtype=np.int64))
+        np.save(
+            self.folder / f"{self.kind}.offsets.npy", np.cumsum([0, *self.lengths], dtype=np.int64)
+        )
         raw.unlink()
 
 
 def _tokenise(
-    source: str | Path, tokenizer: PreTrainedTokenizerBase, cutting: Cutting, folder: Path, quiet: bool
+    source: str | Path,
+    tokenizer: PreTrainedTokenizerBase,
+    cutting: Cutting,
+    folder: Path,
+    quiet: bool,
 ) -> None:
     aside = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
@@ -175,7 +193,8 @@ def _tokenise(
     document: list[int] = []
     with contextlib.ExitStack() as open_files:
         texts, queries, following = (
-            open_files.enter_context(_RaggedWriter(aside, kind, dtype)) for kind in ("texts", "queries", "following")
+            open_files.enter_context(_RaggedWriter(aside, kind, dtype))
+            for kind in ("texts", "queries", "following")
         )
         ranges = {"query_range": (queries, [0]), "following_range": (following, [0])}
         bar = open_files.enter_context(progress("tokenising", "documents", quiet=quiet))
@@ -197,7 +216,10 @@ def _tokenise(
     np.save(aside / "document.npy", np.array(document, np.int64))
     for name, (_, ends) in ranges.items():
         np.save(aside / f"{name}.npy", np.array(ends, np.int64))
-    write_json(aside / "meta.json", {"format": FORMAT, "texts": len(document), "tokens": sum(texts.lengths)})
+    write_json(
+        aside / "meta.json",
+        {"format": FORMAT, "texts": len(document), "tokens": sum(texts.lengths)},
+    )
     move_into_place(aside, folder)
 
 
@@ -221,7 +243,9 @@ def _texts_of(chunk: list[Text], tokenizer: PreTrainedTokenizerBase, cutting: Cu
     """The texts of each document, as ids; a document may have none."""
     parts = [text.passages for text in chunk]
     if cutting.unit == "blocks":
-        parts = [[s for passage in p for s in _SENTENCE_END.split(passage) if s.strip()] for p in parts]
+        parts = [
+            [s for passage in p for s in _SENTENCE_END.split(passage) if s.strip()] for p in parts
+        ]
     ids = _ids(tokenizer, [p for passages in parts for p in passages])
     rows = [[row for row in (next(ids) for _ in passages) if row] for passages in parts]
     if cutting.unit == "blocks":
@@ -247,7 +271,11 @@ def pack(sentences: Iterable[list[int]], length: int) -> Iterator[list[int]]:
 def _ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Iterator[list[int]]:
     if not texts:
         return iter(())
-    return iter(tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"])
+    return iter(
+        tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)[
+            "input_ids"
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -268,7 +296,9 @@ class Vocabulary:
 
         Raises :class:`CheckpointError`, which starts with ``name``, if whole words cannot be masked with it.
         """
-        ids = {kind: getattr(tokenizer, f"{kind}_token_id") for kind in ("cls", "sep", "pad", "mask")}
+        ids = {
+            kind: getattr(tokenizer, f"{kind}_token_id") for kind in ("cls", "sep", "pad", "mask")
+        }
         if missing := [kind for kind, value in ids.items() if value is None]:
             raise CheckpointError(
                 f"{name}: the tokenizer has no {missing[0]} token, which masked auto-encoding needs; "
@@ -277,7 +307,9 @@ class Vocabulary:
         pieces = tokenizer.get_vocab()
         special = np.zeros(size, bool)
         special[list(tokenizer.all_special_ids)] = True
-        return cls(size=size, continues=_continuing(pieces, size, special, name), special=special, **ids)
+        return cls(
+            size=size, continues=_continuing(pieces, size, special, name), special=special, **ids
+        )
 
 
 def _continuing(pieces: dict[str, int], size: int, special: np.ndarray, name: str) -> np.ndarray:
@@ -286,14 +318,18 @@ def _continuing(pieces: dict[str, int], size: int, special: np.ndarray, name: st
     if any(p.startswith("##") for p in pieces):
         continues[[i for p, i in pieces.items() if p.startswith("##")]] = True
         return continues
-    start_mark = next((mark for mark in ("Ġ", "▁") if any(p.startswith(mark) for p in pieces)), None)
+    start_mark = next(
+        (mark for mark in ("Ġ", "▁") if any(p.startswith(mark) for p in pieces)), None
+    )
     if start_mark is None:
         raise CheckpointError(
             f"{name}: the tokenizer marks neither the start nor the continuation of words (##, Ġ or ▁), "
             "so whole words cannot be masked"
         )
     # Punctuation starts a new word, as in BERT's pre-tokenizer.
-    inside = [i for p, i in pieces.items() if not p.startswith(start_mark) and any(c.isalnum() for c in p)]
+    inside = [
+        i for p, i in pieces.items() if not p.startswith(start_mark) and any(c.isalnum() for c in p)
+    ]
     continues[inside] = True
     continues[special] = False
     return continues
@@ -302,7 +338,9 @@ def _continuing(pieces: dict[str, int], size: int, special: np.ndarray, name: st
 COUNTED_IDS = 1 << 22
 """Number of ids counted together."""
 
-_MULTIPLIERS = np.random.default_rng(20221112).integers(1, 2**63, 64, dtype=np.uint64) | np.uint64(1)
+_MULTIPLIERS = np.random.default_rng(20221112).integers(1, 2**63, 64, dtype=np.uint64) | np.uint64(
+    1
+)
 UNKNOWN_WEIGHT = 1.0
 """Weight of a word that is not in the corpus, as in the released code."""
 
@@ -331,7 +369,9 @@ class WordCounts:
         _, inverse, in_text = np.unique(hashes, return_inverse=True, return_counts=True)
         containing = np.where(known, self.texts[at], 1)
         # The minimum lets a word that is in all texts be drawn at all.
-        return (in_text[inverse] * np.maximum(np.log(self.total_texts / containing), 1e-3)).astype(np.float32)
+        return (in_text[inverse] * np.maximum(np.log(self.total_texts / containing), 1e-3)).astype(
+            np.float32
+        )
 
 
 def word_starts(ids: np.ndarray, continues: np.ndarray) -> np.ndarray:
@@ -366,21 +406,29 @@ def _count(corpus: Corpus, continues: np.ndarray, path: Path) -> None:
     offsets = corpus.texts.offsets
     first = 0
     while first < len(corpus):
-        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + COUNTED_IDS, "right")) - 1)
+        last = max(
+            first + 1, int(np.searchsorted(offsets, offsets[first] + COUNTED_IDS, "right")) - 1
+        )
         words, of_text = _hashes_of(corpus, first, last, continues)
         distinct, number = np.unique(words, return_counts=True)
         # Unique (word, text) pairs, as each text counts once.
         pairs = np.unique(np.stack([words, of_text.astype(np.uint64)], 1), axis=0)
         containing = np.unique(pairs[:, 0], return_counts=True)[1]
         merged, inverse = np.unique(np.concatenate([hashes, distinct]), return_inverse=True)
-        counts = np.bincount(inverse, np.concatenate([counts, number]), len(merged)).astype(np.int64)
-        texts = np.bincount(inverse, np.concatenate([texts, containing]), len(merged)).astype(np.int64)
+        counts = np.bincount(inverse, np.concatenate([counts, number]), len(merged)).astype(
+            np.int64
+        )
+        texts = np.bincount(inverse, np.concatenate([texts, containing]), len(merged)).astype(
+            np.int64
+        )
         hashes, first = merged, last
     with atomic_write(path, "wb") as f:
         np.savez(f, hashes=hashes, counts=counts, texts=texts)
 
 
-def _hashes_of(corpus: Corpus, first: int, last: int, continues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _hashes_of(
+    corpus: Corpus, first: int, last: int, continues: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """(hash of each word of the texts ``first`` to ``last``, number of the text that it is in)."""
     offsets = corpus.texts.offsets[first : last + 1] - corpus.texts.offsets[first]
     ids = corpus.texts.ids[corpus.texts.offsets[first] : corpus.texts.offsets[last]]

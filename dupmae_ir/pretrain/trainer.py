@@ -70,8 +70,12 @@ class MixedBatches:
     def _pool(self, draws: Iterator[Draw], number: int) -> Iterator[list[Draw]]:
         """``pool`` times ``together`` batches: texts sorted by length, batches in random order."""
         together = self.batch_size * self.together
-        drawn = sorted(islice(draws, self.pool * together), key=lambda d: self.lengths[d.corpus][d.row])
-        for group in np.random.default_rng([self.seed, 1 << 20, number]).permutation(self.pool).tolist():
+        drawn = sorted(
+            islice(draws, self.pool * together), key=lambda d: self.lengths[d.corpus][d.row]
+        )
+        for group in (
+            np.random.default_rng([self.seed, 1 << 20, number]).permutation(self.pool).tolist()
+        ):
             for first in range(group * together, (group + 1) * together, self.batch_size):
                 yield drawn[first : first + self.batch_size]
 
@@ -81,7 +85,11 @@ class MixedBatches:
         chooser = np.random.default_rng([self.seed, 0])
         number = 0
         while True:
-            chosen = chooser.choice(len(streams), _BLOCK, p=self.shares) if len(streams) > 1 else np.zeros(_BLOCK, int)
+            chosen = (
+                chooser.choice(len(streams), _BLOCK, p=self.shares)
+                if len(streams) > 1
+                else np.zeros(_BLOCK, int)
+            )
             for corpus in chosen.tolist():
                 yield Draw(number, corpus, next(streams[corpus]))
                 number += 1
@@ -156,9 +164,13 @@ class PretrainTrainer(CheckedTrainer):
         if self.evaluated():
             return {}
         # Every process evaluates all of them: divided, their means would depend on the number of processes.
-        batches = [self.held_out[i : i + self.size] for i in range(0, len(self.held_out), self.size)]
+        batches = [
+            self.held_out[i : i + self.size] for i in range(0, len(self.held_out), self.size)
+        ]
         if len(batches) > 1 and len(batches[-1]) == 1:
-            batches[-2:] = [batches[-2] + batches[-1]]  # a text alone has no other to exchange its vector with
+            batches[-2:] = [
+                batches[-2] + batches[-1]
+            ]  # a text alone has no other to exchange its vector with
         sums, gaps = Sums(), Sums()
         self.model.eval()
         with torch.inference_mode():

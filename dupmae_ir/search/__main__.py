@@ -32,7 +32,14 @@ def as_json(_: SearchConfig, result: Any) -> str:
     return json.dumps(result.to_dict(), ensure_ascii=False)
 
 
-main = Command("search", SearchConfig, "dupmae_ir.search.run:run", summarize=summarize, show=show, as_json=as_json)
+main = Command(
+    "search",
+    SearchConfig,
+    "dupmae_ir.search.run:run",
+    summarize=summarize,
+    show=show,
+    as_json=as_json,
+)
 
 if __name__ == "__main__":
     main.exit()

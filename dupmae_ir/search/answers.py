@@ -38,7 +38,9 @@ from dupmae_ir.types import Document, Hit, Query
 class IndexSearch:
     """An index folder, searched by the requested mode or fusion."""
 
-    def __init__(self, config: SearchConfig, opened: Searcher | None = None, mode: str | None = None) -> None:
+    def __init__(
+        self, config: SearchConfig, opened: Searcher | None = None, mode: str | None = None
+    ) -> None:
         """``opened``: a searcher of the same index and settings, which is used instead of opening another. ``mode``
         replaces that of ``config``, or its fusion."""
         self.config = config
@@ -53,14 +55,25 @@ class IndexSearch:
         self.mode = mode or config.mode or searcher.mode
         self.fusion = None if mode else config.fusion
         self.name = self.fusion or self.mode
-        if not mode and self.mode != "hybrid" and (config.dense_weight, config.impact_weight) != (None, None):
-            raise UsageError(f"`dense_weight` and `impact_weight` need both parts; {config.where} has only one")
+        if (
+            not mode
+            and self.mode != "hybrid"
+            and (config.dense_weight, config.impact_weight) != (None, None)
+        ):
+            raise UsageError(
+                f"`dense_weight` and `impact_weight` need both parts; {config.where} has only one"
+            )
         recorded, settings = searcher.index.meta.get("encoder") or {}, searcher.encoder.settings
         for name, value in (("query_length", settings.query_length), ("dtype", settings.dtype)):
             if recorded.get(name) not in (None, value):
                 what = name.replace("_", " ")
-                say(f"note: queries are encoded with {what} {value}, the index with {recorded[name]}", config.quiet)
-        self.selection = searcher.selection(read_ids(config.within) if config.within else None, config.filter)
+                say(
+                    f"note: queries are encoded with {what} {value}, the index with {recorded[name]}",
+                    config.quiet,
+                )
+        self.selection = searcher.selection(
+            read_ids(config.within) if config.within else None, config.filter
+        )
         self.within = _restriction(config, self.selection.documents, self.selection.unknown)
         self.parts = [part for part in MODES[self.mode] if part in searcher.index.meta["parts"]]
         if "ot" in self.parts and not config.server and searcher.impact_search[0] == "postings":
@@ -152,11 +165,15 @@ def open_search(config: SearchConfig) -> TopicSearch:
     if config.bm25 and not lucene:
         raise UsageError(f"{config.where} is not a BM25 index; build one with dupmae-ir index bm25")
     if not config.bm25 and lucene:
-        raise UsageError(f"{config.where} is a Lucene index; search it with `bm25`, or name a folder made by encode")
+        raise UsageError(
+            f"{config.where} is a Lucene index; search it with `bm25`, or name a folder made by encode"
+        )
     return Bm25Search(config) if config.bm25 else IndexSearch(config)
 
 
-def _restriction(config: SearchConfig, documents: int, unknown: Sequence[str]) -> SearchedDocuments | None:
+def _restriction(
+    config: SearchConfig, documents: int, unknown: Sequence[str]
+) -> SearchedDocuments | None:
     """``--within`` and ``--filter`` for the summary. Raises :class:`UsageError` if no id is one of the index."""
     if not config.within and config.filter is None:
         return None
@@ -167,7 +184,9 @@ def _restriction(config: SearchConfig, documents: int, unknown: Sequence[str]) -
     return SearchedDocuments(documents, config.within, config.filter, unknown)
 
 
-def answer_query(config: SearchConfig, search: TopicSearch, text: str, explained: str | None = None) -> QueryAnswer:
+def answer_query(
+    config: SearchConfig, search: TopicSearch, text: str, explained: str | None = None
+) -> QueryAnswer:
     """The hits of one query, with shares, strongest words and, where known, texts; or one ``explained`` document."""
     searcher, report = search.searcher, None
     started = time.perf_counter()
@@ -197,19 +216,26 @@ def answer_query(config: SearchConfig, search: TopicSearch, text: str, explained
                 explained=not config.bm25,
                 has_text=details.document is not None or config.corpus is not None,
             )
-            for rank, (hit, details) in enumerate(zip(hits, _details(config, searcher, text, hits), strict=True), 1)
+            for rank, (hit, details) in enumerate(
+                zip(hits, _details(config, searcher, text, hits), strict=True), 1
+            )
         ],
     )
 
 
-def _details(config: SearchConfig, searcher: Searcher | None, text: str, hits: Sequence[Hit]) -> list[DescribedHit]:
+def _details(
+    config: SearchConfig, searcher: Searcher | None, text: str, hits: Sequence[Hit]
+) -> list[DescribedHit]:
     """The hits described by the index, or, for BM25, by the words of the query in the texts of ``--corpus``."""
     docids = [hit.docid for hit in hits]
     documents = find_documents(config.corpus, set(docids)) if config.corpus is not None else None
     if searcher is not None:
         return searcher.describe(text, docids, documents)
     words = QueryWords(None, text)
-    return [describe(words, Explanation(docid, 0.0, None, None, []), (documents or {}).get(docid)) for docid in docids]
+    return [
+        describe(words, Explanation(docid, 0.0, None, None, []), (documents or {}).get(docid))
+        for docid in docids
+    ]
 
 
 def find_documents(corpus: str | None, docids: set[str]) -> dict[str, Document]:

@@ -40,7 +40,10 @@ class SearchSettings(ThreadOptions):
     """How a :class:`~dupmae_ir.search.searcher.Searcher` searches; also flags of ``dupmae-ir search``."""
 
     batch_size: int = option(
-        256, "queries searched together; no effect on scores, bit for bit", group="compute", at_least=1
+        256,
+        "queries searched together; no effect on scores, bit for bit",
+        group="compute",
+        at_least=1,
     )
     query_terms: int = encoder_option(
         MOST_TERMS,
@@ -60,7 +63,12 @@ class SearchSettings(ThreadOptions):
         metavar="FOLDER",
     )
     bm25_weight: float = option(
-        1.0, "hybrid: weight of the BM25 score", group="scores", above=0, at_most=_LARGEST, only_with="bm25_index"
+        1.0,
+        "hybrid: weight of the BM25 score",
+        group="scores",
+        above=0,
+        at_most=_LARGEST,
+        only_with="bm25_index",
     )
     k1: float = bm25_option(0.9, "BM25: saturation of term frequencies", at_least=0)
     b: float = bm25_option(0.4, "BM25: length normalisation, 0 to 1", at_least=0, at_most=1)
@@ -114,7 +122,9 @@ class SearchSettings(ThreadOptions):
         only_with="!bm25 and !bm25_index",
     )
     table: str | None = server_option(
-        None, "name of the table on the server (default: from the name of the index folder)", metavar="NAME"
+        None,
+        "name of the table on the server (default: from the name of the index folder)",
+        metavar="NAME",
     )
     approximate: bool = server_option(
         False,
@@ -164,12 +174,18 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
         "topics: qid<tab>text, JSON lines (BEIR's queries.jsonl), .gz of these, or a Pyserini topics name",
         metavar="FILE",
     )
-    query: str | None = what_option(None, "a single query; hits are printed on standard output", metavar="TEXT")
+    query: str | None = what_option(
+        None, "a single query; hits are printed on standard output", metavar="TEXT"
+    )
     interactive: bool = what_option(
-        False, "answer queries from standard input, one a line; :help lists the commands", only_with="!bm25"
+        False,
+        "answer queries from standard input, one a line; :help lists the commands",
+        only_with="!bm25",
     )
     hits: int | None = what_option(
-        None, f"documents per query (default: {RUN_HITS} with --topics, otherwise {QUERY_HITS})", at_least=1
+        None,
+        f"documents per query (default: {RUN_HITS} with --topics, otherwise {QUERY_HITS})",
+        at_least=1,
     )
 
     within: str | None = what_option(
@@ -188,7 +204,8 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     )
 
     hybrid: bool = mode_option(
-        False, "the exact sum of both inner products (DupMAE Eq. 12); the default if the index has both parts"
+        False,
+        "the exact sum of both inner products (DupMAE Eq. 12); the default if the index has both parts",
     )
     dense: bool = mode_option(False, "inner products of the [CLS] vectors only")
     impact: bool = mode_option(False, "inner products of the OT weights only")
@@ -201,14 +218,23 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
 
     output: str | None = run_option(None, "run file to write", metavar="FILE")
     format: str = run_option("trec", "format of the run file", choices=("trec", "msmarco"))
-    tag: str | None = run_option(None, "last column of a TREC run (default: dupmae-ir-MODE)", metavar="WORD")
-    qrels: str | None = run_option(None, "search only the topics that this file has judgements for", metavar="FILE")
-    remove_query: bool = run_option(False, "remove the document with the topic's own id (sets of BEIR)")
+    tag: str | None = run_option(
+        None, "last column of a TREC run (default: dupmae-ir-MODE)", metavar="WORD"
+    )
+    qrels: str | None = run_option(
+        None, "search only the topics that this file has judgements for", metavar="FILE"
+    )
+    remove_query: bool = run_option(
+        False, "remove the document with the topic's own id (sets of BEIR)"
+    )
     max_passage: bool = run_option(
         False, "ids are DOCUMENT#PASSAGE (encode.passages): rank documents by their best passage"
     )
     passage_hits: int | None = run_option(
-        None, "passages retrieved per query (default: ten times --hits)", at_least=1, only_with="max_passage"
+        None,
+        "passages retrieved per query (default: ten times --hits)",
+        at_least=1,
+        only_with="max_passage",
     )
     report: str | None = run_option(
         None,
@@ -218,7 +244,10 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     )
 
     explain: str | None = query_option(
-        None, "explain the score of this document instead of searching", metavar="DOCID", only_with="query and !bm25"
+        None,
+        "explain the score of this document instead of searching",
+        metavar="DOCID",
+        only_with="query and !bm25",
     )
     corpus: str | None = query_option(
         None,
@@ -243,7 +272,9 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
         metavar="FOLDER",
     )
     query_length: int | None = encoder_option(
-        None, "word pieces per query, including [CLS] and [SEP] (default: as recorded in the index)", above=0
+        None,
+        "word pieces per query, including [CLS] and [SEP] (default: as recorded in the index)",
+        above=0,
     )
     dtype: str | None = option(
         None,

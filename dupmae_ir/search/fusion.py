@@ -26,7 +26,9 @@ fusion_option = partial(option, group="fusion")
 class FusionOptions(Config):
     """Parameters of the fusion methods; shared by ``search`` and :class:`Fusion`."""
 
-    rrf_k: int = fusion_option(RRF_K, "rrf: added to every rank", at_least=0, only_with=("fusion=rrf", "method=rrf"))
+    rrf_k: int = fusion_option(
+        RRF_K, "rrf: added to every rank", at_least=0, only_with=("fusion=rrf", "method=rrf")
+    )
     alpha: float = fusion_option(
         0.5,
         "interpolation: weight of the dense list, 1 - alpha of the impact list",
@@ -34,7 +36,9 @@ class FusionOptions(Config):
         at_most=1,
         only_with=_BY_SCORES,
     )
-    normalize: bool = fusion_option(False, "scale the scores of each list to one range first", only_with=_BY_SCORES)
+    normalize: bool = fusion_option(
+        False, "scale the scores of each list to one range first", only_with=_BY_SCORES
+    )
     missing: str = fusion_option(
         "zero",
         "interpolation: score of a document that a list lacks: 0, or the list's lowest score; rrf adds nothing",
@@ -57,9 +61,13 @@ def fuse(fusion: Fusion, dense: Sequence[Hit], impact: Sequence[Hit], k: int) ->
     return interpolate(dense, impact, fusion.alpha, fusion.normalize, fusion.missing)[:k]
 
 
-def fuse_runs(fusion: Fusion, first: Mapping[str, Sequence[Hit]], second: Mapping[str, Sequence[Hit]], k: int) -> Run:
+def fuse_runs(
+    fusion: Fusion, first: Mapping[str, Sequence[Hit]], second: Mapping[str, Sequence[Hit]], k: int
+) -> Run:
     """The ``k`` best of two runs by query id; a query that a run lacks has an empty list there."""
-    return {qid: fuse(fusion, first.get(qid, ()), second.get(qid, ()), k) for qid in {**first, **second}}
+    return {
+        qid: fuse(fusion, first.get(qid, ()), second.get(qid, ()), k) for qid in {**first, **second}
+    }
 
 
 def rrf(lists: Sequence[Sequence[Hit]], rrf_k: int = RRF_K) -> list[Hit]:
@@ -75,7 +83,11 @@ def rrf(lists: Sequence[Sequence[Hit]], rrf_k: int = RRF_K) -> list[Hit]:
 
 
 def interpolate(
-    first: Sequence[Hit], second: Sequence[Hit], alpha: float = 0.5, normalize: bool = False, missing: str = "zero"
+    first: Sequence[Hit],
+    second: Sequence[Hit],
+    alpha: float = 0.5,
+    normalize: bool = False,
+    missing: str = "zero",
 ) -> list[Hit]:
     """``alpha * first + (1 - alpha) * second``.
 
@@ -92,7 +104,9 @@ def unit_range(low: float, high: float) -> Callable[[float], float]:
     return (lambda score: (score - low) / (high - low)) if high > low else (lambda _: 1.0)
 
 
-def _filled(hits: Sequence[Hit], docids: list[str], normalize: bool, missing: str) -> dict[str, float]:
+def _filled(
+    hits: Sequence[Hit], docids: list[str], normalize: bool, missing: str
+) -> dict[str, float]:
     scores = {hit.docid: float(hit.score) for hit in hits}
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     mapped = unit_range(low, high) if normalize and scores else (lambda score: score)

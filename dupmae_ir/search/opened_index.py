@@ -50,10 +50,14 @@ class OpenedIndex:
         if self.folder.segments:
             return self
         if (server := self.server(settings)) is None:
-            raise UsageError(f"{self.folder.path} is the record of an index; give the `server` that has its rows")
+            raise UsageError(
+                f"{self.folder.path} is the record of an index; give the `server` that has its rows"
+            )
         segment = ServedSegment(self.folder, server, texts)
         live = np.ones(self.folder.documents, np.bool_)
-        opened = OpenedIndex(Index(self.folder.path, self.folder.manifest, [cast(Segment, segment)], live), segment)
+        opened = OpenedIndex(
+            Index(self.folder.path, self.folder.manifest, [cast(Segment, segment)], live), segment
+        )
         opened._servers = self._servers
         return opened
 
@@ -87,8 +91,13 @@ class OpenedIndex:
         """How impacts are searched, ``lucene`` or ``postings``, and the reason for the choice."""
         if (wanted := settings.impact_search) not in self._engines:
             segments = self.folder.segments
-            choices = [pick_impact_search(wanted, segment.path, segment.postings_problem) for segment in segments]
-            self._engines[wanted] = next((choice for choice in choices if choice[0] == "lucene"), choices[0])
+            choices = [
+                pick_impact_search(wanted, segment.path, segment.postings_problem)
+                for segment in segments
+            ]
+            self._engines[wanted] = next(
+                (choice for choice in choices if choice[0] == "lucene"), choices[0]
+            )
         return self._engines[wanted]
 
     def impact(self, settings: SearchSettings) -> SegmentedImpact:
@@ -134,7 +143,9 @@ class OpenedIndex:
                 )
             from dupmae_ir.models.reranker import open_reranker  # imports torch
 
-            self._rerankers[settings.rerank] = open_reranker(settings.rerank, encoder, encoder.settings.device)
+            self._rerankers[settings.rerank] = open_reranker(
+                settings.rerank, encoder, encoder.settings.device
+            )
         return self._rerankers[settings.rerank]
 
     def rows(self, docids: Sequence[str]) -> np.ndarray:
@@ -183,4 +194,6 @@ def _impact(segment: Segment, how: str) -> ImpactIndex:
     def open_postings() -> Postings:
         return segment.postings if how == "postings" else segment.searcher
 
-    return ImpactIndex(open_postings, segment.forward, segment.terms, segment.scale or 1.0, segment.documents)
+    return ImpactIndex(
+        open_postings, segment.forward, segment.terms, segment.scale or 1.0, segment.documents
+    )

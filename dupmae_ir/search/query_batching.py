@@ -73,13 +73,17 @@ class QueryBatches(Generic[Work, Result]):
         threads: int = 1,
         max_batch: int = MAX_BATCH,
         wait: float = 0.0,
-        observe: Callable[[Sequence[Pending[Work, Result]], float], None] = lambda _batch, _seconds: None,
+        observe: Callable[
+            [Sequence[Pending[Work, Result]], float], None
+        ] = lambda _batch, _seconds: None,
     ) -> None:
         self.max_batch, self.wait, self.observe = max_batch, wait, observe
         self._free = threads
         self._queue: list[Pending[Work, Result]] = []
         self._changed = threading.Condition()
-        self._expected = 0  # pieces of work in the last batch, and those that waited when its first result came
+        self._expected = (
+            0  # pieces of work in the last batch, and those that waited when its first result came
+        )
         self._seconds = 0.0  # of the last batch
         self.pace = 0.02  #: seconds per unit of weight, a moving average
         self._turn = 0  # of the last batch
@@ -100,7 +104,9 @@ class QueryBatches(Generic[Work, Result]):
         pending = self._enqueue(Pending(work, kind))
         with self._changed:
             try:
-                self._changed.wait_for(lambda: pending.future.done() or (self._free > 0 and pending in self._queue))
+                self._changed.wait_for(
+                    lambda: pending.future.done() or (self._free > 0 and pending in self._queue)
+                )
             except BaseException:  # Ctrl-C
                 self._queue = [other for other in self._queue if other is not pending]
                 raise
@@ -118,14 +124,18 @@ class QueryBatches(Generic[Work, Result]):
                 self._changed.notify_all()
         return pending.future.result()
 
-    def submit(self, work: Work, weight: int = 1, kind: object = None, client: Hashable = None) -> Future[Result]:
+    def submit(
+        self, work: Work, weight: int = 1, kind: object = None, client: Hashable = None
+    ) -> Future[Result]:
         """The result of ``work``, computed by the thread of :meth:`start`; clients take turns, and who comes later has
         no turns to catch up on. Raises :class:`Busy` after :meth:`stop`."""
         return self._enqueue(Pending(work, kind, weight, client)).future
 
     def start(self, compute: Compute[Work, Result]) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, args=(compute,), name="answers", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(compute,), name="answers", daemon=True
+        )
         self._thread.start()
 
     def stop(self, timeout: float | None = None) -> None:
@@ -169,7 +179,9 @@ class QueryBatches(Generic[Work, Result]):
             self._changed.wait_for(lambda: self._queue or self._stopping)
             until = time.monotonic() + min(self.wait, PATIENCE * self._seconds)
             expected = min(self._expected, self.max_batch)
-            while len(self._queue) < expected and self.waiting < self.max_batch and not self._stopping:
+            while (
+                len(self._queue) < expected and self.waiting < self.max_batch and not self._stopping
+            ):
                 remaining = until - time.monotonic()
                 if remaining <= 0 or not self._changed.wait(remaining):
                     break
@@ -179,7 +191,9 @@ class QueryBatches(Generic[Work, Result]):
             batch = self._take(first)
             later = {pending.client: self._turn_of(pending) + 1 for pending in batch}
             self._turn = self._turn_of(first)
-            self._next = {client: turn for client, turn in self._next.items() if turn > self._turn} | later
+            self._next = {
+                client: turn for client, turn in self._next.items() if turn > self._turn
+            } | later
             self._expected = 0
         started = time.monotonic()
         self._compute(compute, batch)
@@ -189,7 +203,9 @@ class QueryBatches(Generic[Work, Result]):
         self.observe(batch, seconds)
         return True
 
-    def _compute(self, compute: Compute[Work, Result], batch: Sequence[Pending[Work, Result]]) -> None:
+    def _compute(
+        self, compute: Compute[Work, Result], batch: Sequence[Pending[Work, Result]]
+    ) -> None:
         live = [p for p in batch if p.future.running() or p.future.set_running_or_notify_cancel()]
         if live:
             live[0].future.add_done_callback(partial(self._expect, len(live)))

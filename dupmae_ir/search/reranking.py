@@ -19,7 +19,12 @@ _BATCH = 8  #: documents scored between two looks at the clock
 
 
 def reranked(
-    answer: Answer, scorer: Reranker, read: Callable[[str], Document], depth: int, seconds: float, hits: int
+    answer: Answer,
+    scorer: Reranker,
+    read: Callable[[str], Document],
+    depth: int,
+    seconds: float,
+    hits: int,
 ) -> Answer:
     """``answer`` with its first ``depth`` candidates in the order of ``scorer``, cut to ``hits``.
 

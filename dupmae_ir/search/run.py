@@ -29,7 +29,11 @@ def run(config: SearchConfig) -> RunSummary | QueryAnswer | None:
 
     Raises :class:`DupmaeError` subclasses. An existing run file stays in place until the new one is complete.
     """
-    if config.output and config.report and Path(config.output).absolute() == Path(config.report).absolute():
+    if (
+        config.output
+        and config.report
+        and Path(config.output).absolute() == Path(config.report).absolute()
+    ):
         raise UsageError("`output` and `report` name the same file")
     for path in (config.output, config.report):
         if path and Path(path).is_dir():
@@ -51,7 +55,9 @@ def _search_topics(config: SearchConfig) -> RunSummary:
     summary = RunSummary(search.searched(), config.output, len(topics))
     started = time.perf_counter()
     with ExitStack() as files:
-        out = files.enter_context(open_run(config.output, config.tag or f"dupmae-ir-{search.name}", config.format))
+        out = files.enter_context(
+            open_run(config.output, config.tag or f"dupmae-ir-{search.name}", config.format)
+        )
         report = files.enter_context(atomic_write(config.report)) if config.report else None
         bar = files.enter_context(progress("search", "topics", len(topics), config.quiet))
         for answer in _documents(config, search, topics, summary):
@@ -75,7 +81,9 @@ def _documents(
     depth = config.passage_hits or 10 * hits
     for answer in search.answers(topics, depth):
         documents = best_passages(answer.hits)
-        best = without(documents, answer.query.qid, hits) if config.remove_query else documents[:hits]
+        best = (
+            without(documents, answer.query.qid, hits) if config.remove_query else documents[:hits]
+        )
         if len(best) < hits and len(answer.hits) == depth:
             summary.short.append(answer.query.qid)
         yield dataclasses.replace(answer, hits=best)

@@ -75,7 +75,9 @@ class TopicKeywords(SearchKeywords, total=False):
 class Searcher:
     """Searches an index folder with the encoder that built it. Use :meth:`open`."""
 
-    def __init__(self, index: Index | OpenedIndex, encoder: Encoder, settings: SearchSettings | None = None) -> None:
+    def __init__(
+        self, index: Index | OpenedIndex, encoder: Encoder, settings: SearchSettings | None = None
+    ) -> None:
         self._opened = index if isinstance(index, OpenedIndex) else OpenedIndex(index)
         self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
@@ -114,12 +116,20 @@ class Searcher:
         chosen = dataclasses.replace(settings or SearchSettings(), **changes)
         if isinstance(index, str | Path):
             index = [index]
-        folder = index if isinstance(index, Index) else Index.open(*index, record=chosen.server is not None)
-        given = frozenset(n for n, v in {"dtype": dtype, "query_length": query_length}.items() if v is not None)
+        folder = (
+            index
+            if isinstance(index, Index)
+            else Index.open(*index, record=chosen.server is not None)
+        )
+        given = frozenset(
+            n for n, v in {"dtype": dtype, "query_length": query_length}.items() if v is not None
+        )
         if encoder is None or isinstance(encoder, str | Path):
             encoder = load_query_encoder(folder, encoder, device, dtype, query_length)
         elif given:
-            raise UsageError("dtype and query_length apply to a model loaded by name, not to an encoder object")
+            raise UsageError(
+                "dtype and query_length apply to a model loaded by name, not to an encoder object"
+            )
         check_encoder(folder, encoder, given)
         if not folder.segments:  # a record has the digest of its encoder instead of the terms
             folder.terms = encoder.terms or []
@@ -141,7 +151,11 @@ class Searcher:
         """The default mode: hybrid, or the only part that the index has. With a BM25 index, hybrid."""
         if self.settings.bm25_index:
             return "hybrid"
-        return next(mode for mode in ("hybrid", "dense", "impact") if set(MODES[mode]) <= set(self._opened.parts))
+        return next(
+            mode
+            for mode in ("hybrid", "dense", "impact")
+            if set(MODES[mode]) <= set(self._opened.parts)
+        )
 
     @property
     def part_weights(self) -> tuple[float, float]:
@@ -174,15 +188,27 @@ class Searcher:
 
     @overload
     def search(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
-        self, queries: str, hits: int = ..., mode: str | None = ..., **options: Unpack[SearchKeywords]
+        self,
+        queries: str,
+        hits: int = ...,
+        mode: str | None = ...,
+        **options: Unpack[SearchKeywords],
     ) -> list[Hit]: ...
     @overload
     def search(
-        self, queries: Sequence[str], hits: int = ..., mode: str | None = ..., **options: Unpack[SearchKeywords]
+        self,
+        queries: Sequence[str],
+        hits: int = ...,
+        mode: str | None = ...,
+        **options: Unpack[SearchKeywords],
     ) -> list[list[Hit]]: ...
     @overload
     def search(
-        self, queries: Sequence[Query], hits: int = ..., mode: str | None = ..., **options: Unpack[TopicKeywords]
+        self,
+        queries: Sequence[Query],
+        hits: int = ...,
+        mode: str | None = ...,
+        **options: Unpack[TopicKeywords],
     ) -> dict[str, list[Hit]]: ...
     def search(
         self,
@@ -207,7 +233,10 @@ class Searcher:
         chosen = self.selection(within, filter)
         if chosen.unknown and chosen is not within:
             more = f" and {len(chosen.unknown) - 1:,} more" if len(chosen.unknown) > 1 else ""
-            warnings.warn(f"`within`: {self.index.path} has no document {chosen.unknown[0]!r}{more}", stacklevel=2)
+            warnings.warn(
+                f"`within`: {self.index.path} has no document {chosen.unknown[0]!r}{more}",
+                stacklevel=2,
+            )
         request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, chosen)
         if isinstance(queries, str):
             answer = self._batches.ask(self._answer_alone, (request, queries), request)
@@ -215,7 +244,10 @@ class Searcher:
         texts = [query for query in queries if isinstance(query, str)]
         if texts and len(texts) == len(queries):
             topics = [Query(str(number), text) for number, text in enumerate(texts)]
-            return [HitList(answer.hits, answer.query.text, self.describe) for answer in self._answer(topics, request)]
+            return [
+                HitList(answer.hits, answer.query.text, self.describe)
+                for answer in self._answer(topics, request)
+            ]
         if texts:
             raise UsageError("`queries`: give texts or Query objects, not both")
         topics = [query for query in queries if not isinstance(query, str)]
@@ -290,7 +322,9 @@ class Searcher:
         options = (remove_query, raw_impacts, fusion, depth, available)
         shown = hits if self.settings.rerank and not fusion else None
         candidates = hits if shown is None else max(hits, self.settings.rerank_depth)
-        request = Request(mode or self.mode, candidates, *options, chosen.allowed, chosen.condition, shown)
+        request = Request(
+            mode or self.mode, candidates, *options, chosen.allowed, chosen.condition, shown
+        )
         self._check(request)
         return request
 
@@ -300,7 +334,9 @@ class Searcher:
         for pending, answer in zip(batch, self._answer(queries, batch[0].work[0], 1), strict=True):
             pending.future.set_result(answer)
 
-    def _answer(self, queries: Sequence[Query], request: Request, group: int = GROUP) -> Iterator[Answer]:
+    def _answer(
+        self, queries: Sequence[Query], request: Request, group: int = GROUP
+    ) -> Iterator[Answer]:
         """Answers batch by batch; ``group`` texts are encoded together."""
         encodings = self._encodings([query.text for query in queries if query.text.strip()], group)
         for start in range(0, len(queries), self.settings.batch_size):
@@ -309,8 +345,14 @@ class Searcher:
             encoded = encodings.take([query.text for query in nonblank])
             ranker = Ranker(self._opened.for_rows(self.settings), self.settings, request, encoded)
             ranked = iter(ranker.rank(nonblank))
-            answers = (next(ranked) if query.text.strip() else ranker.blank(query) for query in batch)
-            yield from answers if request.shown is None else (self._reranked(a, request.shown) for a in answers)
+            answers = (
+                next(ranked) if query.text.strip() else ranker.blank(query) for query in batch
+            )
+            yield from (
+                answers
+                if request.shown is None
+                else (self._reranked(a, request.shown) for a in answers)
+            )
 
     def _reranked(self, answer: Answer, hits: int) -> Answer:
         settings, scorer = self.settings, self._opened.reranker(self.settings, self.encoder)
@@ -328,10 +370,18 @@ class Searcher:
     ) -> Selection:
         """The documents to which a search is restricted, for several calls of :meth:`answers`; arguments as there."""
         if not isinstance(within, Selection):
-            server = None if self.index.segments or (within is None and filter is None) else self.server
-            return select_on(server, within, filter) if server else select(self._opened, within, filter)
+            server = (
+                None if self.index.segments or (within is None and filter is None) else self.server
+            )
+            return (
+                select_on(server, within, filter)
+                if server
+                else select(self._opened, within, filter)
+            )
         if filter is not None:
-            raise UsageError("give the filter to Searcher.selection, with the ids, and not beside its result")
+            raise UsageError(
+                "give the filter to Searcher.selection, with the ids, and not beside its result"
+            )
         return within
 
     def explain(self, query: str, docid: str) -> Explanation:
@@ -342,7 +392,9 @@ class Searcher:
         """:meth:`explain` for several documents; the query is encoded once."""
         (encoded,) = self._encodings([query]).take([query])
         names = self._query_words(self.encoder, query).names
-        return explain(self._opened.for_rows(self.settings), self.settings, query, encoded, docids, names)
+        return explain(
+            self._opened.for_rows(self.settings), self.settings, query, encoded, docids, names
+        )
 
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""
@@ -390,7 +442,9 @@ class Searcher:
         lookup("search mode", request.mode, MODES)
         parts = self._opened.parts
         if any(part not in parts for part in request.parts):
-            have, use = ("dense part (cls)", "dense") if "cls" in parts else ("impact part (ot)", "impact")
+            have, use = (
+                ("dense part (cls)", "dense") if "cls" in parts else ("impact part (ot)", "impact")
+            )
             raise UsageError(
                 f"{self.index.path} has only the {have}, which is not enough for {request.name} search; search by "
                 f"`{use}`, or encode the collection with both parts"
@@ -402,6 +456,10 @@ class Searcher:
                 raise UsageError(f"`{name}` must be at least 1, got {number}")
         longest = request.fusion_depth if request.fusion else request.hits
         if 0 < self.settings.max_depth < longest:
-            raise UsageError(f"`max_depth` {self.settings.max_depth} is less than the {longest} requested hits")
+            raise UsageError(
+                f"`max_depth` {self.settings.max_depth} is less than the {longest} requested hits"
+            )
         if request.raw_impacts and request.name != "impact":
-            raise UsageError("`raw_impacts` applies only with `impact`: other scores are not integers")
+            raise UsageError(
+                "`raw_impacts` applies only with `impact`: other scores are not integers"
+            )

@@ -17,7 +17,12 @@ def summarize(_: ServeConfig, result: ServeSummary) -> str:
 
 
 main = Command(
-    "serve", ServeConfig, "dupmae_ir.serve.run:run", summarize=summarize, packages=("fastapi", "uvicorn"), extra="serve"
+    "serve",
+    ServeConfig,
+    "dupmae_ir.serve.run:run",
+    summarize=summarize,
+    packages=("fastapi", "uvicorn"),
+    extra="serve",
 )
 
 if __name__ == "__main__":

@@ -93,12 +93,20 @@ def create_app(
         config.slow_client,
         service.observe_request,
     )
-    for router in (search_routes(service), encode_routes(service), index_routes(service), state_routes(service), *more):
+    for router in (
+        search_routes(service),
+        encode_routes(service),
+        index_routes(service),
+        state_routes(service),
+        *more,
+    ):
         app.include_router(router)
     app.router.routes.extend(routes)
     if config.cors:
         origins = [origin.rstrip("/") for origin in config.cors]
-        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+        )
     _limit_schema(app, config)
     return guarded
 
@@ -134,7 +142,10 @@ def search_routes(service: Service) -> APIRouter:
         """The same for one query, as a link."""
         check_texts(config, [query], ["query", "query"])
         check_hits(config, hits, ["query", "hits"])
-        ranking, shown = Ranking(index, mode, hits, None, filter), HitFields(texts, 10 if explain else None)
+        ranking, shown = (
+            Ranking(index, mode, hits, None, filter),
+            HitFields(texts, 10 if explain else None),
+        )
         return await search_response(await service.ask(Search(ranking, [query], shown)))
 
     return router
@@ -166,9 +177,13 @@ def encode_routes(service: Service) -> APIRouter:
         def run(generation: OpenIndex, docids: Sequence[str]) -> list[Explained]:
             return batch_handler.explained(generation, request.query, docids)
 
-        work = IndexTask(request.index, run, request.docids, query=request.query, light=batch_handler.LIGHT)
+        work = IndexTask(
+            request.index, run, request.docids, query=request.query, light=batch_handler.LIGHT
+        )
         generation, documents = await service.ask(work)
-        return await json_response(ExplainResponse(**source(generation), query=request.query, documents=[]), documents)
+        return await json_response(
+            ExplainResponse(**source(generation), query=request.query, documents=[]), documents
+        )
 
     return router
 
@@ -181,7 +196,9 @@ def index_routes(service: Service) -> APIRouter:
     async def stored(
         docid: Annotated[PathDocid, Path()],
         index: IndexName = None,
-        neighbours: Annotated[int, Query(ge=0, le=100, description="passages of the same file on either side")] = 0,
+        neighbours: Annotated[
+            int, Query(ge=0, le=100, description="passages of the same file on either side")
+        ] = 0,
     ) -> DocumentResponse:
         """One stored document by its id, with the passages around it."""
 
@@ -190,11 +207,15 @@ def index_routes(service: Service) -> APIRouter:
 
         generation, (found,) = await service.ask(IndexTask(index, run, [docid]))
         (own,) = (passage for passage in found if passage.docid == docid)
-        return DocumentResponse(**source(generation), document=own, passages=found if neighbours else [])
+        return DocumentResponse(
+            **source(generation), document=own, passages=found if neighbours else []
+        )
 
     @router.get("/files/{path:path}", operation_id="file")
     async def file(
-        path: Annotated[PathDocid, Path()], index: IndexName = None, start: Annotated[int, Query(ge=0)] = 0
+        path: Annotated[PathDocid, Path()],
+        index: IndexName = None,
+        start: Annotated[int, Query(ge=0)] = 0,
     ) -> FileResponse:
         """The text of a file from a character on, put together from its passages."""
 
@@ -232,18 +253,26 @@ def state_routes(service: Service) -> APIRouter:
         """200 while the process answers."""
         return Health(status="ok", version=__version__)
 
-    @router.get("/ready", operation_id="ready", responses={503: {"model": Ready, "description": "Not ready"}})
+    @router.get(
+        "/ready",
+        operation_id="ready",
+        responses={503: {"model": Ready, "description": "Not ready"}},
+    )
     async def ready(response: Response) -> Ready:
         """200 while requests are taken; 503 while the queue is full or the server stops."""
         full = service.waiting >= service.config.queue
-        status: Literal["ready", "busy", "stopping"] = "stopping" if service.stopping else "busy" if full else "ready"
+        status: Literal["ready", "busy", "stopping"] = (
+            "stopping" if service.stopping else "busy" if full else "ready"
+        )
         response.status_code = 200 if status == "ready" else 503
         return Ready(status=status, indexes=len(service.catalogue.names), waiting=service.waiting)
 
     @router.get("/metrics", operation_id="metrics", response_class=Response, responses=_METRICS)
     async def metrics() -> Response:
         """Counters and histograms for Prometheus."""
-        return Response(generate_latest(service.registry), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+        return Response(
+            generate_latest(service.registry), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4}
+        )
 
     return router
 
@@ -274,7 +303,9 @@ def source(generation: OpenIndex) -> StateFields:
 
 def index_list(service: Service) -> IndexList:
     """All indexes."""
-    return IndexList(indexes=[index_info(service.catalogue.get(name)) for name in service.catalogue.names])
+    return IndexList(
+        indexes=[index_info(service.catalogue.get(name)) for name in service.catalogue.names]
+    )
 
 
 def index_info(generation: OpenIndex) -> IndexInfo:

@@ -249,13 +249,19 @@ class Answerer:
             self.catalogue.close_unused()
             generations = {id(p.work.generation): p.work.generation for p in batch}.values()
             for generation in generations:
-                texts = [text for p in batch if p.work.generation is generation for text in p.work.texts]
+                texts = [
+                    text for p in batch if p.work.generation is generation for text in p.work.texts
+                ]
                 if nonblank := [text for text in texts if text.strip()]:
-                    generation.encoder.encode_queries(nonblank, generation.searcher.settings.query_terms)
+                    generation.encoder.encode_queries(
+                        nonblank, generation.searcher.settings.query_terms
+                    )
             searches: dict[tuple[int, Ranking], list[Pending[WorkPiece, None]]] = {}
             for pending in batch:
                 if pending.work.texts and isinstance(work := pending.work.work, Search):
-                    searches.setdefault((id(pending.work.generation), work.ranking), []).append(pending)
+                    searches.setdefault((id(pending.work.generation), work.ranking), []).append(
+                        pending
+                    )
             for (_, ranking), group in searches.items():
                 with _failing([pending.future for pending in group]):
                     self._rank(ranking, [pending.work for pending in group])
@@ -277,12 +283,16 @@ class Answerer:
         generation, texts = group[0].generation, [text for piece in group for text in piece.texts]
         queries = [Query(str(number), text) for number, text in enumerate(texts)]
         within = selected(generation, ranking.within, ranking.filter)
-        answers = iter(list(generation.searcher.answers(queries, ranking.hits, ranking.mode, within=within)))
+        answers = iter(
+            list(generation.searcher.answers(queries, ranking.hits, ranking.mode, within=within))
+        )
         for piece in group:
             for answer in (next(answers) for _ in piece.texts):
                 assert isinstance(piece.work, Search)
                 assert answer.report
-                result = QueryResult(query=answer.query.text, hits=[], certificate=certificate(answer.report))
+                result = QueryResult(
+                    query=answer.query.text, hits=[], certificate=certificate(answer.report)
+                )
                 piece.work.lists.append(RankedQuery(answer, result))
                 self.certified += answer.report.exact
                 self.uncertified += not answer.report.exact
@@ -301,7 +311,9 @@ def _failing(futures: Sequence[Future[Any]]) -> Iterator[None]:
                 future.set_exception(e)
 
 
-def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str | None) -> Selection:
+def selected(
+    generation: OpenIndex, within: Sequence[str] | None, condition: str | None
+) -> Selection:
     """The documents to search. Raises :class:`WrongFilter`, or :class:`Unavailable` for an index without metadata."""
     texts = generation.searcher.index.texts
     if condition is not None and texts is None:
@@ -310,7 +322,9 @@ def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str
         try:
             (parsed := Filter.parse(condition)).check(texts.columns)
             if parsed.comparisons > MOST_COMPARISONS:
-                raise UsageError(f"`filter`: more than {MOST_COMPARISONS} comparisons; `in` takes a list of values")
+                raise UsageError(
+                    f"`filter`: more than {MOST_COMPARISONS} comparisons; `in` takes a list of values"
+                )
         except UsageError as e:
             raise WrongFilter(str(e).removeprefix("`filter`").lstrip(",: ")) from None
     return generation.searcher.selection(within, condition)
@@ -323,7 +337,9 @@ def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -
         text, longest = ranked.answer.query.text, shown.passage or SNIPPET
         ranked.described += generation.searcher.describe(text, [hit.docid], longest=longest)
         explanation = shares(ranked.described[-1], shown.terms)
-    document = stored(generation, hit.docid) if shown.texts or generation.searcher.index.files else None
+    document = (
+        stored(generation, hit.docid) if shown.texts or generation.searcher.index.files else None
+    )
     made = SearchHit(
         rank=len(ranked.result.hits) + 1,
         docid=hit.docid,
@@ -345,15 +361,24 @@ def in_file(document: StoredText | None) -> dict[str, Any]:
 
 def certificate(report: ListReport) -> Certificate:
     """The certificate of a list, with the reason where it is missing."""
-    why = None if report.exact else "the candidate lists are too short, or the dense index is approximate"
+    why = (
+        None
+        if report.exact
+        else "the candidate lists are too short, or the dense index is approximate"
+    )
     return Certificate(why_not=why, scored=report.candidates, **vars(report))
 
 
 def shares(hit: DescribedHit, max_terms: int | None = None) -> Explained:
     """The explanation of a hit with its ``max_terms`` strongest words."""
     why, words = hit.explanation, hit.words[:max_terms]
-    terms = [Term(term=w.word, share=w.share, expansion=w.expansion, text_words=list(w.text_words)) for w in words]
-    return Explained(**{**vars(why), "terms": terms}, cls_share=cls_share(why), matched_terms=len(hit.words))
+    terms = [
+        Term(term=w.word, share=w.share, expansion=w.expansion, text_words=list(w.text_words))
+        for w in words
+    ]
+    return Explained(
+        **{**vars(why), "terms": terms}, cls_share=cls_share(why), matched_terms=len(hit.words)
+    )
 
 
 def cls_share(why: Explanation) -> float | None:
@@ -373,7 +398,9 @@ def stored(generation: OpenIndex, docid: str) -> StoredText | None:
         found = None
     if found is None:
         return None
-    return StoredText(docid=docid, title=found.title, text=found.text, metadata=dict(found.metadata))
+    return StoredText(
+        docid=docid, title=found.title, text=found.text, metadata=dict(found.metadata)
+    )
 
 
 def document(generation: OpenIndex, docid: str) -> StoredText:
@@ -382,7 +409,9 @@ def document(generation: OpenIndex, docid: str) -> StoredText:
         raise NotFound(f"index {generation.name!r} has no document of this id")
     found = stored(generation, docid)
     if found is None:
-        raise NotFound(f"index {generation.name!r} stores no texts; encode the collection with `store_texts`")
+        raise NotFound(
+            f"index {generation.name!r} stores no texts; encode the collection with `store_texts`"
+        )
     return found
 
 
@@ -406,7 +435,10 @@ def with_neighbours(generation: OpenIndex, docid: str, count: int) -> list[Store
     passages = passages_of(generation, place.path)
     position = [passage.docid for passage in passages].index(docid)
     some = passages[max(0, position - count) : position + count + 1]
-    return [StoredText(docid=p.docid, title=p.title, text=p.text, metadata=dict(p.metadata)) for p in some]
+    return [
+        StoredText(docid=p.docid, title=p.title, text=p.text, metadata=dict(p.metadata))
+        for p in some
+    ]
 
 
 def file_text(generation: OpenIndex, path: str, start: int, most: int) -> FileText:
@@ -418,7 +450,9 @@ def file_text(generation: OpenIndex, path: str, start: int, most: int) -> FileTe
         text += ("\n" if 0 < end < first else "") + passage.text[max(0, end - first) :]
         end = max(end, last)
     rest = start + most if len(text) > start + most else None
-    return FileText(path=path, text=text[start : start + most], passages=len(passages), next_start=rest)
+    return FileText(
+        path=path, text=text[start : start + most], passages=len(passages), next_start=rest
+    )
 
 
 def explained(generation: OpenIndex, query: str, docids: Sequence[str]) -> list[Explained]:
@@ -428,7 +462,9 @@ def explained(generation: OpenIndex, query: str, docids: Sequence[str]) -> list[
     return list(map(shares, generation.searcher.describe(query, docids)))
 
 
-def encoded(generation: OpenIndex, texts: Sequence[str], documents: bool, vectors: bool) -> list[Encoding]:
+def encoded(
+    generation: OpenIndex, texts: Sequence[str], documents: bool, vectors: bool
+) -> list[Encoding]:
     """The representation of each text, as queries or as documents."""
     encoder = generation.encoder
     if documents:

@@ -40,7 +40,15 @@ from dupmae_ir.search.query.encoder import COMPARED
 from dupmae_ir.search.query.words import SpanEncoder
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.serve.config import ServeConfig
-from dupmae_ir.types import CollectionStatistics, Document, Encoder, LazyEncoder, LexicalEncoder, Query, Representation
+from dupmae_ir.types import (
+    CollectionStatistics,
+    Document,
+    Encoder,
+    LazyEncoder,
+    LexicalEncoder,
+    Query,
+    Representation,
+)
 
 Signature = tuple[str, int, int, int]
 """What tells one state of an index folder from another: the folder itself, and ``meta.json``'s inode, time and size."""
@@ -106,7 +114,9 @@ class CachingEncoder:
             with torch_threads(1):
                 return self.encoder.encode_queries(part, cap)
 
-        by_length = sorted(texts, key=len)  # dealt out in turn: every thread gets about as much to do
+        by_length = sorted(
+            texts, key=len
+        )  # dealt out in turn: every thread gets about as much to do
         parts = [by_length[share::shares] for share in range(shares)]
         with ThreadPoolExecutor(shares, "encode") as pool:
             return list(zip(parts, pool.map(encode, parts), strict=True))
@@ -135,14 +145,21 @@ class CachingEncoder:
     def _stacked(self, rows: list[_Row]) -> Representation:
         if not rows:
             return self.encoder.encode_queries([])
-        cls = None if rows[0].cls is None else np.stack([row.cls for row in rows if row.cls is not None])
+        cls = (
+            None
+            if rows[0].cls is None
+            else np.stack([row.cls for row in rows if row.cls is not None])
+        )
         if rows[0].terms is None:
             return Representation(cls, None)
         terms = [row.terms for row in rows if row.terms is not None]
         weights = [row.weights for row in rows if row.weights is not None]
         starts = np.concatenate(([0], np.cumsum([len(part) for part in terms])))
         shape = (len(rows), self._width)
-        return Representation(cls, sp.csr_matrix((np.concatenate(weights), np.concatenate(terms), starts), shape=shape))
+        return Representation(
+            cls,
+            sp.csr_matrix((np.concatenate(weights), np.concatenate(terms), starts), shape=shape),
+        )
 
 
 class CachingLexicalEncoder(CachingEncoder):
@@ -153,7 +170,9 @@ class CachingLexicalEncoder(CachingEncoder):
         assert isinstance(encoder, LexicalEncoder)
         self.lexical = encoder
 
-    def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
+    def encode_collection(
+        self, documents: Sequence[Document], separator: str | None = None
+    ) -> Representation:
         """The encoder's, not cached."""
         return self.lexical.encode_collection(documents, separator)
 
@@ -228,11 +247,19 @@ class OpenIndexes:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.settings = subset(config, SearchSettings)
-        self.lock = threading.Lock()  #: held while a batch is answered and while an index is exchanged
+        self.lock = (
+            threading.Lock()
+        )  #: held while a batch is answered and while an index is exchanged
         self._reloading = threading.Lock()
-        self._holding = threading.Lock()  # held for a moment, while ``_users`` or ``_retired`` changes
-        self._users: Counter[int] = Counter()  # requests by the id() of the generation that answers them
-        self._retired: list[OpenIndex] = []  # generations that were exchanged and are not closed yet
+        self._holding = (
+            threading.Lock()
+        )  # held for a moment, while ``_users`` or ``_retired`` changes
+        self._users: Counter[int] = (
+            Counter()
+        )  # requests by the id() of the generation that answers them
+        self._retired: list[
+            OpenIndex
+        ] = []  # generations that were exchanged and are not closed yet
         self._current: dict[str, OpenIndex] = {}
         self._encoders: list[Encoder] = []
         self._failed: dict[str, Signature | None] = {}
@@ -251,7 +278,9 @@ class OpenIndexes:
         if self.config.indexes is None:
             return dict(self.config.named)
         try:
-            return {p.parent.name: p.parent for p in sorted(Path(self.config.indexes).glob(f"*/{META}"))}
+            return {
+                p.parent.name: p.parent for p in sorted(Path(self.config.indexes).glob(f"*/{META}"))
+            }
         except OSError as e:
             raise InputError(f"{self.config.indexes}: cannot be read: {e.strerror}") from None
 
@@ -289,7 +318,9 @@ class OpenIndexes:
                 folders = self.folders()
             except InputError as e:
                 return [IndexReload("", "failed", str(e))]
-            changes = [change for name, path in folders.items() if (change := self._refresh(name, path))]
+            changes = [
+                change for name, path in folders.items() if (change := self._refresh(name, path))
+            ]
             for name in [name for name in self._current if name not in folders]:
                 self._exchange(name, None)
                 changes.append(IndexReload(name, "removed"))
@@ -319,7 +350,11 @@ class OpenIndexes:
     def _exchange(self, name: str, new: OpenIndex | None) -> None:
         with self.lock:
             old = self._current.get(name)
-            changed = {**self._current, name: new} if new else {n: g for n, g in self._current.items() if n != name}
+            changed = (
+                {**self._current, name: new}
+                if new
+                else {n: g for n, g in self._current.items() if n != name}
+            )
             self._current = {n: g for n, g in changed.items() if g is not None}
             self._retired += [old] if old else []
             self.close_unused()
@@ -337,7 +372,9 @@ class OpenIndexes:
         signature = _signature(path)
         searcher = self._searcher(path)
         workers = self.settings.workers
-        searcher = searcher.with_settings(threads=min(workers, 1 + searcher.index.documents // ROWS_OF_A_THREAD))
+        searcher = searcher.with_settings(
+            threads=min(workers, 1 + searcher.index.documents // ROWS_OF_A_THREAD)
+        )
         threads = workers if searcher.encoder.settings.device == "cpu" else 1
         searcher.encoder = encoder = cached(searcher.encoder, self.config.query_cache, threads)
         searcher.row("")  # reads the ids
@@ -358,10 +395,14 @@ class OpenIndexes:
         path = path.resolve()  # parts that are opened later must not follow a link to another index
         recorded, config = read_meta(path).get("encoder") or {}, self.config
         for encoder in self._encoders:
-            same = [recorded.get(name) in (None, getattr(encoder.settings, name)) for name in COMPARED]
+            same = [
+                recorded.get(name) in (None, getattr(encoder.settings, name)) for name in COMPARED
+            ]
             if recorded.get("digest") == encoder.digest and all(same):
                 return Searcher.open(path, encoder, settings=self.settings)
-        searcher = Searcher.open(path, config.model, device=config.device, dtype=config.dtype, settings=self.settings)
+        searcher = Searcher.open(
+            path, config.model, device=config.device, dtype=config.dtype, settings=self.settings
+        )
         if isinstance(searcher.encoder, LazyEncoder):
             searcher.encoder.whole()  # loads it now, so that no request waits for it
         self._encoders.append(searcher.encoder)
@@ -376,7 +417,10 @@ def warm_up(searcher: Searcher, modes: tuple[str, ...]) -> None:
 
 
 def watch(
-    catalogue: OpenIndexes, every: float, stopped: threading.Event, report: Callable[[IndexReload], None]
+    catalogue: OpenIndexes,
+    every: float,
+    stopped: threading.Event,
+    report: Callable[[IndexReload], None],
 ) -> None:
     """Reload every ``every`` seconds until ``stopped`` is set."""
     while not stopped.wait(every):

@@ -49,15 +49,25 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         metavar="FOLDER",
     )
     model: str | None = what_option(
-        None, "model folder for the queries (default: the one recorded in each index)", metavar="FOLDER"
+        None,
+        "model folder for the queries (default: the one recorded in each index)",
+        metavar="FOLDER",
     )
     writable: bool = what_option(
         False, "accept new, changed and deleted documents at /api/indexes/NAME", only_with="!mcp"
     )
-    mcp: bool = what_option(False, "serve the Model Context Protocol on standard input and output instead of HTTP")
-    mcp_http: bool = what_option(False, "serve the Model Context Protocol at /mcp beside the API", only_with="!mcp")
-    host: str = network_option("127.0.0.1", "address to listen on; any but a loopback address needs a token")
-    port: int = network_option(8000, "port to listen on; 0 = any free one", at_least=0, at_most=65535)
+    mcp: bool = what_option(
+        False, "serve the Model Context Protocol on standard input and output instead of HTTP"
+    )
+    mcp_http: bool = what_option(
+        False, "serve the Model Context Protocol at /mcp beside the API", only_with="!mcp"
+    )
+    host: str = network_option(
+        "127.0.0.1", "address to listen on; any but a loopback address needs a token"
+    )
+    port: int = network_option(
+        8000, "port to listen on; 0 = any free one", at_least=0, at_most=65535
+    )
     token_file: str | None = network_option(
         None,
         f"file with the bearer token that requests must carry (or set {TOKEN_VARIABLE} in the environment)",
@@ -74,12 +84,18 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         at_most=1000,
     )
     query_cache: int = request_option(
-        4096, "encodings of recent queries kept, so that a repeated query is not encoded again", at_least=0
+        4096,
+        "encodings of recent queries kept, so that a repeated query is not encoded again",
+        at_least=0,
     )
     reload_seconds: float = request_option(
-        2.0, "look for a new generation of each index this often; 0 = only on SIGHUP and POST /api/reload", at_least=0
+        2.0,
+        "look for a new generation of each index this often; 0 = only on SIGHUP and POST /api/reload",
+        at_least=0,
     )
-    queue: int = limit_option(512, "queries that may wait; more are answered 429 with Retry-After", at_least=1)
+    queue: int = limit_option(
+        512, "queries that may wait; more are answered 429 with Retry-After", at_least=1
+    )
     request_timeout: float = limit_option(
         30.0, "seconds from the arrival of a request to its answer; then 504", above=0
     )
@@ -89,12 +105,16 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         above=0,
     )
     stop_seconds: float = limit_option(
-        15.0, "seconds from SIGTERM or Ctrl-C to the end; running requests have four fifths of them", above=0
+        15.0,
+        "seconds from SIGTERM or Ctrl-C to the end; running requests have four fifths of them",
+        above=0,
     )
     connections: int = limit_option(1024, "open connections; more are answered 503", at_least=1)
     max_bytes: int = limit_option(1 << 20, "bytes of a request's body", at_least=1024)
     max_hits: int = limit_option(1000, "hits of a query", at_least=1)
-    max_answer: int = limit_option(64 << 20, "bytes of an answer, about; more hits or texts are refused", at_least=1024)
+    max_answer: int = limit_option(
+        64 << 20, "bytes of an answer, about; more hits or texts are refused", at_least=1024
+    )
     max_queries: int = limit_option(128, "queries of one request", at_least=1)
     max_characters: int = limit_option(4096, "characters of a query", at_least=1)
 
@@ -110,7 +130,9 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
             raise UsageError("`writable` does not change a BM25 index; leave out `bm25_index`")
         named = [name for name, _ in self.named]
         if twice := next((name for name in named if named.count(name) > 1), None):
-            raise UsageError(f"two indexes are named {twice!r}; give one another name: `index` NAME=FOLDER")
+            raise UsageError(
+                f"two indexes are named {twice!r}; give one another name: `index` NAME=FOLDER"
+            )
         for origin in self.cors:
             if not origin.startswith(("http://", "https://")) or origin.rstrip("/").count("/") != 2:
                 raise UsageError(f"`cors` {origin}: expected an origin such as https://example.org")
@@ -148,7 +170,9 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
             return None
         found = found.strip()
         if len(found) < SHORTEST_TOKEN or not all("!" <= c <= "~" for c in found):
-            raise InputError(f"{source}: a token is {SHORTEST_TOKEN} or more printable ASCII characters without blanks")
+            raise InputError(
+                f"{source}: a token is {SHORTEST_TOKEN} or more printable ASCII characters without blanks"
+            )
         return found
 
 
@@ -156,7 +180,9 @@ def _named(word: str) -> tuple[str, Path]:
     name, equals, folder = word.partition("=")
     if is_url(word) or is_url(folder):
         url = without_credentials(word if is_url(word) else folder)
-        raise UsageError(f"`index` {url}: serve needs a folder of this machine: copy it with dupmae-ir index pull")
+        raise UsageError(
+            f"`index` {url}: serve needs a folder of this machine: copy it with dupmae-ir index pull"
+        )
     if equals and name and "/" not in name:
         return name, Path(folder)
     return Path(word).absolute().name or "index", Path(word)
@@ -166,6 +192,8 @@ def _read_token(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; `token_file` names a file with the token") from None
+        raise InputError(
+            f"{path}: no such file; `token_file` names a file with the token"
+        ) from None
     except (OSError, UnicodeDecodeError) as e:
         raise InputError(f"{path}: cannot be read as a token: {e}") from None

@@ -35,7 +35,9 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     504: {"model": Problem, "description": "No answer in time"},
 }
 """The errors of a route that asks an index."""
-PLAIN: dict[int | str, dict[str, Any]] = {status: RESPONSES[status] for status in (400, 401, 403, 408, 413, 500)}
+PLAIN: dict[int | str, dict[str, Any]] = {
+    status: RESPONSES[status] for status in (400, 401, 403, 408, 413, 500)
+}
 """The errors of every other route."""
 
 
@@ -63,7 +65,12 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def _(_request: Request, e: RequestValidationError) -> JSONResponse:
         # The values themselves are left out: they may not have a JSON form.
-        return wrong([WrongField(loc=_safe(f["loc"]), msg=visible(f["msg"]), type=f["type"]) for f in e.errors()])
+        return wrong(
+            [
+                WrongField(loc=_safe(f["loc"]), msg=visible(f["msg"]), type=f["type"])
+                for f in e.errors()
+            ]
+        )
 
     @app.exception_handler(LimitExceeded)
     async def _(_request: Request, e: LimitExceeded) -> JSONResponse:
@@ -100,7 +107,9 @@ def allowed_methods(schema: Mapping[str, Any], path: str) -> list[str]:
     """The methods of a path, from all routes that have it."""
     found: set[str] = set()
     for template, operations in schema["paths"].items():
-        pattern = re.sub(r"\\\{(\w+)\\\}", lambda m: ".+" if m[1] == "docid" else "[^/]+", re.escape(template))
+        pattern = re.sub(
+            r"\\\{(\w+)\\\}", lambda m: ".+" if m[1] == "docid" else "[^/]+", re.escape(template)
+        )
         if re.fullmatch(pattern, path, re.DOTALL):
             found.update(method.upper() for method in operations)
     return sorted(found)

@@ -73,7 +73,9 @@ class TimedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time for the first head."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # the time for reading begins with the first byte that must wait
+        transport.set_write_buffer_limits(
+            0
+        )  # the time for reading begins with the first byte that must wait
         self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -133,7 +135,9 @@ class Server(uvicorn.Server):
     """uvicorn's server. SIGTERM and Ctrl-C let the running requests finish; a second one ends at once. ``seconds``
     after the first, the process ends whatever it does, unless :attr:`ending` is cancelled."""
 
-    def __init__(self, config: uvicorn.Config, on_reload: Callable[[], None], seconds: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, on_reload: Callable[[], None], seconds: float
+    ) -> None:
         super().__init__(config)
         self.on_reload = on_reload
         self.ending = threading.Timer(seconds, _end, [seconds])
@@ -143,7 +147,9 @@ class Server(uvicorn.Server):
         """Stop gracefully at the first signal, without waiting for the running requests at the second."""
         if self.should_exit:
             self.force_exit = True
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)  # tracebacks of the cancelled requests
+            logging.getLogger("uvicorn.error").setLevel(
+                logging.CRITICAL + 1
+            )  # tracebacks of the cancelled requests
         else:
             self.ending.start()
         super().handle_exit(sig, frame)
@@ -254,7 +260,10 @@ class Guard:
             self.observe(route, method, status, time.perf_counter() - started)
 
     def _check(self, scope: Scope) -> None:
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
         host = headers.get("host", "")
         if self.loopback and not is_loopback_host(host):
             raise Refused(400, "this server answers to 127.0.0.1 and localhost only")
@@ -267,7 +276,9 @@ class Guard:
         if path == "/" and "text/html" in headers.get("accept", ""):
             target = quote("/?" + scope["query_string"].decode("latin-1"), safe="")
             raise Refused(303, "sign in", {"location": f"/login?next={target}"})
-        raise Refused(401, "a bearer token is needed", {"www-authenticate": 'Bearer realm="dupmae-ir"'})
+        raise Refused(
+            401, "a bearer token is needed", {"www-authenticate": 'Bearer realm="dupmae-ir"'}
+        )
 
     def _check_origin(self, scope: Scope, headers: dict[str, str], host: str) -> None:
         origin = headers.get("origin")
@@ -275,7 +286,8 @@ class Guard:
             return
         if origin.lower().partition("://")[2] != host.lower():
             raise Refused(
-                403, "requests from pages of another origin are not allowed; `cors` of the server names origins"
+                403,
+                "requests from pages of another origin are not allowed; `cors` of the server names origins",
             )
 
     def allows(self, headers: dict[str, str]) -> bool:
@@ -285,11 +297,15 @@ class Guard:
         if scheme.lower() == "bearer" and same(given.strip(), self.token):
             return True
         # Not http.cookies: before Python 3.11.10 its time is quadratic in a quoted value, and nobody has signed in yet.
-        pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "")[:COOKIES].split(";"))
+        pairs = (
+            pair.strip().partition("=") for pair in headers.get("cookie", "")[:COOKIES].split(";")
+        )
         return any(name == COOKIE and same(value, self.cookie) for name, _, value in pairs)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        declared = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"0")
+        declared = next(
+            (value for name, value in scope["headers"] if name.lower() == b"content-length"), b"0"
+        )
         too_long = Refused(413, f"the body exceeds {self.max_bytes} bytes", {"connection": "close"})
         if declared.isdigit() and int(declared) > self.max_bytes:
             raise too_long
@@ -349,7 +365,11 @@ async def _unless_gone(answer: Awaitable[None], receive: Receive) -> None:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
             answering.cancel()
-        with contextlib.suppress(asyncio.CancelledError) if leaving.done() else contextlib.nullcontext():
+        with (
+            contextlib.suppress(asyncio.CancelledError)
+            if leaving.done()
+            else contextlib.nullcontext()
+        ):
             await answering
     finally:
         for task in (answering, leaving):
@@ -368,7 +388,11 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 async def _refuse(refused: Refused, send: Send) -> None:
     content = json.dumps({"detail": refused.detail}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(content)), **refused.headers}
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(content)),
+        **refused.headers,
+    }
     await send(
         {
             "type": "http.response.start",

@@ -51,7 +51,9 @@ class Writer:
         for number, document in enumerate(documents):
             try:
                 checked_docid(document.docid, "this document")
-                problem = "two documents of the request have this id" if document.docid in ids else ""
+                problem = (
+                    "two documents of the request have this id" if document.docid in ids else ""
+                )
             except InputError as e:
                 problem = str(e)
             if problem:
@@ -66,7 +68,9 @@ class Writer:
             model = self.service.config.model
             return self._change(
                 name,
-                lambda folder: run(kind(corpus=(file.name,), index=folder, model=model, quiet=True)),  # type: ignore[arg-type]
+                lambda folder: run(
+                    kind(corpus=(file.name,), index=folder, model=model, quiet=True)
+                ),  # type: ignore[arg-type]
             )
 
     def delete(self, name: str, docids: Sequence[str], ignore_unknown: bool) -> ChangeResponse:
@@ -75,10 +79,14 @@ class Writer:
         def run(folder: str) -> ChangeResult:
             try:
                 return run_delete(
-                    DeleteConfig(index=folder, ids=tuple(docids), ignore_unknown=ignore_unknown, quiet=True)
+                    DeleteConfig(
+                        index=folder, ids=tuple(docids), ignore_unknown=ignore_unknown, quiet=True
+                    )
                 )
             except UnknownName:
-                raise NotFound("a document of these ids is not in the index; nothing was deleted") from None
+                raise NotFound(
+                    "a document of these ids is not in the index; nothing was deleted"
+                ) from None
 
         return self._change(name, run)
 
@@ -97,7 +105,9 @@ class Writer:
                 ) from None
             except DupmaeError as e:
                 LOG.warning("%s: not changed: %s", name, e)
-                raise Unavailable("the index cannot be changed; the server's log has the reason") from None
+                raise Unavailable(
+                    "the index cannot be changed; the server's log has the reason"
+                ) from None
             self.service.reload()
             generation = self.service.catalogue.get(name)
         return ChangeResponse(
@@ -112,7 +122,10 @@ class Writer:
 
 def writing_routes(service: Service) -> APIRouter:
     """Add, update and delete; only for a server that was started with ``--writable``."""
-    router, writer = APIRouter(prefix="/api/indexes", tags=["changes"], responses=RESPONSES), Writer(service)
+    router, writer = (
+        APIRouter(prefix="/api/indexes", tags=["changes"], responses=RESPONSES),
+        Writer(service),
+    )
     one_at_a_time = asyncio.Lock()  # changes that wait must not keep all threads
     seconds = service.config.request_timeout
 

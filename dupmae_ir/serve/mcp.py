@@ -24,7 +24,15 @@ from dupmae_ir.search.query_batching import Busy
 from dupmae_ir.search.view.naming import NO_WORD, NOTABLE
 from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_hits, check_texts, index_list
-from dupmae_ir.serve.batch_handler import HitFields, IndexTask, NotFound, Ranking, Search, Unavailable, WrongFilter
+from dupmae_ir.serve.batch_handler import (
+    HitFields,
+    IndexTask,
+    NotFound,
+    Ranking,
+    Search,
+    Unavailable,
+    WrongFilter,
+)
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
 from dupmae_ir.serve.schemas import (
@@ -55,8 +63,12 @@ PASSAGE = 800
 """Characters of a hit's passage."""
 
 Query = Annotated[str, Field(min_length=1, description="what to look for, in plain words")]
-Index = Annotated[str | None, Field(description="name of an index (see list_indexes); without it, the first")]
-Docid = Annotated[str, Field(min_length=1, description="id of a passage or document, as search returns it")]
+Index = Annotated[
+    str | None, Field(description="name of an index (see list_indexes); without it, the first")
+]
+Docid = Annotated[
+    str, Field(min_length=1, description="id of a passage or document, as search returns it")
+]
 
 
 class ToolHit(InFile):
@@ -74,7 +86,9 @@ class ToolAnswer(BaseModel):
     """The hits of a query."""
 
     index: str
-    nothing_missed: bool = Field(description="whether it is proved that no text with a higher score was missed")
+    nothing_missed: bool = Field(
+        description="whether it is proved that no text with a higher score was missed"
+    )
     note: str | None = Field(None, description="a remark on the hits")
     hits: list[ToolHit]
 
@@ -96,7 +110,12 @@ class ToolIndex(BaseModel):
     @classmethod
     def of(cls, info: IndexInfo) -> ToolIndex:
         """What an assistant needs to know of an index."""
-        return cls(index=info.index, contents=index_size(info), modes=info.modes, filter_fields=info.metadata)
+        return cls(
+            index=info.index,
+            contents=index_size(info),
+            modes=info.modes,
+            filter_fields=info.metadata,
+        )
 
 
 class ToolIndexes(BaseModel):
@@ -107,7 +126,9 @@ class ToolIndexes(BaseModel):
 
 def make_tools(service: Service) -> MCPServer:
     """A server with the five tools."""
-    server = _Server("dupmae_ir", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
+    server = _Server(
+        "dupmae_ir", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
+    )
 
     @server.tool()
     async def search(
@@ -124,36 +145,48 @@ def make_tools(service: Service) -> MCPServer:
     async def get_document(
         docid: Docid,
         index: Index = None,
-        neighbours: Annotated[int, Field(ge=0, le=20, description="passages of the same file before and after")] = 0,
+        neighbours: Annotated[
+            int, Field(ge=0, le=20, description="passages of the same file before and after")
+        ] = 0,
     ) -> NearbyPassages:
         """The title, text and metadata of a passage or document, with its neighbours in the file."""
 
         def run(generation: OpenIndex) -> NearbyPassages:
-            return NearbyPassages(passages=batch_handler.with_neighbours(generation, docid, neighbours))
+            return NearbyPassages(
+                passages=batch_handler.with_neighbours(generation, docid, neighbours)
+            )
 
         return await _one(service, index, run)
 
     @server.tool()
     async def get_file(
-        path: Annotated[str, Field(min_length=1, description="path of a file, as search returns it")],
+        path: Annotated[
+            str, Field(min_length=1, description="path of a file, as search returns it")
+        ],
         index: Index = None,
         start: Annotated[int, Field(ge=0, description="character of the text to begin at")] = 0,
     ) -> FileText:
         """The text of a file, put together from its passages."""
-        return await _one(service, index, lambda opened: batch_handler.file_text(opened, path, start, MAX_FILE))
+        return await _one(
+            service, index, lambda opened: batch_handler.file_text(opened, path, start, MAX_FILE)
+        )
 
     @server.tool()
     async def explain(query: Query, docid: Docid, index: Index = None) -> Explained:
         """Why a document has its score for a query: the share of meaning (dense) and of each matched word."""
 
-        return await _one(service, index, lambda opened: batch_handler.explained(opened, query, [docid])[0], query)
+        return await _one(
+            service, index, lambda opened: batch_handler.explained(opened, query, [docid])[0], query
+        )
 
     @server.tool()
     async def list_indexes() -> ToolIndexes:
         """The indexes that can be searched."""
         return ToolIndexes(indexes=[ToolIndex.of(info) for info in index_list(service).indexes])
 
-    for tool in server._tool_manager.list_tools():  # the SDK has no public way to the models of arguments
+    for (
+        tool
+    ) in server._tool_manager.list_tools():  # the SDK has no public way to the models of arguments
         tool.fn_metadata.arg_model.model_config["extra"] = "forbid"
         tool.fn_metadata.arg_model.model_rebuild(force=True)
         tool.parameters["additionalProperties"] = False
@@ -169,12 +202,20 @@ class _Server(MCPServer):
             if not isinstance(e.__cause__, ValidationError):
                 raise
             first = e.__cause__.errors()[0]
-        known = ", ".join(tool.parameters["properties"] if (tool := self._tool_manager.get_tool(name)) else ())
-        reason = f"no argument of {name}, which has {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        known = ", ".join(
+            tool.parameters["properties"] if (tool := self._tool_manager.get_tool(name)) else ()
+        )
+        reason = (
+            f"no argument of {name}, which has {known}"
+            if first["type"] == "extra_forbidden"
+            else first["msg"]
+        )
         raise ToolError(f"{'.'.join(map(str, first['loc']))}: {reason}")
 
 
-async def _one(service: Service, index: str | None, run: Callable[[OpenIndex], T], query: str | None = None) -> T:
+async def _one(
+    service: Service, index: str | None, run: Callable[[OpenIndex], T], query: str | None = None
+) -> T:
     """What ``run`` returns for an index; ``query``: the one that it encodes."""
     work = IndexTask[None, T](index, lambda opened, _: [run(opened)], [None], query=query)
     _, (result,) = await guarded(service.ask(work))
@@ -204,21 +245,36 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
     for hit, about in zip(ranked.result.hits, ranked.described, strict=True):
         title, snippet = hit.document.title if hit.document else "", about.snippet
         at = hit.model_dump(include={"path", "page", "heading"})
-        text = "\u2026 " * snippet.before + snippet.text + " \u2026" * snippet.after if snippet else ""
+        text = (
+            "\u2026 " * snippet.before + snippet.text + " \u2026" * snippet.after if snippet else ""
+        )
         matched = [word.word for word in about.words[:WORDS] if word.share >= NOTABLE * hit.score]
         shown.append(
-            ToolHit(rank=hit.rank, docid=hit.docid, score=hit.score, title=title, passage=text, matched=matched, **at)
+            ToolHit(
+                rank=hit.rank,
+                docid=hit.docid,
+                score=hit.score,
+                title=title,
+                passage=text,
+                matched=matched,
+                **at,
+            )
         )
     note = NO_WORD if shown and not any(hit.has_query_word for hit in ranked.described) else None
     exact = ranked.result.certificate.exact
     return ToolAnswer(index=found.generation.name, nothing_missed=exact, note=note, hits=shown)
 
 
-def http_routes(server: MCPServer) -> tuple[list[BaseRoute], Callable[[], contextlib.AbstractAsyncContextManager[Any]]]:
+def http_routes(
+    server: MCPServer,
+) -> tuple[list[BaseRoute], Callable[[], contextlib.AbstractAsyncContextManager[Any]]]:
     """The route /mcp, and what must run beside it. Hosts, origins and the token are checked by the guard."""
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server.streamable_http_app(
-        streamable_http_path="/mcp", json_response=True, stateless_http=True, transport_security=unchecked
+        streamable_http_path="/mcp",
+        json_response=True,
+        stateless_http=True,
+        transport_security=unchecked,
     )
     return list(app.routes), server.session_manager.run
 

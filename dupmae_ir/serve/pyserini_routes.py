@@ -130,12 +130,20 @@ def _add_version_1(router: APIRouter, service: Service) -> None:
         """Search an index."""
         found = await _search(service, index, params.query, params.hits)
         candidates = [
-            PyseriniCandidate(docid=hit.docid, score=hit.score, document_txt=hit.document.text if hit.document else "")
+            PyseriniCandidate(
+                docid=hit.docid,
+                score=hit.score,
+                document_txt=hit.document.text if hit.document else "",
+            )
             for hit in found.results[0].hits
         ]
-        return PyseriniHits(query=QueryInfo(qid=params.qid, query_txt=params.query), candidates=candidates)
+        return PyseriniHits(
+            query=QueryInfo(qid=params.qid, query_txt=params.query), candidates=candidates
+        )
 
-    @router.get("/indexes/{index}/documents/{docid:path}", tags=tags, operation_id="pyserini_document")
+    @router.get(
+        "/indexes/{index}/documents/{docid:path}", tags=tags, operation_id="pyserini_document"
+    )
     async def document(index: IndexPath, docid: Annotated[PathDocid, Path()]) -> dict[str, str]:
         """A document."""
         return await _document(service, index, docid)
@@ -162,21 +170,30 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
 
     @router.get("/{index}/search", tags=tags, operation_id="anserini_search")
     async def search(
-        index: IndexPath, query: Annotated[Text, Query()], hits: Annotated[int, Query(ge=1)] = 10, parse: bool = True
+        index: IndexPath,
+        query: Annotated[Text, Query()],
+        hits: Annotated[int, Query(ge=1)] = 10,
+        parse: bool = True,
     ) -> AnseriniHits:
         """Search an index."""
         found = await _search(service, index, query, hits)
         candidates = [
-            AnseriniCandidate(docid=h.docid, score=h.score, rank=h.rank, doc=_shown(h.document, parse))
+            AnseriniCandidate(
+                docid=h.docid, score=h.score, rank=h.rank, doc=_shown(h.document, parse)
+            )
             for h in found.results[0].hits
         ]
         return AnseriniHits(index=index, query=QueryText(text=query), candidates=candidates)
 
     @router.get("/{index}/doc/{docid:path}", tags=tags, operation_id="anserini_document")
-    async def document(index: IndexPath, docid: Annotated[PathDocid, Path()], parse: bool = True) -> OneDocument:
+    async def document(
+        index: IndexPath, docid: Annotated[PathDocid, Path()], parse: bool = True
+    ) -> OneDocument:
         """A document."""
         found = await _document(service, index, docid)
-        return OneDocument(index=index, docid=docid, doc=found if parse else json.dumps(found, ensure_ascii=False))
+        return OneDocument(
+            index=index, docid=docid, doc=found if parse else json.dumps(found, ensure_ascii=False)
+        )
 
 
 async def _search(service: Service, index: str, query: str, hits: int) -> SearchResult:

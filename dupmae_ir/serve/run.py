@@ -116,7 +116,10 @@ def _serve_http(service: Service, listener: socket.socket) -> None:
     shown = f"[{config.host}]" if ":" in config.host else config.host
     names = service.catalogue.names
     what = names[0] if len(names) == 1 else f"{len(names)} indexes ({', '.join(names)})"
-    say(f"serving {what} at http://{shown}:{listener.getsockname()[1]}/ (Ctrl-C stops)", config.quiet)
+    say(
+        f"serving {what} at http://{shown}:{listener.getsockname()[1]}/ (Ctrl-C stops)",
+        config.quiet,
+    )
     asyncio.run(server.serve(sockets=[listener]))
     service.close()
     server.ending.cancel()

@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from dupmae_ir.index.format.texts import MOST_COLUMNS
 
 Mode = Literal["hybrid", "dense", "impact"]
-MODES_TEXT = "rank by meaning (dense), by words (impact), or by the sum of both (hybrid, the default)"
+MODES_TEXT = (
+    "rank by meaning (dense), by words (impact), or by the sum of both (hybrid, the default)"
+)
 Name = Annotated[str, Field(max_length=200)]
 Docid = Annotated[str, Field(min_length=1, max_length=32766)]
 PathDocid = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -45,7 +47,9 @@ class SelectedRequest(Restriction):
     """A restriction to some documents; lists and certificates are those of a collection of these alone."""
 
     within: list[Docid] | None = Field(
-        None, max_length=MOST_IDS, description="ids of the documents to search; unknown ones are ignored"
+        None,
+        max_length=MOST_IDS,
+        description="ids of the documents to search; unknown ones are ignored",
     )
     filter: Condition | None = Field(None, description=FILTERS)
 
@@ -53,19 +57,25 @@ class SelectedRequest(Restriction):
 class SearchRequest(SelectedRequest):
     """Queries, and what to return for each hit."""
 
-    query: Text | Annotated[list[Text], Field(min_length=1)] = Field(description="one query, or several")
+    query: Text | Annotated[list[Text], Field(min_length=1)] = Field(
+        description="one query, or several"
+    )
     mode: Mode | None = Field(None, description=MODES_TEXT)
     hits: int = Field(10, ge=1, description="hits per query")
     texts: bool = Field(False, description="return title, text and metadata of each hit")
     explain: bool = Field(False, description="return the shares of each hit's score")
-    terms: int = Field(10, ge=0, le=1024, description="with `explain`: strongest matched words of each hit")
+    terms: int = Field(
+        10, ge=0, le=1024, description="with `explain`: strongest matched words of each hit"
+    )
 
 
 class EncodeRequest(Restriction):
     """Texts to encode."""
 
     texts: list[Text] = Field(min_length=1, description="texts to encode")
-    kind: Literal["query", "document"] = Field("query", description="encode as queries or as documents")
+    kind: Literal["query", "document"] = Field(
+        "query", description="encode as queries or as documents"
+    )
     vectors: bool = Field(True, description="return the dense vectors")
 
 
@@ -92,7 +102,9 @@ class WriteRequest(Asked):
     """Documents to add."""
 
     documents: list[NewDocument] = Field(min_length=1, max_length=1000)
-    replace: bool = Field(True, description="replace documents with the same ids; false: refuse them")
+    replace: bool = Field(
+        True, description="replace documents with the same ids; false: refuse them"
+    )
 
 
 class DeleteRequest(Asked):
@@ -114,11 +126,17 @@ class Term(BaseModel):
 class Shares(BaseModel):
     """The composition of a score."""
 
-    dense: float | None = Field(None, description="what the meaning adds (inner product of vectors)")
+    dense: float | None = Field(
+        None, description="what the meaning adds (inner product of vectors)"
+    )
     impact: float | None = Field(None, description="what the words add (inner product of weights)")
     bm25: float | None = Field(None, description="BM25 score, where a BM25 index joins the sum")
-    weights: tuple[float, float, float] = Field((1, 1, 1), description="of dense, impact and bm25 in the sum")
-    cls_share: float | None = Field(None, description="part of the positive scores that the meaning adds, 0 to 1")
+    weights: tuple[float, float, float] = Field(
+        (1, 1, 1), description="of dense, impact and bm25 in the sum"
+    )
+    cls_share: float | None = Field(
+        None, description="part of the positive scores that the meaning adds, 0 to 1"
+    )
     matched_terms: int = Field(0, description="number of matched words")
     terms: list[Term] = Field(default_factory=list, description="matched words, strongest first")
 
@@ -167,14 +185,19 @@ class Certificate(BaseModel):
     exact: bool
     why_not: str | None = Field(None, description="why the list is not certified")
     kth: float | None = Field(None, description="score of the last hit")
-    bound: float | None = Field(None, description="upper bound on every other document's score; null if none is left")
+    bound: float | None = Field(
+        None, description="upper bound on every other document's score; null if none is left"
+    )
     scored: int = Field(description="documents whose score was computed exactly")
     depth_dense: int | None = Field(None, description="length of the dense candidate list")
     depth_impact: int | None = Field(None, description="length of the impact candidate list")
     depth_bm25: int | None = Field(None, description="length of the BM25 candidate list")
-    depth_sum: int | None = Field(None, description="length of the list of an engine that ranks by the sum")
+    depth_sum: int | None = Field(
+        None, description="length of the list of an engine that ranks by the sum"
+    )
     reranked: int | None = Field(
-        None, description="first hits, ordered by a reranker's scores; all other fields are about the candidates"
+        None,
+        description="first hits, ordered by a reranker's scores; all other fields are about the candidates",
     )
     rerank_seconds: float | None = Field(None, description="time of the reranker")
 
@@ -192,7 +215,9 @@ class IndexState(BaseModel):
 
     index: str
     index_id: str = Field(description="changes with the contents of the index")
-    generation: int = Field(description="counts the states of the index that this server has opened, from 1")
+    generation: int = Field(
+        description="counts the states of the index that this server has opened, from 1"
+    )
 
 
 class StateFields(TypedDict):
@@ -270,7 +295,9 @@ class IndexInfo(IndexState):
     """One index."""
 
     documents: int = Field(description="documents, or passages of files")
-    files: int | None = Field(description="files that the passages are of; null for other collections")
+    files: int | None = Field(
+        description="files that the passages are of; null for other collections"
+    )
     modes: list[Mode]
     dimensions: int | None = Field(description="of the dense vectors")
     scale: float | None = Field(description="impact scale")

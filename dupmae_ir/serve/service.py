@@ -10,11 +10,26 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, overload
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from dupmae_ir.search.query_batching import Busy, Pending, QueryBatches
-from dupmae_ir.serve.batch_handler import Answerer, IndexTask, Search, SearchResult, Unavailable, Work, WorkPiece
+from dupmae_ir.serve.batch_handler import (
+    Answerer,
+    IndexTask,
+    Search,
+    SearchResult,
+    Unavailable,
+    Work,
+    WorkPiece,
+)
 from dupmae_ir.serve.catalogue import IndexReload, OpenIndex, OpenIndexes, watch
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.errors import LimitExceeded
@@ -38,7 +53,10 @@ class Service:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.requests = Counter(
-            "dupmae_ir_requests_total", "Answered requests.", ("route", "method", "status"), registry=self.registry
+            "dupmae_ir_requests_total",
+            "Answered requests.",
+            ("route", "method", "status"),
+            registry=self.registry,
         )
         self.request_times = Histogram(
             "dupmae_ir_request_seconds",
@@ -48,13 +66,22 @@ class Service:
             registry=self.registry,
         )
         self.batches = Histogram(
-            "dupmae_ir_batch_queries", "Queries answered together.", buckets=QUERIES, registry=self.registry
+            "dupmae_ir_batch_queries",
+            "Queries answered together.",
+            buckets=QUERIES,
+            registry=self.registry,
         )
         self.batch_times = Histogram(
-            "dupmae_ir_batch_seconds", "Seconds of a batch.", buckets=SECONDS, registry=self.registry
+            "dupmae_ir_batch_seconds",
+            "Seconds of a batch.",
+            buckets=SECONDS,
+            registry=self.registry,
         )
         self.rejected = Counter(
-            "dupmae_ir_rejected_total", "Requests answered 429, and 504.", ("reason",), registry=self.registry
+            "dupmae_ir_rejected_total",
+            "Requests answered 429, and 504.",
+            ("reason",),
+            registry=self.registry,
         )
         self.reloads = Counter(
             "dupmae_ir_reloads_total",
@@ -82,7 +109,9 @@ class Service:
         self.batcher.start(self.answerer)
         if self.config.reload_seconds:
             arguments = (self.catalogue, self.config.reload_seconds, self._stopped, self._report)
-            self._watcher = threading.Thread(target=watch, args=arguments, name="reloads", daemon=True)
+            self._watcher = threading.Thread(
+                target=watch, args=arguments, name="reloads", daemon=True
+            )
             self._watcher.start()
 
     def close(self) -> None:
@@ -110,7 +139,9 @@ class Service:
                         await self._compute(work, generation)
                     if isinstance(work, IndexTask):
                         return generation, work.results
-                    return SearchResult(generation, work.ranking.mode or generation.searcher.mode, work.lists)
+                    return SearchResult(
+                        generation, work.ranking.mode or generation.searcher.mode, work.lists
+                    )
         except Busy:
             self.rejected.labels("queue full").inc()
             raise
@@ -163,8 +194,12 @@ class Service:
 
     def collect(self) -> Iterator[Metric]:
         """Values that are read when /metrics is: this object is a collector of its registry."""
-        yield GaugeMetricFamily("dupmae_ir_waiting_queries", "Queries in the queue.", sum(self._asked.values()))
-        lists = CounterMetricFamily("dupmae_ir_lists", "Ranked lists, by certificate.", labels=["certified"])
+        yield GaugeMetricFamily(
+            "dupmae_ir_waiting_queries", "Queries in the queue.", sum(self._asked.values())
+        )
+        lists = CounterMetricFamily(
+            "dupmae_ir_lists", "Ranked lists, by certificate.", labels=["certified"]
+        )
         lists.add_metric(["yes"], self.answerer.certified)
         lists.add_metric(["no"], self.answerer.uncertified)
         yield lists
@@ -172,7 +207,11 @@ class Service:
         for name, text, values in (
             ("dupmae_ir_documents", "Documents.", [index.documents for index in indexes]),
             ("dupmae_ir_generation", "OpenIndex.", [index.number for index in indexes]),
-            ("dupmae_ir_encoded_queries", "Queries encoded.", [index.encoder.encoded for index in indexes]),
+            (
+                "dupmae_ir_encoded_queries",
+                "Queries encoded.",
+                [index.encoder.encoded for index in indexes],
+            ),
         ):
             family = GaugeMetricFamily(name, text, labels=["index"])
             for index, value in zip(indexes, values, strict=True):
@@ -187,6 +226,8 @@ class Service:
     def _report(self, change: IndexReload) -> None:
         self.reloads.labels(change.name, change.what).inc()
         if change.what == "failed":
-            LOG.warning("%s: not exchanged, the generation before stays: %s", change.name, change.reason)
+            LOG.warning(
+                "%s: not exchanged, the generation before stays: %s", change.name, change.reason
+            )
         else:
             LOG.info("%s: %s", change.name, change.what)

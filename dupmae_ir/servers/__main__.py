@@ -11,7 +11,11 @@ from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
 
 def summarize_load(config: LoadConfig, result: dict[str, object]) -> str:
     """How many rows were written, deleted and unchanged, and the size of the table."""
-    counts = [f"{result[f'{w}_now']:,} {w}" for w in ("written", "deleted", "unchanged") if result[f"{w}_now"]]
+    counts = [
+        f"{result[f'{w}_now']:,} {w}"
+        for w in ("written", "deleted", "unchanged")
+        if result[f"{w}_now"]
+    ]
     size = f", {megabytes(result['bytes'])}" if isinstance(result["bytes"], int) else ""
     return (
         f"{config.index} in {result['server']}, table {result['table']}: {', '.join(counts) or 'empty'}; "
@@ -29,7 +33,9 @@ def summarize_drop(config: DropConfig, result: dict[str, object]) -> str:
     return f"{config.table}: dropped, {result['documents']:,} documents"
 
 
-load = Command("servers load", LoadConfig, "dupmae_ir.servers.load:run", summarize=summarize_load, resumes=True)
+load = Command(
+    "servers load", LoadConfig, "dupmae_ir.servers.load:run", summarize=summarize_load, resumes=True
+)
 show = Command("servers show", ShowTableConfig, "dupmae_ir.servers.load:show", show=show_record)
 drop = Command("servers drop", DropConfig, "dupmae_ir.servers.load:drop", summarize=summarize_drop)
 

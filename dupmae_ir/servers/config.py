@@ -18,7 +18,9 @@ class ServerOptions(Config):
         None, "name of the table (default: from the name of the index folder)", metavar="NAME"
     )
     timeout: float = server_option(
-        60.0, "seconds to wait for an answer of the server; a stalled network ends with an error", above=0
+        60.0,
+        "seconds to wait for an answer of the server; a stalled network ends with an error",
+        above=0,
     )
 
 
@@ -37,13 +39,18 @@ class LoadConfig(ServerOptions, OutputOptions):
     """
 
     index: str = input_option(help="index folder to load", metavar="FOLDER")
-    to: str = server_option(help="URL of the server, such as postgresql://host/database", metavar="URL")
-    batch: int = server_option(500, "rows written in one transaction or request", at_least=1, at_most=100_000)
+    to: str = server_option(
+        help="URL of the server, such as postgresql://host/database", metavar="URL"
+    )
+    batch: int = server_option(
+        500, "rows written in one transaction or request", at_least=1, at_most=100_000
+    )
     approximate: bool = server_option(
         False, "also build the server's approximate index (HNSW), for search --approximate"
     )
     rewrite: bool = server_option(
-        False, "write every row again, whatever the table holds (done anyway if another program changed rows)"
+        False,
+        "write every row again, whatever the table holds (done anyway if another program changed rows)",
     )
 
 

@@ -72,7 +72,11 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     before = table.read_record()
     if before is not None:
         check_spec(before.spec, spec, config.index, name)
-        recorded = before.state == COMPLETE and before.digest == digest and before.changes == table.changes()
+        recorded = (
+            before.state == COMPLETE
+            and before.digest == digest
+            and before.changes == table.changes()
+        )
         if recorded and not config.rewrite and table.count() == before.documents:
             if config.approximate:
                 table.finish(True)
@@ -86,14 +90,20 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     table.create(spec)
     changes = table.changes()
     promised = UNKNOWN if rewrite and changes is not None else changes
-    record = Record(spec, LOADING, digest, index.documents, before.longest if before else 0.0, changes=promised)
+    record = Record(
+        spec, LOADING, digest, index.documents, before.longest if before else 0.0, changes=promised
+    )
     table.write_record(record)
     stored = dict(table.stored())
     written = unchanged = 0
     longest = 0.0
     with progress("load", "documents", index.documents, config.quiet) as bar:
         for rows in batches(index, config.batch):
-            norms = (float(np.linalg.norm(row.cls.astype(np.float64))) for row in rows if row.cls is not None)
+            norms = (
+                float(np.linalg.norm(row.cls.astype(np.float64)))
+                for row in rows
+                if row.cls is not None
+            )
             longest = max(longest, *norms, 0.0)
             new = [row for row in rows if stored.pop(row.docid, None) != row.fingerprint or rewrite]
             if new:
@@ -105,15 +115,26 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     for start in range(0, len(gone), config.batch):
         table.delete(gone[start : start + config.batch])
     table.finish(config.approximate)
-    if (count := table.count()) != record.documents or table.changes() != changes or changes == UNKNOWN:
+    if (
+        (count := table.count()) != record.documents
+        or table.changes() != changes
+        or changes == UNKNOWN
+    ):
         raise ServerFailed(
             f"{name}: {count:,} rows after loading {record.documents:,}; another program changes the "
             "table; load it again when that has ended"
         )
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    done = dataclasses.replace(record, longest=longest, written=written, state=COMPLETE, changes=changes, loaded=now)
+    done = dataclasses.replace(
+        record, longest=longest, written=written, state=COMPLETE, changes=changes, loaded=now
+    )
     table.write_record(done)
-    return {"written_now": written, "deleted_now": len(gone), "unchanged_now": unchanged, "status": "complete"}
+    return {
+        "written_now": written,
+        "deleted_now": len(gone),
+        "unchanged_now": unchanged,
+        "status": "complete",
+    }
 
 
 def _check_terms(index: Index, limit: int, name: str) -> None:
@@ -191,12 +212,18 @@ def batches(index: Index, size: int) -> Iterator[list[Row]]:
 def _read(segment: Segment, number: int) -> Row:
     docid = segment.docids[number]
     if "\0" in docid:
-        raise IndexMismatch(f"the document id {docid!r} contains a NUL character, which servers refuse; rename it")
+        raise IndexMismatch(
+            f"the document id {docid!r} contains a NUL character, which servers refuse; rename it"
+        )
     row = Row(
         docid,
-        np.ascontiguousarray(segment.vectors[number], np.float32) if segment.dim is not None else None,
+        np.ascontiguousarray(segment.vectors[number], np.float32)
+        if segment.dim is not None
+        else None,
         segment.forward.row(number) if segment.has_ot else (np.zeros(0), np.zeros(0)),
-        segment.texts.get(number) if segment.texts is not None else StoredDocument(docid, "", "", {}),
+        segment.texts.get(number)
+        if segment.texts is not None
+        else StoredDocument(docid, "", "", {}),
     )
     return row._replace(fingerprint=_fingerprint(row))
 

@@ -67,7 +67,10 @@ class Milvus(ServerTable):
         _silence()
         with self.errors():
             self._client = _client(parts, self._file, timeout)
-            for collection in (RECORDS, name):  # milvus-lite releases all of them when its process ends
+            for collection in (
+                RECORDS,
+                name,
+            ):  # milvus-lite releases all of them when its process ends
                 if self.exists(collection):
                     self._client.load_collection(collection, timeout=timeout)
 
@@ -75,7 +78,11 @@ class Milvus(ServerTable):
         return bool(self._client.has_collection(name, timeout=self.timeout))
 
     def record_fields(self) -> Mapping[str, object] | None:
-        rows = self._query(RECORDS, f"name == {json.dumps(self.name)}", "record") if self.exists(RECORDS) else []
+        rows = (
+            self._query(RECORDS, f"name == {json.dumps(self.name)}", "record")
+            if self.exists(RECORDS)
+            else []
+        )
         return cast(Mapping[str, object], rows[0]["record"]) if rows else None
 
     def write_record(self, record: Record) -> None:
@@ -86,13 +93,23 @@ class Milvus(ServerTable):
             self._client.upsert(RECORDS, [row], timeout=self.timeout)
 
     def create_table(self, spec: Spec) -> None:
-        strings = {"docid": _LONGEST_ID, "fingerprint": 32, "title": _LONGEST_TEXT, "text": _LONGEST_TEXT}
-        self._create(self.name, strings, {"cls": spec.dim} if spec.dim else {}, bool(spec.terms), "metadata")
+        strings = {
+            "docid": _LONGEST_ID,
+            "fingerprint": 32,
+            "title": _LONGEST_TEXT,
+            "text": _LONGEST_TEXT,
+        }
+        self._create(
+            self.name, strings, {"cls": spec.dim} if spec.dim else {}, bool(spec.terms), "metadata"
+        )
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
         with self.errors():
             pages = self._client.query_iterator(
-                self.name, batch_size=_PAGE, output_fields=["docid", "fingerprint"], timeout=self.timeout
+                self.name,
+                batch_size=_PAGE,
+                output_fields=["docid", "fingerprint"],
+                timeout=self.timeout,
             )
         while True:
             with self.errors():
@@ -106,12 +123,17 @@ class Milvus(ServerTable):
         with self.errors():
             rows = self._query(self.name, _expression(tuple(docids)), "docid", *fields)
         impacts: list[dict[int, float]] = [row.get("ot", {}) for row in rows]
-        return [Row.of(row, row.get("cls"), [*ot], [*ot.values()]) for row, ot in zip(rows, impacts, strict=True)]
+        return [
+            Row.of(row, row.get("cls"), [*ot], [*ot.values()])
+            for row, ot in zip(rows, impacts, strict=True)
+        ]
 
     def upsert(self, rows: Sequence[Row]) -> None:
         terms = self.vocabulary
         with self.errors():
-            self._client.upsert(self.name, [_fields(row, terms) for row in rows], timeout=self.timeout)
+            self._client.upsert(
+                self.name, [_fields(row, terms) for row in rows], timeout=self.timeout
+            )
 
     def delete(self, docids: Sequence[str]) -> None:
         with self.errors():
@@ -134,10 +156,17 @@ class Milvus(ServerTable):
         return bytes_of(self._file)
 
     def top(
-        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+        self,
+        part: str,
+        queries: Sequence[ServerQuery],
+        depth: int,
+        where: Where | None,
+        approximate: bool,
     ) -> list[ServerHits]:
         del approximate
-        vectors = [query.cls if part == "dense" else _sparse(query.ids, query.impacts) for query in queries]
+        vectors = [
+            query.cls if part == "dense" else _sparse(query.ids, query.impacts) for query in queries
+        ]
         with self.errors():
             answers = self._client.search(
                 self.name,
@@ -150,7 +179,10 @@ class Milvus(ServerTable):
                 timeout=self.timeout,
             )
         return [
-            ServerHits([str(hit["docid"]) for hit in hits], np.array([hit["distance"] for hit in hits], np.float64))
+            ServerHits(
+                [str(hit["docid"]) for hit in hits],
+                np.array([hit["distance"] for hit in hits], np.float64),
+            )
             for hits in answers
         ]
 
@@ -160,11 +192,17 @@ class Milvus(ServerTable):
 
     def _query(self, collection: str, expression: str, *fields: str) -> list[dict[str, Any]]:
         found = self._client.query(
-            collection, filter=expression, output_fields=[*fields], consistency_level="Strong", timeout=self.timeout
+            collection,
+            filter=expression,
+            output_fields=[*fields],
+            consistency_level="Strong",
+            timeout=self.timeout,
         )
         return cast(list[dict[str, Any]], found)
 
-    def _create(self, name: str, strings: dict[str, int], dense: dict[str, int], sparse: bool, values: str) -> None:
+    def _create(
+        self, name: str, strings: dict[str, int], dense: dict[str, int], sparse: bool, values: str
+    ) -> None:
         """A collection with string fields, the first of them its key, vectors, and a JSON field ``values``."""
         from pymilvus import DataType
 
@@ -180,7 +218,11 @@ class Milvus(ServerTable):
             indexes.add_index("ot", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
         schema.add_field(values, DataType.JSON)
         self._client.create_collection(
-            name, schema=schema, index_params=indexes, consistency_level="Strong", timeout=self.timeout
+            name,
+            schema=schema,
+            index_params=indexes,
+            consistency_level="Strong",
+            timeout=self.timeout,
         )
 
     @contextmanager
@@ -226,9 +268,14 @@ def _client(parts: SplitResult, file: Path | None, timeout: float) -> MilvusClie
 
 def _fields(row: Row, terms: int) -> dict[str, object]:
     if len(row.docid.encode()) > _LONGEST_ID:
-        raise UsageError(f"the document id {row.docid[:40]!r}... has more than {_LONGEST_ID} bytes, the most in Milvus")
+        raise UsageError(
+            f"the document id {row.docid[:40]!r}... has more than {_LONGEST_ID} bytes, the most in Milvus"
+        )
     fields: dict[str, object] = {"docid": row.docid, "fingerprint": row.fingerprint.hex()}
-    fields |= row.document._asdict() | {"title": _cut(row.document.title), "text": _cut(row.document.text)}
+    fields |= row.document._asdict() | {
+        "title": _cut(row.document.title),
+        "text": _cut(row.document.text),
+    }
     if row.cls is not None:
         fields["cls"] = row.cls
     if terms:

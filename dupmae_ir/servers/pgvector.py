@@ -75,7 +75,9 @@ class PgVector(ServerTable):
     kind = "pgvector"
     noun = "table"
     sums = True
-    max_indexed_terms = 1000  # pgvector's limit on the non-zero elements of a sparsevec in an HNSW index
+    max_indexed_terms = (
+        1000  # pgvector's limit on the non-zero elements of a sparsevec in an HNSW index
+    )
 
     def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
         import psycopg
@@ -85,7 +87,9 @@ class PgVector(ServerTable):
         url = re.sub("^postgres(ql)?(\\+[a-z]+)?:", "postgresql:", parts.geturl())
         with self._client_errors():
             wait = max(2, round(timeout))
-            self._connection = psycopg.connect(url, autocommit=True, connect_timeout=wait, application_name="dupmae-ir")
+            self._connection = psycopg.connect(
+                url, autocommit=True, connect_timeout=wait, application_name="dupmae-ir"
+            )
         self._turn = threading.RLock()
 
     def exists(self, name: str) -> bool:
@@ -108,7 +112,9 @@ class PgVector(ServerTable):
         trigger = "tgrelid = to_regclass(%s) AND tgname = 'dupmae_ir_changes' AND tgenabled = 'A'"
         counted = f"CASE WHEN EXISTS (SELECT FROM pg_trigger WHERE {trigger}) THEN changes ELSE {UNKNOWN} END"
         try:
-            row = self._execute(f"SELECT record, {counted} FROM {RECORDS} WHERE name = %s", self.table, self.name)
+            row = self._execute(
+                f"SELECT record, {counted} FROM {RECORDS} WHERE name = %s", self.table, self.name
+            )
         except self._psycopg.errors.UndefinedTable:
             return None, UNKNOWN
         return cast("tuple[Mapping[str, object], int]", row.fetchone() or (None, UNKNOWN))
@@ -124,9 +130,13 @@ class PgVector(ServerTable):
     def lock(self) -> None:
         """Take the advisory lock of the collection; the server releases it when the connection ends."""
         with self.errors():
-            (free,) = self._one("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", f"dupmae-ir {self.name}")
+            (free,) = self._one(
+                "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", f"dupmae-ir {self.name}"
+            )
         if not free:
-            raise UsageError(f"{self.where}: another process is loading {self.name}; wait until it has ended")
+            raise UsageError(
+                f"{self.where}: another process is loading {self.name}; wait until it has ended"
+            )
 
     def create(self, spec: Spec) -> None:
         """Make the extension, the record table and the collection's table, in one transaction with its record."""
@@ -136,9 +146,13 @@ class PgVector(ServerTable):
         columns += ["title text", "text text", "metadata jsonb"]
         with self.errors(), self._connection.transaction():
             execute = self._execute
-            execute("SELECT pg_advisory_xact_lock(hashtextextended('dupmae-ir', 0))")  # of what all tables share
+            execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended('dupmae-ir', 0))"
+            )  # of what all tables share
             execute("CREATE EXTENSION IF NOT EXISTS vector")
-            columns_of_records = "name text PRIMARY KEY, record jsonb NOT NULL, changes bigint NOT NULL DEFAULT 0"
+            columns_of_records = (
+                "name text PRIMARY KEY, record jsonb NOT NULL, changes bigint NOT NULL DEFAULT 0"
+            )
             execute(f"CREATE TABLE IF NOT EXISTS {RECORDS} ({columns_of_records})")
             body = f"({', '.join(columns)}) WITH (toast_tuple_target = {_PAGE})"
             execute(f"CREATE TABLE IF NOT EXISTS {self.table} {body}")
@@ -168,17 +182,28 @@ class PgVector(ServerTable):
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
         """See :class:`ServerTable`; in PostgreSQL's binary format, whose numbers are big-endian."""
-        statement = f"SELECT {', '.join(('docid', *fields))} FROM {self.table} WHERE docid = ANY(%s)"
-        with self.errors(), self._connection.cursor(binary=True, row_factory=self._psycopg.rows.dict_row) as cursor:
+        statement = (
+            f"SELECT {', '.join(('docid', *fields))} FROM {self.table} WHERE docid = ANY(%s)"
+        )
+        with (
+            self.errors(),
+            self._connection.cursor(binary=True, row_factory=self._psycopg.rows.dict_row) as cursor,
+        ):
             found = cursor.execute(statement.encode(), [list(docids)]).fetchall()
         return [
-            Row.of(row, np.frombuffer(row["cls"], ">f4", offset=4) if "cls" in row else None, *_impacts(row.get("ot")))
+            Row.of(
+                row,
+                np.frombuffer(row["cls"], ">f4", offset=4) if "cls" in row else None,
+                *_impacts(row.get("ot")),
+            )
             for row in found
         ]
 
     def upsert(self, rows: Sequence[Row]) -> None:
         """Copy the rows into a temporary table and merge that, in one transaction."""
-        terms = self.vocabulary  # read before the copy, during which the connection answers nothing else
+        terms = (
+            self.vocabulary
+        )  # read before the copy, during which the connection answers nothing else
         given = {"cls": rows[0].cls is not None, "ot": terms > 0}
         names = [name for name in _COLUMNS if given.get(name, True)]
         listed = ", ".join(names)
@@ -187,7 +212,9 @@ class PgVector(ServerTable):
             execute = self._execute
             execute("SET LOCAL dupmae_ir.loading = 'on'")
             execute(f"CREATE TEMP TABLE incoming (LIKE {self.table}) ON COMMIT DROP")
-            with self._connection.cursor().copy(f"COPY incoming ({listed}) FROM STDIN".encode()) as copy:
+            with self._connection.cursor().copy(
+                f"COPY incoming ({listed}) FROM STDIN".encode()
+            ) as copy:
                 for row in _values(rows, terms):
                     copy.write_row(row)
             execute(
@@ -229,7 +256,12 @@ class PgVector(ServerTable):
         return cast(int, size)
 
     def top(
-        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+        self,
+        part: str,
+        queries: Sequence[ServerQuery],
+        depth: int,
+        where: Where | None,
+        approximate: bool,
     ) -> list[ServerHits]:
         return [self._top(part, query, depth, where, approximate) for query in queries]
 
@@ -237,7 +269,9 @@ class PgVector(ServerTable):
         """End the connection, and with it the lock."""
         self._connection.close()
 
-    def _top(self, part: str, query: ServerQuery, depth: int, where: Where | None, approximate: bool) -> ServerHits:
+    def _top(
+        self, part: str, query: ServerQuery, depth: int, where: Where | None, approximate: bool
+    ) -> ServerHits:
         condition, values = _where(where)
         dense, impact = "(cls <#> %s::vector)", "(ot <#> %s::sparsevec)"
         cls, ot = _dense(query.cls), _sparse(query.ids, query.impacts, self.vocabulary)
@@ -262,12 +296,16 @@ class PgVector(ServerTable):
                 self._execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(40, depth))}")
                 self._execute("SET LOCAL hnsw.iterative_scan = strict_order")
             found = self._execute(statement, *vectors, *values).fetchall()
-        return ServerHits([str(row[0]) for row in found], -np.array([row[1] for row in found], np.float64))
+        return ServerHits(
+            [str(row[0]) for row in found], -np.array([row[1] for row in found], np.float64)
+        )
 
     def _index(self, column: str, operators: str) -> None:
         name = f'"{self.name}_{column}_hnsw"'
         try:
-            self._execute(f"CREATE INDEX IF NOT EXISTS {name} ON {self.table} USING hnsw ({column} {operators})")
+            self._execute(
+                f"CREATE INDEX IF NOT EXISTS {name} ON {self.table} USING hnsw ({column} {operators})"
+            )
         except (self._psycopg.errors.ProgramLimitExceeded, self._psycopg.errors.DataException) as e:
             if column == "cls":
                 raise
@@ -298,7 +336,10 @@ class PgVector(ServerTable):
 
     def _cut(self, late: threading.Event) -> None:
         late.set()
-        with suppress(OSError, self._psycopg.Error), socket.socket(fileno=os.dup(self._connection.fileno())) as own:
+        with (
+            suppress(OSError, self._psycopg.Error),
+            socket.socket(fileno=os.dup(self._connection.fileno())) as own,
+        ):
             own.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
@@ -308,7 +349,9 @@ class PgVector(ServerTable):
         try:
             yield
         except psycopg.errors.ConnectionTimeout:
-            raise ServerFailed(f"{self.where}: no answer within {self.timeout:g} s; is the server up?") from None
+            raise ServerFailed(
+                f"{self.where}: no answer within {self.timeout:g} s; is the server up?"
+            ) from None
         except psycopg.errors.UndefinedFile:
             raise EnvironmentProblem(
                 f"{self.where}: the server has no pgvector; install its package postgresql-NN-pgvector"
@@ -396,7 +439,13 @@ class _Conditions(ConditionWriter[Sql]):
         if not isinstance(part, str):
             return f"coalesce({sql}, false)", [node.name, *values]
         inside = "jsonb_typeof(metadata -> %s) = 'string' AND strpos(metadata ->> %s, %s) > 0"
-        return f"coalesce(({sql}) OR ({inside}), false)", [node.name, *values, node.name, node.name, part]
+        return f"coalesce(({sql}) OR ({inside}), false)", [
+            node.name,
+            *values,
+            node.name,
+            node.name,
+            part,
+        ]
 
     def test(self, name: str, operation: str, value: MetadataScalar) -> Sql:
         return _path(name, operation, [value])
@@ -415,4 +464,7 @@ def _path(name: str, operation: str, values: Sequence[MetadataScalar]) -> Sql:
     tests = " || ".join(f"@ {sign} $v{number}" for number in range(len(values)))
     path = f"$.{json.dumps(name)}[*] ? ({tests})"
     variables = {f"v{number}": value for number, value in enumerate(values)}
-    return "jsonb_path_exists(metadata, %s::jsonpath, %s::jsonb, true)", [path, json.dumps(variables)]
+    return "jsonb_path_exists(metadata, %s::jsonpath, %s::jsonb, true)", [
+        path,
+        json.dumps(variables),
+    ]

@@ -44,7 +44,9 @@ class Untranslatable(UsageError):
     """A condition that a server's filters cannot express with the same meaning."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"`filter`: the server has no filter with the same meaning ({what}); search with the index")
+        super().__init__(
+            f"`filter`: the server has no filter with the same meaning ({what}); search with the index"
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,9 @@ class Row(NamedTuple):
     fingerprint: bytes = b""  #: differs for rows with other contents
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], vector: Any = None, ids: Any = (), impacts: Any = ()) -> Self:
+    def of(
+        cls, values: Mapping[str, Any], vector: Any = None, ids: Any = (), impacts: Any = ()
+    ) -> Self:
         """A row that was read, from its values by field and from numbers in any form."""
         title, text, metadata = (values.get(name) for name in TEXTS)
         return cls(
@@ -174,7 +178,9 @@ class ConditionWriter(ABC, Generic[Expression]):
         """Whether a value of the document passes the test with one of the values of the condition."""
         if node.operation in PARTS:
             raise Untranslatable("parts of strings")
-        return self.join([self.test(node.name, node.operation, value) for value in node.values], every=False)
+        return self.join(
+            [self.test(node.name, node.operation, value) for value in node.values], every=False
+        )
 
     @abstractmethod
     def present(self, name: str) -> Expression:
@@ -295,7 +301,9 @@ class ServerTable(ABC):
     def finish(self, approximate: bool) -> None:
         """Make written rows searchable; with ``approximate``, build the server's approximate index."""
         if approximate:
-            raise UsageError(f"{self.kind}: `approximate` is not available; its lists compare every row")
+            raise UsageError(
+                f"{self.kind}: `approximate` is not available; its lists compare every row"
+            )
 
     @abstractmethod
     def drop(self) -> None:
@@ -311,7 +319,12 @@ class ServerTable(ABC):
 
     @abstractmethod
     def top(
-        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+        self,
+        part: str,
+        queries: Sequence[ServerQuery],
+        depth: int,
+        where: Where | None,
+        approximate: bool,
     ) -> list[ServerHits]:
         """The ``depth`` best rows of each query by ``dense``, ``impact`` or, if it :attr:`sums`, ``hybrid`` scores.
 
@@ -344,7 +357,9 @@ class ServerKind(NamedTuple):
     credentials: str
 
 
-_PG = ServerKind("pgvector", "PgVector", ("psycopg",), "pgvector", "set PGPASSWORD or write it into ~/.pgpass")
+_PG = ServerKind(
+    "pgvector", "PgVector", ("psycopg",), "pgvector", "set PGPASSWORD or write it into ~/.pgpass"
+)
 SERVERS: dict[str, ServerKind] = {
     "postgresql": _PG,
     "postgres": _PG,

@@ -72,7 +72,9 @@ class Qdrant(ServerTable):
 
     def record_fields(self) -> Mapping[str, object] | None:
         ids = [_point(self.name)]
-        points = self._client.retrieve(RECORDS, ids, with_payload=True) if self.exists(RECORDS) else []
+        points = (
+            self._client.retrieve(RECORDS, ids, with_payload=True) if self.exists(RECORDS) else []
+        )
         return points[0].payload if points else None
 
     def write_record(self, record: Record) -> None:
@@ -102,7 +104,11 @@ class Qdrant(ServerTable):
         while True:
             with self.errors():
                 found, offset = self._client.scroll(
-                    self.name, limit=_PAGE, offset=offset, with_payload=["docid", "fingerprint"], with_vectors=False
+                    self.name,
+                    limit=_PAGE,
+                    offset=offset,
+                    with_payload=["docid", "fingerprint"],
+                    with_vectors=False,
                 )
             for point in found:
                 payload = point.payload or {}
@@ -111,12 +117,21 @@ class Qdrant(ServerTable):
                 return
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
-        ids, vectors = [_point(docid) for docid in docids], [name for name in fields if name in ("cls", "ot")]
+        ids, vectors = (
+            [_point(docid) for docid in docids],
+            [name for name in fields if name in ("cls", "ot")],
+        )
         with self.errors():
-            points = self._client.retrieve(self.name, ids, with_payload=["docid", *fields], with_vectors=vectors)
+            points = self._client.retrieve(
+                self.name, ids, with_payload=["docid", *fields], with_vectors=vectors
+            )
         nothing = _sparse(np.zeros(0), np.zeros(0))
-        found = [(point.payload or {}, cast(dict[str, Any], point.vector or {})) for point in points]
-        pairs = [(values, numbers.get("cls"), numbers.get("ot", nothing)) for values, numbers in found]
+        found = [
+            (point.payload or {}, cast(dict[str, Any], point.vector or {})) for point in points
+        ]
+        pairs = [
+            (values, numbers.get("cls"), numbers.get("ot", nothing)) for values, numbers in found
+        ]
         return [Row.of(values, cls, ot.indices, ot.values) for values, cls, ot in pairs]
 
     def upsert(self, rows: Sequence[Row]) -> None:
@@ -152,7 +167,12 @@ class Qdrant(ServerTable):
         return bytes_of(self._local / "collection" / self.name)
 
     def top(
-        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+        self,
+        part: str,
+        queries: Sequence[ServerQuery],
+        depth: int,
+        where: Where | None,
+        approximate: bool,
     ) -> list[ServerHits]:
         from qdrant_client import models
 
@@ -169,7 +189,9 @@ class Qdrant(ServerTable):
             for query in queries
         ]
         with self.errors():
-            answers = self._client.query_batch_points(self.name, requests, timeout=round(self.timeout + 0.5))
+            answers = self._client.query_batch_points(
+                self.name, requests, timeout=round(self.timeout + 0.5)
+            )
         # A document without a term has no sparse vector.
         return [
             ServerHits(
@@ -187,7 +209,11 @@ class Qdrant(ServerTable):
     def errors(self) -> Iterator[None]:
         """The client's errors in one line, its warnings as nothing."""
         from httpx import HTTPError, TimeoutException
-        from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
+        from qdrant_client.http.exceptions import (
+            ApiException,
+            ResponseHandlingException,
+            UnexpectedResponse,
+        )
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -195,10 +221,14 @@ class Qdrant(ServerTable):
                 yield
             except (HTTPError, ResponseHandlingException) as e:
                 cause = e.source if isinstance(e, ResponseHandlingException) else e
-                raise self.unanswered("" if isinstance(cause, TimeoutException) else first_line(cause)) from None
+                raise self.unanswered(
+                    "" if isinstance(cause, TimeoutException) else first_line(cause)
+                ) from None
             except UnexpectedResponse as e:
                 fix = "; set QDRANT_API_KEY" if e.status_code in (401, 403) else ""
-                raise ServerFailed(f"{self.where}: {e.status_code} {e.reason_phrase}: {first_line(e)}{fix}") from None
+                raise ServerFailed(
+                    f"{self.where}: {e.status_code} {e.reason_phrase}: {first_line(e)}{fix}"
+                ) from None
             except (ApiException, RuntimeError, ValueError, OSError) as e:
                 raise ServerFailed(f"{self.where}: {first_line(e)}") from None
 
@@ -235,10 +265,16 @@ def _point_of(row: Row) -> models.PointStruct:
         vector["cls"] = row.cls.tolist()
     if len(row.impacts[0]):
         vector["ot"] = _sparse(*row.impacts)
-    title, text, metadata = usable(row.document.title), usable(row.document.text), dict(row.document.metadata)
+    title, text, metadata = (
+        usable(row.document.title),
+        usable(row.document.text),
+        dict(row.document.metadata),
+    )
     payload: dict[str, object] = {"docid": row.docid, "fingerprint": row.fingerprint.hex()}
     payload |= {"title": title, "text": text, "metadata": metadata, "names": list(metadata)}
-    return models.PointStruct(id=_point(row.docid), vector=cast(dict[str, models.Vector], vector), payload=payload)
+    return models.PointStruct(
+        id=_point(row.docid), vector=cast(dict[str, models.Vector], vector), payload=payload
+    )
 
 
 def _sparse(ids: np.ndarray, impacts: np.ndarray) -> models.SparseVector:
@@ -253,7 +289,9 @@ def _filter(where: Where | None) -> models.Filter | None:
     if where is None:
         return None
     if isinstance(where, tuple):
-        return models.Filter(must=[models.HasIdCondition(has_id=[_point(docid) for docid in where])])
+        return models.Filter(
+            must=[models.HasIdCondition(has_id=[_point(docid) for docid in where])]
+        )
     return models.Filter.model_validate({"must": [condition_filter(where)]})
 
 

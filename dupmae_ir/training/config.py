@@ -18,15 +18,24 @@ class TrainerOptions(ComputeOptions, OutputOptions):
     """Optimisation, checkpoints and log of a training job. A command redeclares a field to change its default."""
 
     output: str = option(
-        help="folder of the trained model; checkpoints are kept next to it until it is complete", group="output"
+        help="folder of the trained model; checkpoints are kept next to it until it is complete",
+        group="output",
     )
-    steps: int = option(0, "number of updates; 0 = determined by --epochs", group="training", at_least=0)
+    steps: int = option(
+        0, "number of updates; 0 = determined by --epochs", group="training", at_least=0
+    )
     warmup: float = option(
-        0.1, "fraction of the updates with a rising learning rate", group="training", at_least=0, at_most=1
+        0.1,
+        "fraction of the updates with a rising learning rate",
+        group="training",
+        at_least=0,
+        at_most=1,
     )
     weight_decay: float = option(0.01, "weight decay of AdamW", group="training", at_least=0)
     clip: float = option(1.0, "maximum gradient norm", group="training", above=0)
-    seed: int = option(42, "random seed of sampling, initialisation and dropout", group="training", at_least=0)
+    seed: int = option(
+        42, "random seed of sampling, initialisation and dropout", group="training", at_least=0
+    )
     dtype: str = option(
         "float32",
         "precision of the matrix products, under autocast: float32, bfloat16, or auto (bfloat16 where the hardware has "
@@ -35,14 +44,24 @@ class TrainerOptions(ComputeOptions, OutputOptions):
         choices=("float32", "bfloat16", "auto"),
     )
     processes: int = option(
-        1, "processes that share the examples of every update, one on each GPU", group="compute", above=0
+        1,
+        "processes that share the examples of every update, one on each GPU",
+        group="compute",
+        above=0,
     )
-    workers: int = option(0, "processes that prepare batches; 0 = the training process", group="compute", at_least=0)
+    workers: int = option(
+        0, "processes that prepare batches; 0 = the training process", group="compute", at_least=0
+    )
     log_steps: int = option(10, "updates between log entries", group="output", above=0)
     save_steps: int = option(
-        500, "updates between checkpoints, from which the same command resumes", group="output", above=0
+        500,
+        "updates between checkpoints, from which the same command resumes",
+        group="output",
+        above=0,
     )
-    eval_steps: int = option(500, "updates between evaluations on held-out data", group="output", above=0)
+    eval_steps: int = option(
+        500, "updates between evaluations on held-out data", group="output", above=0
+    )
     keep: int = option(2, "number of checkpoints kept", group="output", above=0)
     report_to: tuple[str, ...] = option(
         ("tensorboard",),
@@ -89,7 +108,9 @@ def share_of(batch_size: int, accumulate: int, processes: int, joint: bool = Fal
         whole = batch_size if joint else batch_size * accumulate
         possible = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
         examples = f"`batch_size` {batch_size}" + ("" if joint else f" x `accumulate` {accumulate}")
-        raise UsageError(f"`processes` {processes} does not divide {examples}; use one of {possible}")
+        raise UsageError(
+            f"`processes` {processes} does not divide {examples}; use one of {possible}"
+        )
     return Share(batch_size * together // processes, accumulate // together)
 
 
@@ -99,10 +120,16 @@ class TrainingOptions(TrainerOptions):
 
     batch_size: int = option(32, "examples per step, of all processes", group="training", above=0)
     accumulate: int = option(1, "batches accumulated before an update", group="training", above=0)
-    epochs: float = option(1.0, "passes over the data, unless --steps is given", group="training", above=0)
-    learning_rate: float = option(2e-5, "peak learning rate; linear warm-up and decay", group="training", above=0)
+    epochs: float = option(
+        1.0, "passes over the data, unless --steps is given", group="training", above=0
+    )
+    learning_rate: float = option(
+        2e-5, "peak learning rate; linear warm-up and decay", group="training", above=0
+    )
     checkpointing: bool = option(
-        False, "activation checkpointing: less memory, activations are computed twice", group="compute"
+        False,
+        "activation checkpointing: less memory, activations are computed twice",
+        group="compute",
     )
 
     @property

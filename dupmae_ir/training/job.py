@@ -32,7 +32,9 @@ from dupmae_ir.training.report import push
 RECORD = "training.json"
 
 
-def deciding_settings(options: TrainerOptions, processes: int, paths: tuple[str, ...] = ()) -> dict[str, object]:
+def deciding_settings(
+    options: TrainerOptions, processes: int, paths: tuple[str, ...] = ()
+) -> dict[str, object]:
     """The settings that decide the weights, for a :class:`~dupmae_ir.io.jobs.Job`; those not given are left out.
 
     Args:
@@ -40,11 +42,15 @@ def deciding_settings(options: TrainerOptions, processes: int, paths: tuple[str,
         processes: number of processes; each has its own batches.
         paths: fields with files and folders, recorded by their last name, as the record travels with the model.
     """
-    skipped = {f.name for f in fields(options) if f.metadata["group"] in ("output", "compute")} - {"dtype"}
+    skipped = {f.name for f in fields(options) if f.metadata["group"] in ("output", "compute")} - {
+        "dtype"
+    }
     settings = {name: value for name, value in to_dict(options).items() if name not in skipped}
     for name in paths:
         value = settings[name]
-        settings[name] = [Path(p).name for p in value] if isinstance(value, list) else value and Path(value).name
+        settings[name] = (
+            [Path(p).name for p in value] if isinstance(value, list) else value and Path(value).name
+        )
     dtype, _ = pick_dtype(options.dtype, training_device(options.device))
     settings |= {"dtype": str(dtype).removeprefix("torch."), "processes": processes}
     return {name: value for name, value in settings.items() if value is not None}
@@ -92,7 +98,9 @@ def run_training(
     keep_few_kernels()
     state = process_state(options)
     quiet = options.quiet or not state.is_main_process
-    single = Job(options.output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet)
+    single = Job(
+        options.output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet
+    )
     with DistributedJob(single, state) as job:
         result = job.finished() or train(job)
         if not state.is_main_process or result is None:
@@ -116,7 +124,10 @@ class DistributedJob:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self.state.is_main_process:
             self.job.__exit__(kind, error, trace)
@@ -159,7 +170,9 @@ def training_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen, _ = pick_device(device)
     if chosen.type == "cuda" and chosen.index is not None:
-        raise UsageError(f"`device` {device}: use `device` cuda and set CUDA_VISIBLE_DEVICES={chosen.index}")
+        raise UsageError(
+            f"`device` {device}: use `device` cuda and set CUDA_VISIBLE_DEVICES={chosen.index}"
+        )
     return chosen
 
 
@@ -171,10 +184,14 @@ def process_state(options: TrainerOptions) -> PartialState:
     machine, and where ``accelerate launch`` asks for sharded weights.
     """
     if (started := int(os.environ.get("WORLD_SIZE", 1))) != options.processes:
-        raise UsageError(f"{started} processes were started (WORLD_SIZE), but `processes` is {options.processes}")
+        raise UsageError(
+            f"{started} processes were started (WORLD_SIZE), but `processes` is {options.processes}"
+        )
     for service in SERVICES:
         if service in options.report_to and importlib.util.find_spec(service) is None:
-            raise EnvironmentProblem(f"`report_to` {service} needs the package {service}: pip install {service}")
+            raise EnvironmentProblem(
+                f"`report_to` {service} needs the package {service}: pip install {service}"
+            )
     for name in SHARDING:
         if os.environ.get(name, "").lower() in ("1", "true", "yes"):
             raise UsageError(
@@ -183,7 +200,9 @@ def process_state(options: TrainerOptions) -> PartialState:
             )
     device, local = training_device(options.device).type, int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if device == "cuda" and local > (gpus := torch.cuda.device_count()):
-        raise UsageError(f"{local} processes on a machine with {gpus} GPUs; use {gpus}, or `device` cpu")
+        raise UsageError(
+            f"{local} processes on a machine with {gpus} GPUs; use {gpus}, or `device` cpu"
+        )
     end_with_launcher()
     return PartialState(cpu=device == "cpu")
 
@@ -229,7 +248,9 @@ def training_arguments(
         eval_strategy="steps" if evaluate else "no",
         eval_on_start=evaluate_first,
         ddp_find_unused_parameters=find_unused_parameters,
-        run_name=Path(work).name.removeprefix(".").removesuffix(".work"),  # "mine" for models/.mine.work
+        run_name=Path(work)
+        .name.removeprefix(".")
+        .removesuffix(".work"),  # "mine" for models/.mine.work
         use_cpu=on_cpu,
         bf16=pick_dtype(options.dtype, device)[0] is torch.bfloat16,
         dataloader_num_workers=options.workers,
@@ -249,6 +270,9 @@ def training_arguments(
 def _without_data_parallel(arguments: TrainingArguments, quiet: bool) -> TrainingArguments:
     """``arguments`` for one GPU per process: torch.nn.DataParallel would gather terms of losses into lists."""
     if arguments.n_gpu > 1:
-        say(f"{arguments.n_gpu} GPUs are visible and one is used; --processes {arguments.n_gpu} uses all", quiet)
+        say(
+            f"{arguments.n_gpu} GPUs are visible and one is used; --processes {arguments.n_gpu} uses all",
+            quiet,
+        )
         arguments._n_gpu = 1
     return arguments

@@ -28,18 +28,32 @@ def launch(verb: str, words: Sequence[str], processes: int) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # errors are reported once, by the processes
+    logging.getLogger("torch.distributed").setLevel(
+        logging.CRITICAL
+    )  # errors are reported once, by the processes
     os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // processes)))
     with tempfile.TemporaryDirectory() as logs:
-        hidden = ",".join(f"{rank}:3" for rank in range(1, processes))  # 3: both streams, into files
-        options = ["--standalone", "--nproc-per-node", str(processes), "--redirects", hidden, "--log-dir", logs]
+        hidden = ",".join(
+            f"{rank}:3" for rank in range(1, processes)
+        )  # 3: both streams, into files
+        options = [
+            "--standalone",
+            "--nproc-per-node",
+            str(processes),
+            "--redirects",
+            hidden,
+            "--log-dir",
+            logs,
+        ]
         try:
             run(parse_args([*options, "-m", f"dupmae_ir.{verb}", *words]))
         except SignalException as e:
             return 128 + e.sigval
         except ChildFailedError as e:
-            return _report({rank: failure.exitcode for rank, failure in e.failures.items()}, Path(logs))
+            return _report(
+                {rank: failure.exitcode for rank, failure in e.failures.items()}, Path(logs)
+            )
     return 0
 
 
@@ -49,7 +63,12 @@ def _report(failures: Mapping[int, int], logs: Path) -> int:
     ``failures``: rank -> exit status; negative for a signal.
     """
     for rank in sorted(failures.keys() - {0}):
-        last = next(logs.rglob(f"{rank}/stderr.log")).read_text(errors="replace").strip().rpartition("\n")[2]
+        last = (
+            next(logs.rglob(f"{rank}/stderr.log"))
+            .read_text(errors="replace")
+            .strip()
+            .rpartition("\n")[2]
+        )
         if 0 not in failures or not last.startswith("dupmae-ir "):
             say(f"process {rank} ended with status {failures[rank]}: {last}")
     return max(1, failures[min(failures)])

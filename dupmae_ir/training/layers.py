@@ -66,5 +66,8 @@ def set_dropout(model: nn.Module, rate: float) -> None:
 def recompute_activations(model: PreTrainedModel) -> None:
     """Turn on activation checkpointing: the layers keep their inputs only and are computed again for the gradient."""
     # Transformers 5 renamed gradient_checkpointing_enable.
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable = (
+        getattr(model, "activation_checkpointing_enable", None)
+        or model.gradient_checkpointing_enable
+    )
     enable({"use_reentrant": False})

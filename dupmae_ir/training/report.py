@@ -59,13 +59,24 @@ def write_report(
     if (work / TENSORBOARD).is_dir():
         shutil.copytree(work / TENSORBOARD, folder / TENSORBOARD, dirs_exist_ok=True)
     before = result.get("before")
-    plot_log(read_log(work / LOG), folder / "losses.png", job.target.name, before if isinstance(before, dict) else {})
-    curves = f"![Losses by update]({log_folder}/losses.png)\n\n" if (folder / "losses.png").is_file() else ""
+    plot_log(
+        read_log(work / LOG),
+        folder / "losses.png",
+        job.target.name,
+        before if isinstance(before, dict) else {},
+    )
+    curves = (
+        f"![Losses by update]({log_folder}/losses.png)\n\n"
+        if (folder / "losses.png").is_file()
+        else ""
+    )
     curves += f"`{log_folder}/log.jsonl` has the values."
     (made / CARD).write_text(card_text(job, result, title, what, use, curves), encoding="utf-8")
 
 
-def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use: str, curves: str) -> str:
+def card_text(
+    job: Job, result: Mapping[str, object], title: str, what: str, use: str, curves: str
+) -> str:
     """The model card in Markdown, with the metadata that the Hugging Face hub reads; equal jobs have equal cards."""
     tags = ["information-retrieval", "sentence-similarity", "dupmae-ir", job.command]
     base = str(job.settings.get("model") or "")
@@ -76,7 +87,10 @@ def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use
         "license_name: those-of-the-base-model-and-of-the-data",
         "pipeline_tag: feature-extraction",
     ]
-    data = [[name, _value(job.settings.get(name)), f"`{digest[:16]}`"] for name, digest in job.inputs.items()]
+    data = [
+        [name, _value(job.settings.get(name)), f"`{digest[:16]}`"]
+        for name, digest in job.inputs.items()
+    ]
     scores = [[name, _value(value)] for name, value in _flat(result) if value is not None]
     settings = [[f"`{name}`", _value(value)] for name, value in job.settings.items()]
     parts = [
@@ -114,7 +128,10 @@ def _value(value: object) -> str:
 
 
 def plot_log(
-    rows: Iterable[Mapping[str, float]], path: str | Path, title: str, before: Mapping[str, float] = NOTHING
+    rows: Iterable[Mapping[str, float]],
+    path: str | Path,
+    title: str,
+    before: Mapping[str, float] = NOTHING,
 ) -> None:
     """Write an image with one small plot per loss over the updates, training in grey, held-out data in blue, and one of
     MRR@10 on dev pairs, with lines for the models ``before`` the training.
@@ -122,7 +139,9 @@ def plot_log(
     Writes nothing where ``rows`` (of :func:`~dupmae_ir.training.trained.read_log`) have neither.
     """
     rows = list(rows)
-    names = list(dict.fromkeys(k for row in rows for k in row if k == "loss" or k.startswith("loss_")))
+    names = list(
+        dict.fromkeys(k for row in rows for k in row if k == "loss" or k.startswith("loss_"))
+    )
     if any("eval_mrr" in row for row in rows):
         names.insert(0, "mrr")
     if not names:
@@ -132,13 +151,22 @@ def plot_log(
     figure = Figure(figsize=(4 * columns, 2.6 * lines), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False)
     for axis, name in zip(axes.flat, names, strict=False):
-        for key, colour, label in ((name, "0.6", "training"), (f"eval_{name}", "tab:blue", "held out")):
+        for key, colour, label in (
+            (name, "0.6", "training"),
+            (f"eval_{name}", "tab:blue", "held out"),
+        ):
             points = [(row["step"], row[key]) for row in rows if key in row]
             if points:
-                axis.plot(*zip(*points, strict=True), color=colour, label=label, marker="o", markersize=3)
-        for style, (model, value) in zip((":", "--"), before.items() if name == "mrr" else (), strict=False):
+                axis.plot(
+                    *zip(*points, strict=True), color=colour, label=label, marker="o", markersize=3
+                )
+        for style, (model, value) in zip(
+            (":", "--"), before.items() if name == "mrr" else (), strict=False
+        ):
             axis.axhline(value, color="0.3", linestyle=style, label=model)
-        axis.set_title(TITLES.get(name) or name.removeprefix("loss_").replace("_", " "), fontsize=10)
+        axis.set_title(
+            TITLES.get(name) or name.removeprefix("loss_").replace("_", " "), fontsize=10
+        )
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     for axis in list(axes.flat)[len(names) :]:
@@ -165,9 +193,15 @@ def push(folder: str | Path, name: str | None, quiet: bool = False) -> None:
     try:
         api = HfApi()
         address = api.create_repo(name, private=True, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message="dupmae-ir: the trained model")
+        api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message="dupmae-ir: the trained model"
+        )
     except Exception as e:
-        status = e.response.status_code if isinstance(e, HfHubHTTPError) and e.response is not None else None
+        status = (
+            e.response.status_code
+            if isinstance(e, HfHubHTTPError) and e.response is not None
+            else None
+        )
         kind: type[DupmaeError] = UsageError
         if isinstance(e, HFValidationError):
             problem = f"not a name of a repository ({one_line(e, 150)})"
@@ -177,7 +211,9 @@ def push(folder: str | Path, name: str | None, quiet: bool = False) -> None:
             problem = "the hub refused the token; log in with hf auth login or set HF_TOKEN to one that may write"
         elif isinstance(e, HfHubHTTPError):
             kind, problem = EnvironmentProblem, f"the hub answered {one_line(e, 150)}"
-        elif isinstance(e, OSError) or type(e).__module__.startswith(("httpx", "requests", "urllib3")):
+        elif isinstance(e, OSError) or type(e).__module__.startswith(
+            ("httpx", "requests", "urllib3")
+        ):
             kind, problem = EnvironmentProblem, f"no connection to the hub ({one_line(e, 150)})"
         else:
             raise

@@ -35,7 +35,9 @@ class Terminal(TrainerCallback):
         self.started, self.first = time.monotonic(), 0
         self.bar: tqdm[Any] | None = None
 
-    def on_train_begin(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
+    def on_train_begin(
+        self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any
+    ) -> None:
         """Start the clock."""
         self.started, self.first = time.monotonic(), state.global_step
 
@@ -44,7 +46,9 @@ class Terminal(TrainerCallback):
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
 
-    def on_log(self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any) -> None:
+    def on_log(
+        self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any
+    ) -> None:
         """Print a line for a log entry."""
         if not logs or not state.is_world_process_zero:
             return
@@ -54,7 +58,11 @@ class Terminal(TrainerCallback):
         elif "loss" in logs:
             pace = (time.monotonic() - self.started) / max(1, state.global_step - self.first)
             left = pace * (state.max_steps - state.global_step) / 60
-            speed = f"  {logs['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in logs else ""
+            speed = (
+                f"  {logs['tokens_per_second']:,.0f} tokens/s"
+                if "tokens_per_second" in logs
+                else ""
+            )
             line += f"  {_terms(logs, '')}{speed}  {left:.0f} min left"
         else:
             return
@@ -66,7 +74,9 @@ class Terminal(TrainerCallback):
 
 def _terms(logs: Mapping[str, float], prefix: str) -> str:
     names = [k for k in logs if prefix or k == "loss" or k.startswith("loss_")]
-    return "  ".join(f"{k.removeprefix(prefix).removeprefix('loss_')} {float(logs[k]):.3f}" for k in names)
+    return "  ".join(
+        f"{k.removeprefix(prefix).removeprefix('loss_')} {float(logs[k]):.3f}" for k in names
+    )
 
 
 class JsonLines(TrainerCallback):
@@ -79,14 +89,22 @@ class JsonLines(TrainerCallback):
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / LOG
 
-    def on_train_begin(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
+    def on_train_begin(
+        self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any
+    ) -> None:
         """Keep the entries up to the checkpoint."""
         if state.is_world_process_zero:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            rows = [row for row in read_log(self.path) if row["step"] <= state.global_step] if state.global_step else []
+            rows = (
+                [row for row in read_log(self.path) if row["step"] <= state.global_step]
+                if state.global_step
+                else []
+            )
             self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
-    def on_log(self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any) -> None:
+    def on_log(
+        self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any
+    ) -> None:
         """Append an entry."""
         if logs and "train_runtime" not in logs and state.is_world_process_zero:
             with open(self.path, "a", encoding="utf-8") as f:
@@ -100,13 +118,17 @@ class TensorBoard(TrainerCallback):
         self.folder = Path(folder) / TENSORBOARD
         self.writer: SummaryWriter | None = None
 
-    def on_train_begin(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
+    def on_train_begin(
+        self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any
+    ) -> None:
         """Open the event file."""
         if state.is_world_process_zero:
             # purge_step hides what a killed run wrote after its last checkpoint.
             self.writer = SummaryWriter(str(self.folder), purge_step=state.global_step + 1)
 
-    def on_log(self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any) -> None:
+    def on_log(
+        self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any
+    ) -> None:
         """Write an entry."""
         if self.writer is not None:
             for name, value in (logs or {}).items():
@@ -152,7 +174,9 @@ def refuse_broken_weights(model: torch.nn.Module, step: int, work: str | Path) -
     """Raise :class:`TrainingFailed` for weights with NaN or infinite values, before they are saved."""
     for name, p in model.named_parameters():
         if not torch.isfinite(p).all():
-            raise TrainingFailed(_advice(f"step {step}: {name} has values that are not finite", work))
+            raise TrainingFailed(
+                _advice(f"step {step}: {name} has values that are not finite", work)
+            )
 
 
 def _advice(problem: str, work: str | Path) -> str:
@@ -186,7 +210,9 @@ class Sums:
 
     def restore(self, values: Mapping[str, float], count: int, device: torch.device) -> None:
         """Continue from the sums of ``count`` batches."""
-        self.values = {name: torch.tensor(v, dtype=torch.float64, device=device) for name, v in values.items()}
+        self.values = {
+            name: torch.tensor(v, dtype=torch.float64, device=device) for name, v in values.items()
+        }
         self.count = count
 
 
@@ -212,7 +238,11 @@ class SharedBatches:
         return len(self.batches) * (self.batches.batch_size // self.batch_size)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return (b[i : i + self.batch_size] for b in self.batches for i in range(0, len(b), self.batch_size))
+        return (
+            b[i : i + self.batch_size]
+            for b in self.batches
+            for i in range(0, len(b), self.batch_size)
+        )
 
 
 class CheckedTrainer(Trainer):
@@ -223,7 +253,9 @@ class CheckedTrainer(Trainer):
     ``transformers.Trainer``. Raises :class:`TrainingFailed` where the shares are not the batches.
     """
 
-    def __init__(self, quiet: bool = False, batches: Batches | None = None, **settings: Any) -> None:
+    def __init__(
+        self, quiet: bool = False, batches: Batches | None = None, **settings: Any
+    ) -> None:
         self.quiet, self.batches, self.sums = quiet, batches, Sums()
         self._evaluated_at, self._totals = -1, dict[str, float]()
         super().__init__(**settings)
@@ -231,7 +263,9 @@ class CheckedTrainer(Trainer):
             self.remove_callback(callback)
         self.add_callback(JsonLines(self.work))
         if self.pop_callback(TensorBoardCallback) is not None:
-            self.add_callback(TensorBoard(self.work))  # ours hides what a killed run wrote after its last checkpoint
+            self.add_callback(
+                TensorBoard(self.work)
+            )  # ours hides what a killed run wrote after its last checkpoint
         self.terminal = Terminal()
         if not quiet:
             self.add_callback(self.terminal)
@@ -240,10 +274,16 @@ class CheckedTrainer(Trainer):
 
     def _check_shares(self, batches: Batches) -> None:
         """Print how many examples an update reads; refuse processes that together read others than ``batches``."""
-        sizes = self.args.world_size, self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
+        sizes = (
+            self.args.world_size,
+            self.args.per_device_train_batch_size,
+            self.args.gradient_accumulation_steps,
+        )
         line = f"{math.prod(sizes):,} examples per update = processes {sizes[0]} x {sizes[1]} x {sizes[2]} accumulated"
         if math.prod(sizes) * self.args.max_steps != len(batches) * batches.batch_size:
-            raise TrainingFailed(f"{line}; expected {len(batches) * batches.batch_size / self.args.max_steps:,}")
+            raise TrainingFailed(
+                f"{line}; expected {len(batches) * batches.batch_size / self.args.max_steps:,}"
+            )
         say(line, self.quiet)
 
     def get_train_dataloader(self) -> DataLoader:
@@ -266,14 +306,20 @@ class CheckedTrainer(Trainer):
         """
         for callback in callbacks:
             self.add_callback(callback)
-        checkpoint, step, silent = last_checkpoint(self.work), 0, self.quiet or not self.is_world_process_zero()
+        checkpoint, step, silent = (
+            last_checkpoint(self.work),
+            0,
+            self.quiet or not self.is_world_process_zero(),
+        )
         if checkpoint is not None:
             say(f"resuming from {checkpoint}", silent)
             self.args.eval_on_start = False  # was done before the first update
             # The last evaluation in the log up to the checkpoint is not repeated.
             step = int(checkpoint.name.rpartition("-")[2])
             rows = [row for row in read_log(Path(self.work) / LOG) if row["step"] <= step]
-            evaluated = [int(row["step"]) for row in rows if any(name.startswith("eval_") for name in row)]
+            evaluated = [
+                int(row["step"]) for row in rows if any(name.startswith("eval_") for name in row)
+            ]
             self._evaluated_at = max(evaluated, default=-1)
         with (
             training_attention(self.args.device, self.args.bf16),
@@ -321,17 +367,23 @@ class CheckedTrainer(Trainer):
         refuse_broken_weights(self.bare, self.state.global_step, self.work)
         totals = Sums()
         totals.values, totals.count = self.sums.values, 1
-        self._totals = self.means(totals)  # over the batches since the last log entry, the mean of all processes
+        self._totals = self.means(
+            totals
+        )  # over the batches since the last log entry, the mean of all processes
         super()._save_checkpoint(*args, **kwargs)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:  # noqa: ARG002
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
+    ) -> None:
         folder = Path(output_dir or self.work)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.bare, str(folder / WEIGHTS))
         saved = {"counters": self.counters(), "sums": self._totals, "batches": self.sums.count}
         (folder / COUNTERS).write_text(json.dumps(saved), encoding="utf-8")
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:  # noqa: ARG002
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
+    ) -> None:
         folder = Path(resume_from_checkpoint)
         load_model(self.bare, str(folder / WEIGHTS))
         saved = json.loads((folder / COUNTERS).read_text(encoding="utf-8"))

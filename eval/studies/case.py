@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from case_report import FINDS, LISTS, CaseStudy, CaseTally, ShownDocument, as_json, first_ranks, render
+from case_report import (
+    FINDS,
+    LISTS,
+    CaseStudy,
+    CaseTally,
+    ShownDocument,
+    as_json,
+    first_ranks,
+    render,
+)
 from study import study
 
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option, read_toml
@@ -58,9 +67,14 @@ class CaseConfig(ComputeOptions, OutputOptions):
 
     index: str = option(help="index folder with both parts", group="input", metavar="FOLDER")
     query: str | None = option(None, "text of one query", group="input", metavar="TEXT")
-    topics: str | None = option(None, "topics file; select queries with --qid or --find", group="input", metavar="FILE")
+    topics: str | None = option(
+        None, "topics file; select queries with --qid or --find", group="input", metavar="FILE"
+    )
     qid: tuple[str, ...] = option(
-        (), "queries of --topics; with --query, the id of the query in --qrels", group="input", metavar="QID"
+        (),
+        "queries of --topics; with --query, the id of the query in --qrels",
+        group="input",
+        metavar="QID",
     )
     published: bool = option(
         False,
@@ -68,9 +82,14 @@ class CaseConfig(ComputeOptions, OutputOptions):
         group="input",
     )
     qrels: str | None = option(
-        None, "judgements (TREC, BEIR, or a BEIR folder), to report the ranks of answers", group="input", metavar="PATH"
+        None,
+        "judgements (TREC, BEIR, or a BEIR folder), to report the ranks of answers",
+        group="input",
+        metavar="PATH",
     )
-    split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT")
+    split: str = option(
+        "test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT"
+    )
     corpus: str | None = option(
         None, "the collection, to show titles and texts (read once)", group="input", metavar="PATH"
     )
@@ -82,18 +101,36 @@ class CaseConfig(ComputeOptions, OutputOptions):
     )
     most: int = option(2, "cases shown of those found", group="study", at_least=1, only_with="find")
     rel_level: int = option(1, "smallest grade of an answer", group="study", at_least=1)
-    within: int = option(10, "ranks within which an answer counts as found", group="study", at_least=1)
-    depth: int = option(1000, "length of the lists in which ranks are looked up", group="study", at_least=1)
+    within: int = option(
+        10, "ranks within which an answer counts as found", group="study", at_least=1
+    )
+    depth: int = option(
+        1000, "length of the lists in which ranks are looked up", group="study", at_least=1
+    )
     hits: int = option(
-        3, "documents shown per list; the first answer within --within is always shown", group="study", at_least=1
+        3,
+        "documents shown per list; the first answer within --within is always shown",
+        group="study",
+        at_least=1,
     )
-    terms: int = option(6, "matched terms shown per document, strongest first", group="study", at_least=0)
-    remove_query: bool = option(False, "remove the document with the topic's own id (ArguAna, Quora)", group="study")
+    terms: int = option(
+        6, "matched terms shown per document, strongest first", group="study", at_least=0
+    )
+    remove_query: bool = option(
+        False, "remove the document with the topic's own id (ArguAna, Quora)", group="study"
+    )
     model: str | None = option(
-        None, "model folder (default: the one recorded in the index)", group="query encoder", metavar="FOLDER"
+        None,
+        "model folder (default: the one recorded in the index)",
+        group="query encoder",
+        metavar="FOLDER",
     )
-    format: str = option("text", "output format", group="output", choices=("text", "markdown", "html", "json"))
-    output: str | None = option(None, "file to write instead of printing", group="output", metavar="FILE")
+    format: str = option(
+        "text", "output format", group="output", choices=("text", "markdown", "html", "json")
+    )
+    output: str | None = option(
+        None, "file to write instead of printing", group="output", metavar="FILE"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,7 +139,9 @@ class CaseConfig(ComputeOptions, OutputOptions):
         if self.query is not None and len(self.qid) > 1:
             raise UsageError("`query` is one query; give at most one `qid` with it")
         if self.depth < max(self.within, self.hits):
-            raise UsageError(f"`depth` {self.depth} is less than `within` {self.within} or `hits` {self.hits}")
+            raise UsageError(
+                f"`depth` {self.depth} is less than `within` {self.within} or `hits` {self.hits}"
+            )
 
 
 @dataclass(frozen=True)
@@ -120,7 +159,9 @@ class Published:
     def sentence(self) -> str:
         """What the paper prints."""
         ranks = {"[CLS]": self.cls, "OT": self.ot}
-        words = (f"{name} rank {rank}" if rank else f"{name} misses" for name, rank in ranks.items())
+        words = (
+            f"{name} rank {rank}" if rank else f"{name} misses" for name, rank in ranks.items()
+        )
         return f"{self.source}: {', '.join(words)}"
 
 
@@ -148,7 +189,9 @@ def run(config: CaseConfig) -> CaseStudies:
         queries = [query for query in queries if query.qid in judged and query.text.strip()]
     for query in queries:
         if config.qrels and query.qid not in judged:
-            raise UnknownName(f"{config.qrels} has no judgements for query {query.qid!r}.{suggest(query.qid, judged)}")
+            raise UnknownName(
+                f"{config.qrels} has no judgements for query {query.qid!r}.{suggest(query.qid, judged)}"
+            )
     searcher = Searcher.open(
         config.index, config.model, device=config.device, dtype=config.dtype, threads=config.threads
     )
@@ -160,7 +203,10 @@ def run(config: CaseConfig) -> CaseStudies:
     cases = study_queries(searcher, queries, judged, config) if queries else []
     documents = find_documents(config.corpus, {docid for case in cases for docid in case.documents})
     known = published() if config.published else {}
-    cases = [replace(_with_texts(c, documents), paper=known[c.qid].sentence if c.qid in known else "") for c in cases]
+    cases = [
+        replace(_with_texts(c, documents), paper=known[c.qid].sentence if c.qid in known else "")
+        for c in cases
+    ]
     studies = CaseStudies(cases, tally)
     if config.output is not None:
         with atomic_write(config.output) as file:
@@ -168,13 +214,19 @@ def run(config: CaseConfig) -> CaseStudies:
     return studies
 
 
-def find(searcher: Searcher, queries: Sequence[Query], judged: Qrels, config: CaseConfig) -> CaseTally:
+def find(
+    searcher: Searcher, queries: Sequence[Query], judged: Qrels, config: CaseConfig
+) -> CaseTally:
     """Search all ``queries`` in the three modes and count which of them are answered within ``config.within``.
 
     Raises :class:`UsageError` if no query has an answer in the index.
     """
     answers = {
-        q.qid: {d for d, grade in judged[q.qid].items() if grade >= config.rel_level and searcher.row(d) is not None}
+        q.qid: {
+            d
+            for d, grade in judged[q.qid].items()
+            if grade >= config.rel_level and searcher.row(d) is not None
+        }
         for q in queries
     }
     queries = [query for query in queries if answers[query.qid]]
@@ -183,9 +235,17 @@ def find(searcher: Searcher, queries: Sequence[Query], judged: Qrels, config: Ca
             f"no topic of {config.topics} has an answer of {config.qrels} in {config.index}; "
             "check that the three belong together"
         )
-    lists = {mode: searcher.search(queries, config.within, mode, remove_query=config.remove_query) for mode in LISTS}
+    lists = {
+        mode: searcher.search(queries, config.within, mode, remove_query=config.remove_query)
+        for mode in LISTS
+    }
     ranks = tuple(
-        first_ranks(qid, {mode: [h.docid for h in lists[mode][qid]] for mode in LISTS}, answers[qid], config.within)
+        first_ranks(
+            qid,
+            {mode: [h.docid for h in lists[mode][qid]] for mode in LISTS},
+            answers[qid],
+            config.within,
+        )
         for qid in (query.qid for query in queries)
     )
     assert config.find
@@ -193,25 +253,45 @@ def find(searcher: Searcher, queries: Sequence[Query], judged: Qrels, config: Ca
     return CaseTally(config.find, config.within, ranks, min(found, config.most))
 
 
-def study_queries(searcher: Searcher, queries: Sequence[Query], judged: Qrels, config: CaseConfig) -> list[CaseStudy]:
+def study_queries(
+    searcher: Searcher, queries: Sequence[Query], judged: Qrels, config: CaseConfig
+) -> list[CaseStudy]:
     """The three lists of each query and the data of the documents to show, without titles and texts."""
     runs: dict[str, dict[str, list[Hit]]] = {
-        mode: searcher.search(queries, config.depth, mode, remove_query=config.remove_query) for mode in LISTS
+        mode: searcher.search(queries, config.depth, mode, remove_query=config.remove_query)
+        for mode in LISTS
     }
     return [
-        _case(searcher, query, {mode: runs[mode][query.qid] for mode in LISTS}, judged.get(query.qid, {}), config)
+        _case(
+            searcher,
+            query,
+            {mode: runs[mode][query.qid] for mode in LISTS},
+            judged.get(query.qid, {}),
+            config,
+        )
         for query in queries
     ]
 
 
 def _case(
-    searcher: Searcher, query: Query, lists: dict[str, list[Hit]], grades: Mapping[str, int], config: CaseConfig
+    searcher: Searcher,
+    query: Query,
+    lists: dict[str, list[Hit]],
+    grades: Mapping[str, int],
+    config: CaseConfig,
 ) -> CaseStudy:
-    ranks = {mode: {hit.docid: rank for rank, hit in enumerate(hits, 1)} for mode, hits in lists.items()}
+    ranks = {
+        mode: {hit.docid: rank for rank, hit in enumerate(hits, 1)} for mode, hits in lists.items()
+    }
     relevant = [docid for docid, grade in grades.items() if grade >= config.rel_level]
     answers = [docid for docid in relevant if searcher.row(docid) is not None]
-    shown = {mode: _to_show([h.docid for h in hits], set(answers), config) for mode, hits in lists.items()}
-    wanted = list(dict.fromkeys([*answers, *(docid for listed in shown.values() for docid in listed)]))
+    shown = {
+        mode: _to_show([h.docid for h in hits], set(answers), config)
+        for mode, hits in lists.items()
+    }
+    wanted = list(
+        dict.fromkeys([*answers, *(docid for listed in shown.values() for docid in listed)])
+    )
     documents = {
         hit.explanation.docid: ShownDocument(
             docid=hit.explanation.docid,
@@ -236,7 +316,11 @@ def _case(
         judged=bool(grades),
         within=config.within,
         depth=config.depth,
-        answers=tuple(sorted(answers, key=lambda d: (-grades[d], documents[d].ranks["hybrid"] or sys.maxsize, d))),
+        answers=tuple(
+            sorted(
+                answers, key=lambda d: (-grades[d], documents[d].ranks["hybrid"] or sys.maxsize, d)
+            )
+        ),
         absent=tuple(docid for docid in relevant if docid not in documents),
         lists={mode: tuple(listed) for mode, listed in shown.items()},
         documents=documents,
@@ -253,7 +337,9 @@ def _to_show(docids: list[str], answers: set[str], config: CaseConfig) -> list[s
 
 def _with_texts(case: CaseStudy, documents: Mapping[str, Document]) -> CaseStudy:
     found = {
-        docid: replace(shown, title=documents[docid].title, text=documents[docid].text) if docid in documents else shown
+        docid: replace(shown, title=documents[docid].title, text=documents[docid].text)
+        if docid in documents
+        else shown
         for docid, shown in case.documents.items()
     }
     return replace(case, documents=found)
@@ -280,7 +366,9 @@ def _queries(config: CaseConfig) -> list[Query]:
         if qid not in topics:
             raise UnknownName(f"{config.topics} has no topic {qid!r}.{suggest(qid, topics)}")
         if not topics[qid].text.strip():
-            raise UsageError(f"{config.topics}: topic {qid!r} is blank, so there is nothing to search")
+            raise UsageError(
+                f"{config.topics}: topic {qid!r} is blank, so there is nothing to search"
+            )
     return [topics[qid] for qid in dict.fromkeys(config.qid)]
 
 

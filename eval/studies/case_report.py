@@ -81,14 +81,22 @@ class CaseStudy:
         if not self.judged:
             return "no judgements for this query"
         if not self.answers:
-            return "none of its answers is in the index" if self.absent else "it has no answer of that grade"
+            return (
+                "none of its answers is in the index"
+                if self.absent
+                else "it has no answer of that grade"
+            )
         return "; ".join(f"{name} {self._finds(mode)}" for mode, name in LISTS.items())
 
     def _finds(self, mode: str) -> str:
         rank = self.best_rank(mode)
         if rank is None:
             return f"finds no answer in its first {self.depth:,} hits"
-        return f"finds an answer at rank {rank:,}" if rank <= self.within else f"misses (first answer at rank {rank:,})"
+        return (
+            f"finds an answer at rank {rank:,}"
+            if rank <= self.within
+            else f"misses (first answer at rank {rank:,})"
+        )
 
 
 def as_text(cases: Sequence[CaseStudy], tally: CaseTally | None = None) -> str:
@@ -110,7 +118,10 @@ def as_markdown(cases: Sequence[CaseStudy], tally: CaseTally | None = None) -> s
             lines += ["", f"### {_md(_heading(case, mode, name))}", ""]
             for shown in _of(case, mode):
                 words = f" {_md(_short(shown.words))}" if shown.words else ""
-                lines += [f"- {_md(_rank_and_id(shown, mode))}.{words}", f"  Words: {_md(_terms(shown))}"]
+                lines += [
+                    f"- {_md(_rank_and_id(shown, mode))}.{words}",
+                    f"  Words: {_md(_terms(shown))}",
+                ]
         lines.append("")
     return "\n".join(line.rstrip() for line in lines).rstrip("\n")
 
@@ -144,7 +155,11 @@ def as_html(cases: Sequence[CaseStudy], tally: CaseTally | None = None) -> str:
 def as_json(cases: Sequence[CaseStudy], tally: CaseTally | None = None) -> str:
     """Everything, in full precision: a list of cases; with ``tally``, an object of ``tally`` and ``cases``."""
     found = [
-        {**asdict(case), "verdict": case.verdict, "best_rank": {mode: case.best_rank(mode) for mode in LISTS}}
+        {
+            **asdict(case),
+            "verdict": case.verdict,
+            "best_rank": {mode: case.best_rank(mode) for mode in LISTS},
+        }
         for case in cases
     ]
     whole = {"tally": tally.to_dict(), "cases": found} if tally else found
@@ -156,7 +171,12 @@ def render(cases: Sequence[CaseStudy], format: str, tally: CaseTally | None = No
     return FORMATS[format](cases, tally)
 
 
-FORMATS: dict[str, Callable[..., str]] = {"text": as_text, "markdown": as_markdown, "html": as_html, "json": as_json}
+FORMATS: dict[str, Callable[..., str]] = {
+    "text": as_text,
+    "markdown": as_markdown,
+    "html": as_html,
+    "json": as_json,
+}
 
 
 def _text_lines(case: CaseStudy) -> list[str]:
@@ -172,9 +192,17 @@ def _text_lines(case: CaseStudy) -> list[str]:
 
 
 def _sentence(case: CaseStudy) -> str:
-    lost = f"; {len(case.absent)} of its answers are not in the index" if case.absent and case.answers else ""
+    lost = (
+        f"; {len(case.absent)} of its answers are not in the index"
+        if case.absent and case.answers
+        else ""
+    )
     shared = len(set(case.lists["dense"]) & set(case.lists["impact"]))
-    ours = case.verdict + lost if case.judged else f"{case.verdict}; {shared} shown documents are in both lists"
+    ours = (
+        case.verdict + lost
+        if case.judged
+        else f"{case.verdict}; {shared} shown documents are in both lists"
+    )
     return f"{ours}. {case.paper}" if case.paper else ours
 
 
@@ -218,7 +246,9 @@ def _rank_and_id(shown: ShownDocument, mode: str) -> str:
 def _score(shown: ShownDocument, mode: str) -> str:
     if mode == "hybrid":
         parts = zip(shown.weights, (shown.dense, shown.impact), strict=True)
-        shares = (f"{part:.2f}" if weight == 1 else f"{weight:g} x {part:.2f}" for weight, part in parts)
+        shares = (
+            f"{part:.2f}" if weight == 1 else f"{weight:g} x {part:.2f}" for weight, part in parts
+        )
         return f"{shown.score:.2f} = {' + '.join(shares)}"
     return f"{shown.dense if mode == 'dense' else shown.impact:.2f}"
 
@@ -230,7 +260,9 @@ def _rank(rank: int | None, depth: int) -> str:
 def _terms(shown: ShownDocument) -> str:
     if shown.matching:
         more = shown.matching_words - len(shown.matching)
-        listed = ", ".join(f"{w.word} {w.share:.2f}{' (expansion)' if w.expansion else ''}" for w in shown.matching)
+        listed = ", ".join(
+            f"{w.word} {w.share:.2f}{' (expansion)' if w.expansion else ''}" for w in shown.matching
+        )
         return f"{listed}{f' and {more} more' if more else ''}"
     if not shown.matched:
         return "none matches"
@@ -244,7 +276,9 @@ def _marked(text: str, shown: ShownDocument) -> Markup:
     words = {term.term.lower() for term in shown.terms if re.fullmatch(r"\w+", term.term)}
     words |= {one for word in shown.matching for one in (word.word, *word.text_words)}
     pieces = re.split(r"(\w+)", text)
-    return Markup().join(Markup("<mark>{}</mark>").format(p) if p.lower() in words else escape(p) for p in pieces)
+    return Markup().join(
+        Markup("<mark>{}</mark>").format(p) if p.lower() in words else escape(p) for p in pieces
+    )
 
 
 def _short(text: str) -> str:
@@ -313,7 +347,11 @@ class CaseTally:
         """([CLS] hits, OT hits, queries, of these: queries for which the sum hits)."""
         for cls in (True, False):
             for ot in (True, False):
-                inside = [r for r in self.ranks if (r.dense is not None, r.impact is not None) == (cls, ot)]
+                inside = [
+                    r
+                    for r in self.ranks
+                    if (r.dense is not None, r.impact is not None) == (cls, ot)
+                ]
                 yield cls, ot, len(inside), sum(r.hybrid is not None for r in inside)
 
     def sentence(self) -> str:
@@ -335,8 +373,16 @@ class CaseTally:
         """Counts, and the query ids of those found."""
         names = ("cls_hits", "ot_hits", "queries", "sum_hits")
         cells = [dict(zip(names, cell, strict=True)) for cell in self.cells()]
-        found = [{"qid": r.qid, "cls": r.dense, "ot": r.impact, "sum": r.hybrid} for r in self.found]
-        return {"find": self.find, "within": self.within, "queries": len(self.ranks), "cells": cells, "found": found}
+        found = [
+            {"qid": r.qid, "cls": r.dense, "ot": r.impact, "sum": r.hybrid} for r in self.found
+        ]
+        return {
+            "find": self.find,
+            "within": self.within,
+            "queries": len(self.ranks),
+            "cells": cells,
+            "found": found,
+        }
 
     def rows(self) -> list[list[str]]:
         """A row per cell of the table, for :data:`HEADER`."""
@@ -344,10 +390,14 @@ class CaseTally:
         return [[words[cls], words[ot], f"{n:,}", f"{kept:,}"] for cls, ot, n, kept in self.cells()]
 
 
-def first_ranks(qid: str, lists: dict[str, Sequence[str]], answers: set[str], within: int) -> Ranks3:
+def first_ranks(
+    qid: str, lists: dict[str, Sequence[str]], answers: set[str], within: int
+) -> Ranks3:
     """Search mode -> docids, best first -> the rank of the first answer in each list, up to ``within``."""
 
     def rank(mode: str) -> int | None:
-        return next((n for n, docid in enumerate(lists[mode][:within], 1) if docid in answers), None)
+        return next(
+            (n for n, docid in enumerate(lists[mode][:within], 1) if docid in answers), None
+        )
 
     return Ranks3(qid, rank("dense"), rank("impact"), rank("hybrid"))

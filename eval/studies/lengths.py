@@ -41,10 +41,15 @@ class LengthsConfig(OutputOptions):
         (), "topics files, or Pyserini topics names, one row each", group="input", metavar="FILE"
     )
     passages: tuple[str, ...] = option(
-        (), "collections: JSON lines, tsv, .gz of these, or folders, one row each", group="input", metavar="PATH"
+        (),
+        "collections: JSON lines, tsv, .gz of these, or folders, one row each",
+        group="input",
+        metavar="PATH",
     )
     with_titles: bool = option(False, "count the words of a passage's title, too", group="counting")
-    examples: int = option(0, "also print the first N texts of each file (Figure 1B)", group="output", at_least=0)
+    examples: int = option(
+        0, "also print the first N texts of each file (Figure 1B)", group="output", at_least=0
+    )
     format: str = option("text", "output format", group="output", choices=("text", "markdown"))
 
 
@@ -75,9 +80,13 @@ class Lengths:
     def to_dict(self) -> dict[str, Any]:
         """The statistics as plain values."""
         values = {name: self.quantile(share) for name, share in QUANTILES.items()}
-        return {"source": self.source, "kind": self.kind, "texts": self.counts.total(), "mean": self.mean, **values} | (
-            {"examples": list(self.examples)} if self.examples else {}
-        )
+        return {
+            "source": self.source,
+            "kind": self.kind,
+            "texts": self.counts.total(),
+            "mean": self.mean,
+            **values,
+        } | ({"examples": list(self.examples)} if self.examples else {})
 
 
 def run(config: LengthsConfig) -> list[Lengths]:
@@ -90,7 +99,9 @@ def run(config: LengthsConfig) -> list[Lengths]:
     ]
     for path in config.passages:
         documents = read_collection(path)
-        texts = (document.joined() if config.with_titles else document.text for document in documents)
+        texts = (
+            document.joined() if config.with_titles else document.text for document in documents
+        )
         lengths.append(count_words(path, "passages", texts, config.examples))
     return lengths
 
@@ -109,13 +120,35 @@ def as_table(config: LengthsConfig, lengths: list[Lengths]) -> str:
         v = one.to_dict()
         words = f"{v['least']:,}~{v['most']:,}"
         source = f"{one.source} ({one.kind})"
-        rows.append([source, f"{v['texts']:,}", words, f"{v['mean']:.1f}", f"{v['median']:,}", f"{v['p95']:,}"])
-    table = tables.render(["source", "texts", "words", "average", "median", "95 %"], rows, config.format)
-    examples = [f"{one.source} ({one.kind}): {visible(text, breaks=True)}" for one in lengths for text in one.examples]
+        rows.append(
+            [
+                source,
+                f"{v['texts']:,}",
+                words,
+                f"{v['mean']:.1f}",
+                f"{v['median']:,}",
+                f"{v['p95']:,}",
+            ]
+        )
+    table = tables.render(
+        ["source", "texts", "words", "average", "median", "95 %"], rows, config.format
+    )
+    examples = [
+        f"{one.source} ({one.kind}): {visible(text, breaks=True)}"
+        for one in lengths
+        for text in one.examples
+    ]
     return "\n".join([table, *([""] if examples else []), *examples])
 
 
-main = study("lengths", LengthsConfig, run, as_table, lambda lengths: [one.to_dict() for one in lengths], lambda _: "")
+main = study(
+    "lengths",
+    LengthsConfig,
+    run,
+    as_table,
+    lambda lengths: [one.to_dict() for one in lengths],
+    lambda _: "",
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -42,13 +42,22 @@ class RepeatsConfig(OutputOptions):
         metavar="SYSTEM[@STEP]=FILE",
         positional=True,
     )
-    qrels: str = option(help="judgements (TREC, BEIR, or a BEIR folder)", group="input", metavar="PATH")
-    split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT")
+    qrels: str = option(
+        help="judgements (TREC, BEIR, or a BEIR folder)", group="input", metavar="PATH"
+    )
+    split: str = option(
+        "test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT"
+    )
     measure: str = option("MRR@10", "the measure", group="evaluation", metavar="NAME", flag="-m")
-    rel_level: int = option(1, "smallest grade of a relevant document", group="evaluation", at_least=1)
+    rel_level: int = option(
+        1, "smallest grade of a relevant document", group="evaluation", at_least=1
+    )
     format: str = option("text", "output format", group="output", choices=("text", "markdown"))
     output: str | None = option(
-        None, "picture of the measure over the steps: .svg, .png or .pdf", group="output", metavar="FILE"
+        None,
+        "picture of the measure over the steps: .svg, .png or .pdf",
+        group="output",
+        metavar="FILE",
     )
 
     def __post_init__(self) -> None:
@@ -107,7 +116,13 @@ class RepeatTable:
     def to_dict(self) -> dict[str, Any]:
         """Plain values in full precision."""
         rows = [
-            {"system": r.system, "step": r.step, "values": list(r.values), "mean": r.mean, "deviation": r.deviation}
+            {
+                "system": r.system,
+                "step": r.step,
+                "values": list(r.values),
+                "mean": r.mean,
+                "deviation": r.deviation,
+            }
             for r in self.rows
         ]
         return {"measure": self.measure, "rows": rows}
@@ -115,11 +130,15 @@ class RepeatTable:
     def draw(self, output: str) -> None:
         """The measure over the steps, one line per system; error bars are one standard deviation."""
         made, (axes,) = figure(1)
-        for number, system in enumerate(dict.fromkeys(row.system for row in self.rows if row.step is not None)):
+        for number, system in enumerate(
+            dict.fromkeys(row.system for row in self.rows if row.step is not None)
+        ):
             rows = [row for row in self.rows if row.system == system and row.step is not None]
             steps, means = [row.step for row in rows], [row.mean for row in rows]
             deviations = [row.deviation or 0.0 for row in rows]
-            axes.errorbar(steps, means, deviations, label=system, marker="o^sX"[number % 4], capsize=3)
+            axes.errorbar(
+                steps, means, deviations, label=system, marker="o^sX"[number % 4], capsize=3
+            )
         axes.set(xlabel="pre-training steps", ylabel=self.measure)
         axes.legend()
         save(made, output)
@@ -129,7 +148,9 @@ def run(config: RepeatsConfig) -> RepeatTable:
     """Evaluate the runs, and draw the curve if requested."""
     files = files_by_system(config.runs)
     if config.output and all(step is None for _, step in files):
-        raise UsageError("`output` draws the measure over the steps; name the runs SYSTEM@STEP=FILE")
+        raise UsageError(
+            "`output` draws the measure over the steps; name the runs SYSTEM@STEP=FILE"
+        )
     (measure,) = parse_measures([config.measure], config.rel_level)
     qrels = read_qrels(config.qrels, config.split)
 
@@ -137,7 +158,9 @@ def run(config: RepeatsConfig) -> RepeatTable:
         hits = read_run(path, warn=lambda message: say(message, config.quiet))
         return evaluate(qrels, hits, [measure]).mean[str(measure)]
 
-    table = RepeatTable(str(measure), tuple(Repeats(*key, tuple(map(value, paths))) for key, paths in files.items()))
+    table = RepeatTable(
+        str(measure), tuple(Repeats(*key, tuple(map(value, paths))) for key, paths in files.items())
+    )
     if config.output:
         table.draw(config.output)
     return table
@@ -150,7 +173,9 @@ def files_by_system(runs: Sequence[str]) -> dict[tuple[str, int | None], list[st
         name, equals, path = entry.partition("=")
         system, at, step = name.rpartition("@") if "@" in name else (name, "", "")
         if not (equals and path and system) or (at and not step.isdecimal()):
-            raise UsageError(f"{entry}: must be SYSTEM=FILE, or SYSTEM@STEP=FILE with a whole number of steps")
+            raise UsageError(
+                f"{entry}: must be SYSTEM=FILE, or SYSTEM@STEP=FILE with a whole number of steps"
+            )
         repeats = files.setdefault((system, int(step) if at else None), [])
         if path in repeats:
             raise UsageError(f"{entry}: given twice; repeats are different runs")
@@ -159,7 +184,9 @@ def files_by_system(runs: Sequence[str]) -> dict[tuple[str, int | None], list[st
     return dict(sorted(files.items(), key=lambda item: (order.index(item[0][0]), item[0][1] or 0)))
 
 
-main = study("repeats", RepeatsConfig, run, lambda config, t: t.text(config.format), lambda t: t.to_dict())
+main = study(
+    "repeats", RepeatsConfig, run, lambda config, t: t.text(config.format), lambda t: t.to_dict()
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -59,8 +59,12 @@ class SpaceConfig(ComputeOptions, OutputOptions):
             --output figure4.svg
     """
 
-    queries: str = option(help="topics file, or a Pyserini topics name", group="input", metavar="FILE")
-    passages: str = option(help="collection: JSON lines, tsv, .gz of these, or a folder", group="input", metavar="PATH")
+    queries: str = option(
+        help="topics file, or a Pyserini topics name", group="input", metavar="FILE"
+    )
+    passages: str = option(
+        help="collection: JSON lines, tsv, .gz of these, or a folder", group="input", metavar="PATH"
+    )
     qrels: str | None = option(
         None,
         "judgements that pair a query with its first passage of the highest grade (default: the n-th query is paired "
@@ -68,7 +72,9 @@ class SpaceConfig(ComputeOptions, OutputOptions):
         group="input",
         metavar="PATH",
     )
-    split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT")
+    split: str = option(
+        "test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT"
+    )
     model: tuple[str, ...] = option(
         (),
         "model folders, one panel each, compared on the same pairs (default: the embedded model)",
@@ -108,7 +114,9 @@ class SpaceConfig(ComputeOptions, OutputOptions):
         names = self.name or self.model
         if len(names) != len(self.model) or len(set(names)) < len(names):
             setting = "name" if self.name else "model"
-            raise UsageError(f"`{setting}` {' '.join(names)}: there must be one name per model, and all must differ")
+            raise UsageError(
+                f"`{setting}` {' '.join(names)}: there must be one name per model, and all must differ"
+            )
         check_picture(self.output)
 
 
@@ -137,7 +145,10 @@ def divergence(distances: np.ndarray) -> Divergence:
     p1 = np.exp(-d) / np.exp(-d).sum()
     p2 = np.exp(-d.T) / np.exp(-d.T).sum()
     average = (p1 + p2) / 2
-    return Divergence(relative_entropy(p1, p2), (relative_entropy(p1, average) + relative_entropy(p2, average)) / 2)
+    return Divergence(
+        relative_entropy(p1, p2),
+        (relative_entropy(p1, average) + relative_entropy(p2, average)) / 2,
+    )
 
 
 def tsne(vectors: np.ndarray, perplexity: float = 30.0, seed: int = 0) -> np.ndarray:
@@ -147,7 +158,9 @@ def tsne(vectors: np.ndarray, perplexity: float = 30.0, seed: int = 0) -> np.nda
     except ImportError:
         message = "the picture requires scikit-learn: pip install scikit-learn"
         raise EnvironmentProblem(message) from None
-    distances = np.maximum(cosine_distances(vectors, vectors), 0.0)  # rounding yields values such as -1e-16
+    distances = np.maximum(
+        cosine_distances(vectors, vectors), 0.0
+    )  # rounding yields values such as -1e-16
     np.fill_diagonal(distances, 0.0)
     map_ = TSNE(2, perplexity=perplexity, metric="precomputed", init="random", random_state=seed)
     return np.asarray(map_.fit_transform(distances), np.float64)
@@ -166,7 +179,9 @@ def relative_entropy(p: np.ndarray, q: np.ndarray) -> float:
 
 def density(points: np.ndarray, at: np.ndarray) -> np.ndarray:
     """(n, 2) points, (m, 2) -> (m,) Gaussian kernel density with Scott's bandwidth (scipy's ``gaussian_kde``)."""
-    return np.maximum(gaussian_kde(np.asarray(points, np.float64).T)(np.asarray(at, np.float64).T), _LEAST)
+    return np.maximum(
+        gaussian_kde(np.asarray(points, np.float64).T)(np.asarray(at, np.float64).T), _LEAST
+    )
 
 
 def density_divergence(queries: np.ndarray, passages: np.ndarray) -> Divergence:
@@ -178,7 +193,9 @@ def density_divergence(queries: np.ndarray, passages: np.ndarray) -> Divergence:
     at = np.concatenate([queries, passages])
     p1, p2 = (p / p.sum() for p in (density(queries, at), density(passages, at)))
     middle = (p1 + p2) / 2
-    return Divergence(relative_entropy(p1, p2), (relative_entropy(p1, middle) + relative_entropy(p2, middle)) / 2)
+    return Divergence(
+        relative_entropy(p1, p2), (relative_entropy(p1, middle) + relative_entropy(p2, middle)) / 2
+    )
 
 
 class PairTest(NamedTuple):
@@ -250,7 +267,17 @@ class ModelComparison:
             lines = [f"{first.model}: {_pairs(first)}", "", table(_rows(first), header)]
             return "\n".join([*lines, *_density_lines(self)])
         tests = table(_test_rows(self), ["p of two models", *NAMES.values()])
-        return "\n".join([_pairs(first), "", table(*_averages(self)), "", tests, _caveat(self), *_density_lines(self)])
+        return "\n".join(
+            [
+                _pairs(first),
+                "",
+                table(*_averages(self)),
+                "",
+                tests,
+                _caveat(self),
+                *_density_lines(self),
+            ]
+        )
 
     def summary(self) -> dict[str, Any]:
         """Of one model its own summary; of several, theirs and the tests."""
@@ -262,7 +289,9 @@ class ModelComparison:
 
 
 def _p(a: Space, b: Space, name: str) -> float | None:
-    differences = [getattr(x, name) - getattr(y, name) for x, y in zip(a.draws, b.draws, strict=True)]
+    differences = [
+        getattr(x, name) - getattr(y, name) for x, y in zip(a.draws, b.draws, strict=True)
+    ]
     return t_test(np.asarray(differences)) if len(differences) > 1 else None
 
 
@@ -292,7 +321,9 @@ def _panel(axes: Any, space: Space) -> None:
         axes.scatter(*points.T, s=12, marker="o^"[number], color=colour, alpha=0.5, label=name)
         values = density(points, grid.reshape(-1, 2)).reshape(GRID, GRID)
         axes.contour(xs, ys, values, [share * values.max() for share in LEVELS], colors=colour)
-    axes.set(title=space.model, xlabel="t-SNE, dimension 1", ylabel="dimension 2", xticks=[], yticks=[])
+    axes.set(
+        title=space.model, xlabel="t-SNE, dimension 1", ylabel="dimension 2", xticks=[], yticks=[]
+    )
     axes.legend()
 
 
@@ -301,11 +332,22 @@ def _bars(axes: Any, comparison: ModelComparison, key: str) -> None:
     summaries = [space.summary() for space in comparison.spaces]
     names, means = [s["model"] for s in summaries], [s[key] for s in summaries]
     deviations = [s[f"{key}_deviation"] or 0.0 for s in summaries]
-    axes.bar(names, means, yerr=deviations, capsize=4, alpha=0.6, color=[f"C{n}" for n in range(len(names))])
+    axes.bar(
+        names,
+        means,
+        yerr=deviations,
+        capsize=4,
+        alpha=0.6,
+        color=[f"C{n}" for n in range(len(names))],
+    )
     top = max(mean + deviation for mean, deviation in zip(means, deviations, strict=True))
     tests = [t for t in comparison.tests() if t.divergence == key and t.mark]
     for number, t in enumerate(tests):
-        first, second, height = names.index(t.first), names.index(t.second), top * (1.08 + 0.13 * number)
+        first, second, height = (
+            names.index(t.first),
+            names.index(t.second),
+            top * (1.08 + 0.13 * number),
+        )
         axes.plot([first, second], [height, height], color="black", linewidth=1)
         axes.annotate(t.mark, ((first + second) / 2, height), ha="center", va="bottom")
     axes.set(ylabel=NAMES[key], ylim=(0, top * (1.1 + 0.13 * len(tests)) or 1))
@@ -313,7 +355,10 @@ def _bars(axes: Any, comparison: ModelComparison, key: str) -> None:
 
 def _averages(comparison: ModelComparison) -> tuple[list[list[str]], list[str]]:
     """Rows and header: a row per model, average and deviation of each divergence."""
-    rows = [[space.model, *itertools.chain(*(row[1:] for row in _rows(space)))] for space in comparison.spaces]
+    rows = [
+        [space.model, *itertools.chain(*(row[1:] for row in _rows(space)))]
+        for space in comparison.spaces
+    ]
     return rows, ["model", "KL (Eq. 17)", "deviation", "JS (Eq. 19)", "deviation"]
 
 
@@ -347,13 +392,20 @@ def _density_lines(comparison: ModelComparison) -> list[str]:
 
 def _pairs(space: Space) -> str:
     draws = len(space.draws)
-    how = "all" if space.pairs == space.available else f"{draws} random draw{'s' if draws > 1 else ''} from the"
+    how = (
+        "all"
+        if space.pairs == space.available
+        else f"{draws} random draw{'s' if draws > 1 else ''} from the"
+    )
     return f"{space.pairs:,} pairs, {how} {space.available:,}"
 
 
 def _rows(space: Space) -> list[list[str]]:
     found = space.summary()
-    deviations = {k: "-" if found[f"{k}_deviation"] is None else f"{found[f'{k}_deviation']:.2e}" for k in NAMES}
+    deviations = {
+        k: "-" if found[f"{k}_deviation"] is None else f"{found[f'{k}_deviation']:.2e}"
+        for k in NAMES
+    }
     return [[name, f"{found[key]:.4e}", deviations[key]] for key, name in NAMES.items()]
 
 
@@ -395,7 +447,11 @@ def _measured(
     q = _vectors(encoder.encode_queries(texts[0]), encoder.name)
     p = _vectors(encoder.encode_documents(texts[1]), encoder.name)
     found = tuple(divergence(cosine_distances(q[r], p[r])) for r in rows)
-    points = tsne(np.concatenate([q[rows[0]], p[rows[0]]]), config.perplexity, config.seed) if config.output else None
+    points = (
+        tsne(np.concatenate([q[rows[0]], p[rows[0]]]), config.perplexity, config.seed)
+        if config.output
+        else None
+    )
     shown = name if config.name or len(config.model) > 1 else encoder.name
     return Space(shown, available, len(rows[0]), found, points)
 
@@ -422,7 +478,9 @@ def _paired(config: SpaceConfig) -> tuple[list[str], list[str]]:
         texts = {d.docid: d.joined() for d in read_collection(config.passages) if d.docid in wanted}
         found = [(t.text, texts[best[t.qid]]) for t in topics if best.get(t.qid) in texts]
     if len(found) < 2:
-        raise InputError(f"{config.queries} and {config.passages} make {len(found)} pairs; at least 2 are needed")
+        raise InputError(
+            f"{config.queries} and {config.passages} make {len(found)} pairs; at least 2 are needed"
+        )
     return [query for query, _ in found], [passage for _, passage in found]
 
 
@@ -435,13 +493,18 @@ def _draws(available: int, config: SpaceConfig) -> PairDraws:
     """The pairs of each draw, disjoint if there are enough. If a draw contains all pairs, there is only one."""
     pairs = min(config.pairs, available)
     if pairs < config.pairs:
-        say(f"note: the data has {available:,} pairs, fewer than --pairs {config.pairs}", config.quiet)
+        say(
+            f"note: the data has {available:,} pairs, fewer than --pairs {config.pairs}",
+            config.quiet,
+        )
     rng = np.random.default_rng(config.seed)
     draws = 1 if pairs == available else config.draws
     if draws * pairs <= available:
         order = rng.permutation(available)[: draws * pairs].reshape(draws, pairs)
         return PairDraws(order.tolist(), True)
-    return PairDraws([rng.choice(available, pairs, replace=False).tolist() for _ in range(draws)], False)
+    return PairDraws(
+        [rng.choice(available, pairs, replace=False).tolist() for _ in range(draws)], False
+    )
 
 
 def _vectors(representation: Representation, name: str) -> np.ndarray:
@@ -451,7 +514,9 @@ def _vectors(representation: Representation, name: str) -> np.ndarray:
     return np.asarray(representation.cls, np.float64)
 
 
-main = study("space", SpaceConfig, run, lambda _, comparison: comparison.text(), ModelComparison.summary)
+main = study(
+    "space", SpaceConfig, run, lambda _, comparison: comparison.text(), ModelComparison.summary
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,7 +22,9 @@ def study(
     work: Callable[[Any], Any],
     text: Callable[[Any, Any], str],
     as_json: Callable[[Any], Any],
-    note: Callable[[Any], str] = lambda config: f"picture: {config.output}" if config.output else "",
+    note: Callable[[Any], str] = lambda config: (
+        f"picture: {config.output}" if config.output else ""
+    ),
 ) -> Callable[[list[str] | None], int]:
     """``main(argv)`` of a script: parse the settings, run ``work``, print its result. Returns the exit status.
 
@@ -38,10 +40,16 @@ def study(
         result = work(settings)
         if line := note(settings):
             say(line, settings.quiet)
-        if printed := json.dumps(as_json(result), ensure_ascii=False) if settings.json else text(settings, result):
+        if (
+            printed := json.dumps(as_json(result), ensure_ascii=False)
+            if settings.json
+            else text(settings, result)
+        ):
             show(printed)
 
-    return lambda argv=None: guarded(lambda: run(argv), prog, translate=lambda message: with_flags(message, config))
+    return lambda argv=None: guarded(
+        lambda: run(argv), prog, translate=lambda message: with_flags(message, config)
+    )
 
 
 def check_picture(output: str | None) -> None:

@@ -16,13 +16,31 @@ from tests.campaign.records import Records, read
 def main() -> int:
     """Run the parts, each in a process of its own, and print their tables."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.campaign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.campaign",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=300.0, help="time for all trials together (300)")
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, help="time for all trials together (300)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the places, moments and texts (0)")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--add", type=Path, metavar="FILE", help="keep the records in FILE, beside those of other runs")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="print the tables of FILE and run nothing")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        metavar="PART",
+        help=", ".join(PARTS),
+    )
+    parser.add_argument(
+        "--add",
+        type=Path,
+        metavar="FILE",
+        help="keep the records in FILE, beside those of other runs",
+    )
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="print the tables of FILE and run nothing"
+    )
     arguments = parser.parse_args()
     if arguments.table:
         return _print_tables(arguments.table, list(PARTS))
@@ -33,7 +51,11 @@ def main() -> int:
             seconds = arguments.seconds / len(arguments.only)
             words = [part, str(seconds), str(arguments.seed), str(kept)]
             # A part that needs forks must not share its process with one that starts a JVM.
-            ends.append(subprocess.run([sys.executable, "-m", "tests.campaign.part", *words], check=False).returncode)
+            ends.append(
+                subprocess.run(
+                    [sys.executable, "-m", "tests.campaign.part", *words], check=False
+                ).returncode
+            )
         return _print_tables(kept, arguments.only) or int(any(ends))
 
 

@@ -19,7 +19,11 @@ FLEETING = ("seconds", "status", "per_second", "created", "runtime", "resumed")
 
 def contents(target: Path, out: Path) -> dict[str, Any]:
     """File -> what must be equal, hidden files inside the target included; and the files left beside the target."""
-    files = [p for p in target.rglob("*") if p.is_file()] if target.is_dir() else [target, record_path(target)]
+    files = (
+        [p for p in target.rglob("*") if p.is_file()]
+        if target.is_dir()
+        else [target, record_path(target)]
+    )
     found: dict[str, Any] = {}
     for path in filter(Path.is_file, sorted(files)):
         if ".tfevents" in path.name or path.suffix in (".png", ".svg"):
@@ -46,7 +50,9 @@ def _checked(path: Path) -> Any:
         record[OWN_DIGEST] = record[OWN_DIGEST] == manifest_digest(record)
         for segment in record["segments"]:
             folder = path.parent / segment["path"]
-            segment["files"] = {n: sha256_file(folder / n) == r["sha256"] for n, r in segment["files"].items()}
+            segment["files"] = {
+                n: sha256_file(folder / n) == r["sha256"] for n, r in segment["files"].items()
+            }
     if path.name == STATE:
         for step in record.values():
             del step["digest"]  # of the command's words, the folder's name among them
@@ -55,7 +61,11 @@ def _checked(path: Path) -> Any:
 
 def _lasting(value: Any, out: Path) -> Any:
     if isinstance(value, dict):
-        return {k: _lasting(v, out) for k, v in value.items() if not k.endswith(FLEETING) and k != "work"}
+        return {
+            k: _lasting(v, out)
+            for k, v in value.items()
+            if not k.endswith(FLEETING) and k != "work"
+        }
     if isinstance(value, list):
         return [_lasting(v, out) for v in value]
     return value.replace(str(out), "OUT") if isinstance(value, str) else value

@@ -31,7 +31,9 @@ from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Query
 from tests.campaign.records import Record, Records, counted, markdown, number_of, sum_of
 
-TITLE = "Damage to an index: copies are damaged in one way each, searched in every mode, and verified"
+TITLE = (
+    "Damage to an index: copies are damaged in one way each, searched in every mode, and verified"
+)
 DOCUMENTS, QUERIES, HITS = 200, 8, 10  # more documents than a search would score without candidates
 FLIPS = 8
 """Single bits flipped in each file."""
@@ -56,7 +58,10 @@ def run(seconds: float, seed: int, records: Records) -> None:
     done = {(row["index"], row["variant"]) for row in records.all}
     with tempfile.TemporaryDirectory() as name:
         where = Path(name)
-        indexes = {kind: (where / kind, where / f"other {kind}") for kind in ("whole", "changed")[: 1 + _can_change()]}
+        indexes = {
+            kind: (where / kind, where / f"other {kind}")
+            for kind in ("whole", "changed")[: 1 + _can_change()]
+        }
         for kind, pair in indexes.items():
             for number, folder in enumerate(pair):
                 build(folder, number, changed=kind == "changed")
@@ -83,9 +88,17 @@ def table(records: Sequence[Record]) -> str:
     """Verdicts by kind of damage, and by index."""
     verdicts = {name: number_of("verdict", name) for name in VERDICTS}
     counts = {"variants": len, **verdicts, "found by verify": sum_of("verified")}
-    files = {row["variant"].partition(",")[0] for row in records if row["damage"] == "one bit flipped"}
+    files = {
+        row["variant"].partition(",")[0] for row in records if row["damage"] == "one bit flipped"
+    }
     size = markdown(["", "files with flipped bits"], [["of both indexes", len(files)]])
-    return "\n\n".join([counted(records, "damage", counts, "damage"), counted(records, "index", counts, "index"), size])
+    return "\n\n".join(
+        [
+            counted(records, "damage", counts, "damage"),
+            counted(records, "index", counts, "index"),
+            size,
+        ]
+    )
 
 
 def is_wrong(record: Record) -> bool:
@@ -100,9 +113,18 @@ def _can_change() -> bool:
 def build(folder: Path, seed: int, changed: bool) -> None:
     """An index with all parts; every seed has the same ids. ``changed``: of two segments, with deleted rows."""
     drawn = random.Random(seed)
-    texts = [" ".join(f"v{drawn.randrange(200)}" for _ in range(drawn.randrange(2, 30))) for _ in range(DOCUMENTS)]
-    rows = [{"_id": f"d{n * 7 % DOCUMENTS}", "title": f"t{n}", "text": t, "year": n} for n, t in enumerate(texts)]
-    corpus, more = folder.with_name(f"{folder.name}.jsonl"), folder.with_name(f"{folder.name} more.jsonl")
+    texts = [
+        " ".join(f"v{drawn.randrange(200)}" for _ in range(drawn.randrange(2, 30)))
+        for _ in range(DOCUMENTS)
+    ]
+    rows = [
+        {"_id": f"d{n * 7 % DOCUMENTS}", "title": f"t{n}", "text": t, "year": n}
+        for n, t in enumerate(texts)
+    ]
+    corpus, more = (
+        folder.with_name(f"{folder.name}.jsonl"),
+        folder.with_name(f"{folder.name} more.jsonl"),
+    )
     first = DOCUMENTS // 2 if changed else DOCUMENTS
     for path, part in ((corpus, rows[:first]), (more, rows[first:])):
         path.write_text("".join(json.dumps(row) + "\n" for row in part))
@@ -124,15 +146,23 @@ def answers(index: Path, name: str) -> list[Any]:
     if name == TEXTS:
         opened = Index.open(index)
         assert opened.texts is not None
-        return [(d.docid, d.title, d.text, d.metadata) for d in map(opened.texts.get, range(len(opened.texts)))]
+        return [
+            (d.docid, d.title, d.text, d.metadata)
+            for d in map(opened.texts.get, range(len(opened.texts)))
+        ]
     mode, settings = CONFIGURATIONS[name]
     drawn = random.Random(99)
-    queries = [Query(str(i), " ".join(f"v{drawn.randrange(200)}" for _ in range(8))) for i in range(QUERIES)]
+    queries = [
+        Query(str(i), " ".join(f"v{drawn.randrange(200)}" for _ in range(8)))
+        for i in range(QUERIES)
+    ]
     found = Searcher.open(index, HashingEncoder(), **settings).answers(queries, HITS, mode)
     return [([(h.docid, h.score) for h in a.hits], a.report and a.report.exact) for a in found]
 
 
-def _alternating(indexes: dict[str, tuple[Path, Path]], seed: int) -> Iterator[tuple[str, tuple[str, str, Damage]]]:
+def _alternating(
+    indexes: dict[str, tuple[Path, Path]], seed: int
+) -> Iterator[tuple[str, tuple[str, str, Damage]]]:
     """(index, variant) of all indexes in an order that a shorter run samples evenly."""
     made = [(kind, variant) for kind, pair in indexes.items() for variant in variants(*pair, seed)]
     random.Random(seed).shuffle(made)
@@ -152,7 +182,9 @@ def variants(whole: Path, other: Path, seed: int) -> Iterator[tuple[str, str, Da
     yield from _of_parts(whole, other)
 
 
-def bytes_changed(whole: Path, other: Path | None, seed: int, flips: int) -> Iterator[tuple[str, str, Damage]]:
+def bytes_changed(
+    whole: Path, other: Path | None, seed: int, flips: int
+) -> Iterator[tuple[str, str, Damage]]:
     """Damage to the bytes of every file below ``whole``; ``other``: a folder whose files are put in their places."""
     drawn = random.Random(seed)
     for path in sorted(p for p in whole.rglob("*") if p.is_file()):
@@ -160,10 +192,18 @@ def bytes_changed(whole: Path, other: Path | None, seed: int, flips: int) -> Ite
         for bit in sorted(drawn.sample(range(8 * size), min(flips, 8 * size))):
             yield "one bit flipped", f"{name}, bit {bit}", _rewrite(name, _flipped(bit))
         for length in sorted({0, size // 2, max(0, size - 1)} - {size}):
-            yield "truncated", f"{name} to {length}", _rewrite(name, lambda data, n=length: data[:n])
+            yield (
+                "truncated",
+                f"{name} to {length}",
+                _rewrite(name, lambda data, n=length: data[:n]),
+            )
         start = drawn.randrange(max(1, size))
         yield "block of zeros", f"{name} from {start}", _rewrite(name, _block(start, b"\0" * 512))
-        yield "block of noise", f"{name} from {start}", _rewrite(name, _block(start, drawn.randbytes(512)))
+        yield (
+            "block of noise",
+            f"{name} from {start}",
+            _rewrite(name, _block(start, drawn.randbytes(512))),
+        )
         yield "byte appended", name, _rewrite(name, lambda data: data + b"\n")
         yield "file removed", name, lambda folder, n=name: (folder / n).unlink()
         if other and (other / name).is_file():
@@ -193,7 +233,11 @@ def _of_parts(whole: Path, other: Path) -> Iterator[tuple[str, str, Damage]]:
 
         return swap
 
-    folders = [part for part in ("cls", "ot", "forward", "postings", "texts", "segments") if (whole / part).is_dir()]
+    folders = [
+        part
+        for part in ("cls", "ot", "forward", "postings", "texts", "segments")
+        if (whole / part).is_dir()
+    ]
     for part in folders:
         yield "part of another index", f"{part} of another", swapped(part)
     yield "part of another index", "ot and forward", swapped("ot", "forward")
@@ -207,11 +251,15 @@ def _rewrite(name: str, change: Callable[[bytes], bytes]) -> Damage:
 
 
 def _flipped(bit: int) -> Callable[[bytes], bytes]:
-    return lambda data: data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+    return lambda data: (
+        data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+    )
 
 
 def _block(start: int, block: bytes) -> Callable[[bytes], bytes]:
-    return lambda data: (data[:start] + block[: len(data) - start] + data[start + len(block) :])[: len(data)]
+    return lambda data: (data[:start] + block[: len(data) - start] + data[start + len(block) :])[
+        : len(data)
+    ]
 
 
 def _edit(name: str, key: str, *value: Any) -> Damage:
@@ -257,7 +305,10 @@ def _searched(folder: Path, expected: dict[str, Any]) -> tuple[str, str]:
             return "traceback", f"{name}: {traceback.format_exc()}"
         if found != expected[name]:
             pairs = zip(found, expected[name], strict=False)
-            return "other answers", f"{name}: {next((pair for pair in pairs if pair[0] != pair[1]), 'fewer')}"
+            return (
+                "other answers",
+                f"{name}: {next((pair for pair in pairs if pair[0] != pair[1]), 'fewer')}",
+            )
     return ("refused on use", refused) if refused else ("unchanged", "")
 
 

@@ -102,7 +102,11 @@ VECTORS: dict[str, Callable[[Draw, int], np.ndarray]] = {
 }
 assert kernels  # loaded, so that small collections are searched by compiled loops too
 CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
-    *((mode, {"impact_search": engine}) for mode in ("impact", "hybrid") for engine in ("lucene", "postings")),
+    *(
+        (mode, {"impact_search": engine})
+        for mode in ("impact", "hybrid")
+        for engine in ("lucene", "postings")
+    ),
     ("dense", {}),
     ("dense", {"dense_index": "rotated", "batch_size": 1}),
     ("hybrid", {"dense_index": "rotated", "impact_search": "postings", "batch_size": 1}),
@@ -110,9 +114,13 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
 IMPACTS: dict[str, Callable[[Draw, int], np.ndarray]] = {
     "highest": lambda drawn, n: np.where(drawn.random((n, TERMS)) < 0.3, 255, 0),
     "alike": lambda drawn, n: np.full((n, TERMS), 7),
-    "one term": lambda drawn, n: np.eye(TERMS)[drawn.integers(0, 2, n)] * drawn.integers(1, 256, (n, 1)),
+    "one term": lambda drawn, n: (
+        np.eye(TERMS)[drawn.integers(0, 2, n)] * drawn.integers(1, 256, (n, 1))
+    ),
     "none": lambda drawn, n: np.zeros((n, TERMS)),
-    "few": lambda drawn, n: np.where(drawn.random((n, TERMS)) < 0.1, drawn.integers(1, 256, (n, TERMS)), 0),
+    "few": lambda drawn, n: np.where(
+        drawn.random((n, TERMS)) < 0.1, drawn.integers(1, 256, (n, TERMS)), 0
+    ),
 }
 
 
@@ -141,15 +149,21 @@ class Collection:
 
     def part(self, rows: np.ndarray) -> Collection:
         """Some of the documents."""
-        ids, texts, metadata = ([values[row] for row in rows] for values in (self.ids, self.texts, self.metadata))
+        ids, texts, metadata = (
+            [values[row] for row in rows] for values in (self.ids, self.texts, self.metadata)
+        )
         bm25 = {text: scores[rows] for text, scores in self.bm25.items()}
         return Collection(ids, self.cls[rows], self.ot[rows], texts, metadata, bm25)
 
     def with_bm25(self, queries: Sequence[Query]) -> Collection:
         """The same with BM25 as a third part of the score."""
-        return replace(self, bm25={query.text: bm25_scores(query.text, self.texts) for query in queries})
+        return replace(
+            self, bm25={query.text: bm25_scores(query.text, self.texts) for query in queries}
+        )
 
-    def problem(self, text: str, mode: str, k: int, hits: Sequence[Hit], encoder: HashingEncoder) -> str:
+    def problem(
+        self, text: str, mode: str, k: int, hits: Sequence[Hit], encoder: HashingEncoder
+    ) -> str:
         """What is wrong with the ``k`` best ``hits`` of a query; empty if nothing is."""
         scores, tolerance = self._scores(text, mode, encoder)
         eligible = np.flatnonzero(scores > 0) if mode == "impact" else np.arange(len(self.ids))
@@ -157,23 +171,35 @@ class Collection:
         rows = [row_of[hit.docid] for hit in hits]
         if len(set(rows)) != len(rows) or len(rows) != min(k, len(eligible)):
             return f"{len(rows)} hits"
-        if any(abs(hit.score - scores[row]) > tolerance[row] for hit, row in zip(hits, rows, strict=True)):
+        if any(
+            abs(hit.score - scores[row]) > tolerance[row]
+            for hit, row in zip(hits, rows, strict=True)
+        ):
             return "a score is wrong"
         keys = [(-hit.score, hit.docid) for hit in hits]
         if keys != sorted(keys):
             return "the order is wrong"
         unseen = np.setdiff1d(eligible, rows)
-        if len(unseen) and (scores[unseen] > scores[rows[-1]] + tolerance[unseen] + tolerance[rows[-1]]).any():
+        if (
+            len(unseen)
+            and (scores[unseen] > scores[rows[-1]] + tolerance[unseen] + tolerance[rows[-1]]).any()
+        ):
             return "a better document is missing"
         return self._wrong_tie(set(rows), unseen)
 
-    def _scores(self, text: str, mode: str, encoder: HashingEncoder) -> tuple[np.ndarray, np.ndarray]:
+    def _scores(
+        self, text: str, mode: str, encoder: HashingEncoder
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Scores of all documents, summed exactly and rounded once, and how far a sum in float64 may be from them."""
         query = encoder.encode_queries([text])
         assert query.cls is not None
         assert query.ot is not None
-        products = self.cls.astype(np.float64) * query.cls[0].astype(np.float64) * (mode != "impact")
-        weights = np.minimum(np.rint(query.ot.toarray()[0].astype(np.float64) * SCALE), 255) * (mode != "dense")
+        products = (
+            self.cls.astype(np.float64) * query.cls[0].astype(np.float64) * (mode != "impact")
+        )
+        weights = np.minimum(np.rint(query.ot.toarray()[0].astype(np.float64) * SCALE), 255) * (
+            mode != "dense"
+        )
         impacts = self.ot.astype(np.float64) @ weights / SCALE**2
         bm25 = BM25_WEIGHT * self.bm25.get(text, np.zeros(len(self.ids)))
         parts = zip(products, impacts, bm25, strict=True)
@@ -184,7 +210,10 @@ class Collection:
     def _wrong_tie(self, found: set[int], unseen: np.ndarray) -> str:
         """Of documents with the same vector and impacts, those with the smallest ids must be found."""
         words = [" ".join(sorted(text.split())) if self.bm25 else "" for text in self.texts]
-        contents = [self.cls[row].tobytes() + self.ot[row].tobytes() + words[row].encode() for row in range(len(words))]
+        contents = [
+            self.cls[row].tobytes() + self.ot[row].tobytes() + words[row].encode()
+            for row in range(len(words))
+        ]
         last: dict[bytes, str] = {}
         for row in found:
             last[contents[row]] = max(last.get(contents[row], ""), self.ids[row])
@@ -195,10 +224,19 @@ class Collection:
 def _tried(drawn: Draw, vectors: Callable, impacts: Callable) -> tuple[int, int, str]:
     """Lists compared, wrong ones, and what is wrong with the first of those."""
     documents = int(drawn.integers(1, 400))
-    cls, ot = vectors(drawn, documents).astype(np.float32), impacts(drawn, documents).astype(np.uint8)
+    cls, ot = (
+        vectors(drawn, documents).astype(np.float32),
+        impacts(drawn, documents).astype(np.uint8),
+    )
     rng = random.Random(int(drawn.integers(2**31)))
     texts = [" ".join(rng.choices(WORDS, k=rng.choice((0, 1, 3, 50)))) for _ in range(documents)]
-    made = Collection([f"d{n}" for n in drawn.permutation(documents)], cls, ot, texts, [_metadata(rng) for _ in texts])
+    made = Collection(
+        [f"d{n}" for n in drawn.permutation(documents)],
+        cls,
+        ot,
+        texts,
+        [_metadata(rng) for _ in texts],
+    )
     encoder = HashingEncoder(dim=DIM, vocabulary=TERMS)
     queries = [Query(str(n), text) for n, text in enumerate(_texts(rng))]
     made.metadata[0] = {"year": 2000, "lang": "en", "tags": ["a"]}  # every name is known
@@ -209,15 +247,26 @@ def _tried(drawn: Draw, vectors: Callable, impacts: Callable) -> tuple[int, int,
     with tempfile.TemporaryDirectory() as name:
         whole = [made.write(Path(name) / "I", encoder)]
         halves = np.array_split(np.arange(documents), 2)
-        both = [made.part(rows).write(Path(name) / f"I{n}", encoder) for n, rows in enumerate(halves) if len(rows)]
-        build_bm25([Document(docid, text) for docid, text in zip(made.ids, texts, strict=True)], Path(name) / "B")
+        both = [
+            made.part(rows).write(Path(name) / f"I{n}", encoder)
+            for n, rows in enumerate(halves)
+            if len(rows)
+        ]
+        build_bm25(
+            [Document(docid, text) for docid, text in zip(made.ids, texts, strict=True)],
+            Path(name) / "B",
+        )
         known: list[Case] = [("all", whole, None, made), ("two indexes", both, None, made)]
         known += [("mask", whole, mask, made.part(np.flatnonzero(mask)))]
-        known += [(condition, folders, condition, made.part(satisfied)) for folders in (whole, both)]
+        known += [
+            (condition, folders, condition, made.part(satisfied)) for folders in (whole, both)
+        ]
         third = {"bm25_index": str(Path(name) / "B"), "bm25_weight": BM25_WEIGHT}
         cases = [*itertools.product(CONFIGURATIONS, known)]
         cases += [(("hybrid", third), ("BM25", whole, None, more))]
-        cases += [(("hybrid", third), (f"BM25, {condition}", whole, condition, more.part(satisfied)))]
+        cases += [
+            (("hybrid", third), (f"BM25, {condition}", whole, condition, more.part(satisfied)))
+        ]
         for (mode, settings), (what, folders, chosen, expected) in cases:
             searcher = Searcher.open(folders, encoder, **settings)
             for k in (1, 10, documents):
@@ -247,7 +296,9 @@ def bm25_scores(query: str, texts: Sequence[str]) -> np.ndarray:
     for word, times in Counter(query.split()).items():
         found = np.array([count[word] for count in counts], np.float32)
         frequency = int((found > 0).sum())
-        weight = np.float32(times) * np.float32(math.log(1 + (len(filled) - frequency + 0.5) / (frequency + 0.5)))
+        weight = np.float32(times) * np.float32(
+            math.log(1 + (len(filled) - frequency + 0.5) / (frequency + 0.5))
+        )
         scores += np.where(found > 0, weight - weight / (np.float32(1) + found * inverse), 0.0)
     return scores.astype(np.float32).astype(np.float64)
 
@@ -279,7 +330,11 @@ def _condition(rng: random.Random, depth: int = 2) -> tuple[str, Predicate]:
             (f"not ({one})", lambda m: not first(m)),
         ]
         return rng.choice(joined)
-    year, lang, tag = rng.choice((1999, 2000, 2000.5)), rng.choice(("en", "é", "")), rng.choice(("a", "b"))
+    year, lang, tag = (
+        rng.choice((1999, 2000, 2000.5)),
+        rng.choice(("en", "é", "")),
+        rng.choice(("a", "b")),
+    )
 
     def number(m: Metadata) -> float:
         value = m.get("year")
@@ -295,7 +350,10 @@ def _condition(rng: random.Random, depth: int = 2) -> tuple[str, Predicate]:
             (f"year < {year}", lambda m: number(m) < year),
             (f"year != {year}", lambda m: "year" in m and number(m) != year),
             (f"lang = '{lang}'", lambda m: m.get("lang") == lang),
-            (f"lang not in ('{lang}', 'de')", lambda m: "lang" in m and m["lang"] not in (lang, "de")),
+            (
+                f"lang not in ('{lang}', 'de')",
+                lambda m: "lang" in m and m["lang"] not in (lang, "de"),
+            ),
             (f"lang > '{lang}'", lambda m: "lang" in m and str(m["lang"]) > lang),
             (f"tags contains '{tag}'", has),
             (f"tags not contains '{tag}'", lambda m: "tags" in m and not has(m)),

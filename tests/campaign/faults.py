@@ -80,21 +80,44 @@ class Command:
 
 
 COMMANDS = [
-    Command("encode", lambda i, o: [*_ENCODE, "--corpus", i / "corpus.jsonl", "--index", o / "index"]),
-    Command("encode.merge", lambda i, o: ["encode.merge", i / "shard0", i / "shard1", "--index", o / "index"]),
+    Command(
+        "encode", lambda i, o: [*_ENCODE, "--corpus", i / "corpus.jsonl", "--index", o / "index"]
+    ),
+    Command(
+        "encode.merge",
+        lambda i, o: ["encode.merge", i / "shard0", i / "shard1", "--index", o / "index"],
+    ),
     Command(
         "encode.passages",
-        lambda i, o: ["encode.passages", "--corpus", i / "corpus.jsonl", "--output", o / "made.jsonl"],
+        lambda i, o: [
+            "encode.passages",
+            "--corpus",
+            i / "corpus.jsonl",
+            "--output",
+            o / "made.jsonl",
+        ],
         made="made.jsonl",
     ),
-    Command("index add", lambda i, o: ["index", "add", "--index", o / "index", "--corpus", i / "more.jsonl"], "whole"),
     Command(
-        "index update", lambda i, o: ["index", "update", "--index", o / "index", "--corpus", i / "new.jsonl"], "whole"
+        "index add",
+        lambda i, o: ["index", "add", "--index", o / "index", "--corpus", i / "more.jsonl"],
+        "whole",
     ),
     Command(
-        "index sync", lambda i, o: ["index", "sync", "--index", o / "index", "--corpus", i / "new.jsonl"], "segmented"
+        "index update",
+        lambda i, o: ["index", "update", "--index", o / "index", "--corpus", i / "new.jsonl"],
+        "whole",
     ),
-    Command("index delete", lambda i, o: ["index", "delete", "--index", o / "index", "--ids", "n3", "n5"], "whole"),
+    Command(
+        "index sync",
+        lambda i, o: ["index", "sync", "--index", o / "index", "--corpus", i / "new.jsonl"],
+        "segmented",
+    ),
+    Command(
+        "index delete",
+        lambda i, o: ["index", "delete", "--index", o / "index", "--ids", "n3", "n5"],
+        "whole",
+    ),
     Command("index compact", lambda i, o: ["index", "compact", o / "index"], "segmented"),
     Command("index dense", lambda i, o: ["index", "dense", "--index", o / "index"], "whole"),
     Command(
@@ -114,21 +137,35 @@ def run(seconds: float, seed: int, records: Records) -> None:
         trials = Trials(Path(name))
         commands = rng.sample(COMMANDS, len(COMMANDS))
         for command in commands:
-            for call, fault in ((n, fault) for n in range(1, trials.calls[command.name] + 1) for fault in FAULTS):
+            for call, fault in (
+                (n, fault) for n in range(1, trials.calls[command.name] + 1) for fault in FAULTS
+            ):
                 if time.monotonic() < end and (command.name, f"{fault} at {call}") not in done:
                     _try(trials, command, [(call, fault)], records)
         while time.monotonic() < end:
             command = rng.choice(commands)
             calls = trials.calls[command.name]
-            _try(trials, command, [(rng.randint(1, calls), rng.choice(FAULTS)) for _ in range(2)], records)
+            _try(
+                trials,
+                command,
+                [(rng.randint(1, calls), rng.choice(FAULTS)) for _ in range(2)],
+                records,
+            )
             if rng.random() < 0.1:
-                outcome, words, said = trials.two_writers(*rng.choices([c for c in COMMANDS if c.name in WRITERS], k=2))
+                outcome, words, said = trials.two_writers(
+                    *rng.choices([c for c in COMMANDS if c.name in WRITERS], k=2)
+                )
                 records.add(command="two writers", fault=words, outcome=outcome, words=said)
 
 
 def table(records: Sequence[Record]) -> str:
     """Faults by command, and what came of them."""
-    return counted(records, "command", {"trials": len, **{n: number_of("outcome", n) for n in VERDICTS}}, "command")
+    return counted(
+        records,
+        "command",
+        {"trials": len, **{n: number_of("outcome", n) for n in VERDICTS}},
+        "command",
+    )
 
 
 def is_wrong(record: Record) -> bool:
@@ -136,7 +173,9 @@ def is_wrong(record: Record) -> bool:
     return record["outcome"] != "identical"
 
 
-def _try(trials: Trials, command: Command, faults: Sequence[tuple[int, str]], records: Records) -> None:
+def _try(
+    trials: Trials, command: Command, faults: Sequence[tuple[int, str]], records: Records
+) -> None:
     outcome, words = trials.disturbed(command, faults)
     what = ", then ".join(f"{fault} at {call}" for call, fault in faults)
     records.add(command=command.name, fault=what, outcome=outcome, words=words)
@@ -152,23 +191,34 @@ class Trials:
         write_inputs(self.inputs)
         self.calls: dict[str, int] = {}
         self.wanted: dict[str, dict[str, Any]] = {}
-        self.answers: dict[str, list[Any]] = {}  # the lists of the index before a command, and after it
+        self.answers: dict[
+            str, list[Any]
+        ] = {}  # the lists of the index before a command, and after it
         for command in commands:
             command.prepare(self.inputs, self.out)
             before = found(self.out / "index") if command.index else []
-            assert self._run(command, lambda words: _counting(words, folder / "calls")) == 0, self.errors.read_text()
+            assert self._run(command, lambda words: _counting(words, folder / "calls")) == 0, (
+                self.errors.read_text()
+            )
             self.calls[command.name] = int((folder / "calls").read_text())
             self.wanted[command.name] = contents(self.out / command.made, self.out)
-            self.answers[command.name] = [before, found(self.out / "index") if command.made == "index" else []]
+            self.answers[command.name] = [
+                before,
+                found(self.out / "index") if command.made == "index" else [],
+            ]
 
     def disturbed(self, command: Command, faults: Sequence[tuple[int, str]]) -> tuple[str, str]:
         """What came of a command with a fault in each of its first runs, and what is wrong."""
         command.prepare(self.inputs, self.out)
         for call, fault in faults:
-            self._run(command, lambda words, call=call, fault=fault: _with_fault(call, fault, words))
+            self._run(
+                command, lambda words, call=call, fault=fault: _with_fault(call, fault, words)
+            )
             if "Traceback" in (said := self.errors.read_text()):
                 return "traceback", said[-600:]
-            if (command.index or (self.out / "index" / "meta.json").exists()) and command.made == "index":
+            if (
+                command.index or (self.out / "index" / "meta.json").exists()
+            ) and command.made == "index":
                 try:
                     if found(self.out / "index") not in self.answers[command.name]:
                         return "unusable", "neither the old lists nor the new"
@@ -187,7 +237,10 @@ class Trials:
         first.prepare(self.inputs, self.out)
         names = f"{first.name} and {second.name}"
         errors = [self.errors.with_name(f"errors{n}") for n in range(2)]
-        begun = [self._begun(one, dupmae_ir, path) for one, path in zip((first, second), errors, strict=True)]
+        begun = [
+            self._begun(one, dupmae_ir, path)
+            for one, path in zip((first, second), errors, strict=True)
+        ]
         status = [finished(child) for child in begun]
         said = "".join(path.read_text()[-300:] for path in errors)
         if "Traceback" in said or any(end < 0 for end in status):
@@ -214,7 +267,8 @@ def write_inputs(folder: Path) -> None:
 
     def write(name: str, numbers: Sequence[int], mark: str = "") -> None:
         rows = [
-            {"id": f"n{n}", "text": f"{_WORDS[n % 14]} {mark}" + " ".join(rng.choices(_WORDS, k=8))} for n in numbers
+            {"id": f"n{n}", "text": f"{_WORDS[n % 14]} {mark}" + " ".join(rng.choices(_WORDS, k=8))}
+            for n in numbers
         ]
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -224,7 +278,9 @@ def write_inputs(folder: Path) -> None:
     write("new.jsonl", range(5, 25), "new ")
     corpus = ["--corpus", folder / "corpus.jsonl", "--quiet"]
     commands = [[*_ENCODE, *corpus, "--index", folder / "whole"]]
-    commands += [[*_ENCODE, *corpus, "--index", folder / f"shard{n}", "--shard", f"{n}/2"] for n in range(2)]
+    commands += [
+        [*_ENCODE, *corpus, "--index", folder / f"shard{n}", "--shard", f"{n}/2"] for n in range(2)
+    ]
     for words in commands:
         assert dupmae_ir([*map(str, words)]) == 0
     shutil.copytree(folder / "whole", folder / "segmented", symlinks=True)
@@ -236,7 +292,10 @@ def write_inputs(folder: Path) -> None:
 def found(index: Path) -> list[Any]:
     """The lists of some queries, of vectors and of words."""
     searcher = Searcher.open(index)
-    lists = [[(hit.docid, hit.score) for hit in searcher.search(text, 30, "hybrid")] for text in _WORDS[:3]]
+    lists = [
+        [(hit.docid, hit.score) for hit in searcher.search(text, 30, "hybrid")]
+        for text in _WORDS[:3]
+    ]
     del searcher
     gc.collect()  # a change leaves the segments that somebody reads
     return lists
@@ -289,12 +348,20 @@ def _shimmed(before: Callable[[int], Callable[[], Any] | None]) -> Callable[[], 
 def sample() -> list[str]:
     """What is wrong after the faults of one command that writes a file, and of one that changes an index."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
-        tried = [command for command in COMMANDS if command.name in ("encode.passages", "index delete")]
+        tried = [
+            command for command in COMMANDS if command.name in ("encode.passages", "index delete")
+        ]
         trials, wrong = Trials(Path(name), tried), []
         for command in tried:
-            for call, fault in ((n, fault) for n in range(1, trials.calls[command.name] + 1) for fault in FAULTS[2:]):
+            for call, fault in (
+                (n, fault) for n in range(1, trials.calls[command.name] + 1) for fault in FAULTS[2:]
+            ):
                 outcome, words = trials.disturbed(command, [(call, fault)])
-                wrong += [f"{command.name}, {fault} at {call}: {words}"] if outcome != "identical" else []
+                wrong += (
+                    [f"{command.name}, {fault} at {call}: {words}"]
+                    if outcome != "identical"
+                    else []
+                )
         return wrong
 
 

@@ -35,14 +35,30 @@ def run(seconds: float, seed: int, records: Records) -> None:
                     before = _megabytes()
             files = len(list(Path("/proc/self/fd").iterdir()))
             growth = _megabytes() - before if changes > BEFORE else 0.0
-            records.add(changes=changes, requests=changes * REQUESTS, wrong=wrong, growth=round(growth, 1), files=files)
+            records.add(
+                changes=changes,
+                requests=changes * REQUESTS,
+                wrong=wrong,
+                growth=round(growth, 1),
+                files=files,
+            )
 
 
 def table(records: Sequence[Record]) -> str:
     """Changes, requests and what grew."""
-    heads = ["changes", "requests", "wrong", f"growth in MB after the first {BEFORE} changes", "open files"]
+    heads = [
+        "changes",
+        "requests",
+        "wrong",
+        f"growth in MB after the first {BEFORE} changes",
+        "open files",
+    ]
     return markdown(
-        heads, [[f"{r['changes']:,}", *(r[n] for n in ("requests", "wrong", "growth", "files"))] for r in records]
+        heads,
+        [
+            [f"{r['changes']:,}", *(r[n] for n in ("requests", "wrong", "growth", "files"))]
+            for r in records
+        ],
     )
 
 

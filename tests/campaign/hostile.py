@@ -45,7 +45,11 @@ def run(seconds: float, seed: int, records: Records) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         client = stack.enter_context(serving(write_index(folder / "I", texts(30)), writable=True))
-        samples = [path.read_bytes() for path in write_folder(folder / "samples").rglob("*") if path.is_file()]
+        samples = [
+            path.read_bytes()
+            for path in write_folder(folder / "samples").rglob("*")
+            if path.is_file()
+        ]
         quiet = _plain(client)
         trials: dict[str, Callable[[random.Random], tuple[int, str]]] = {
             "documents": lambda rng: _documents(rng, samples, folder / f"documents{number}"),
@@ -59,7 +63,9 @@ def run(seconds: float, seed: int, records: Records) -> None:
                     count, words = trial(random.Random(f"{seed} {number}"))
                 except Exception:
                     count, words = 1, traceback.format_exc()[-2000:]
-                records.add(kind=kind, count=count, verdict="wrong" if words else "right", words=words)
+                records.add(
+                    kind=kind, count=count, verdict="wrong" if words else "right", words=words
+                )
 
 
 def table(records: Sequence[Record]) -> str:
@@ -75,8 +81,33 @@ def is_wrong(record: Record) -> bool:
 
 # --- documents ---------------------------------------------------------------------------------------------------
 
-_REPEATED = (b"<b>", b"# a ", b"[", b'{"a":', b"(", b"\\x", b"&amp;", b"|", b"\n\n", b"\t", b"- ", b"`", b"\xff", b"\0")
-_NAMES = [Path(name).suffix for name in FILES] + [".rst", ".tex", ".xml", ".py", ".csv", ".tsv", ".json", ".md", ""]
+_REPEATED = (
+    b"<b>",
+    b"# a ",
+    b"[",
+    b'{"a":',
+    b"(",
+    b"\\x",
+    b"&amp;",
+    b"|",
+    b"\n\n",
+    b"\t",
+    b"- ",
+    b"`",
+    b"\xff",
+    b"\0",
+)
+_NAMES = [Path(name).suffix for name in FILES] + [
+    ".rst",
+    ".tex",
+    ".xml",
+    ".py",
+    ".csv",
+    ".tsv",
+    ".json",
+    ".md",
+    "",
+]
 
 
 def _damaged(rng: random.Random, samples: Sequence[bytes]) -> bytes:
@@ -98,7 +129,9 @@ def _damaged(rng: random.Random, samples: Sequence[bytes]) -> bytes:
             made,
             data[:at] + rng.randbytes(rng.randint(1, 1000)) + data[to:],
             data.swapcase(),
-            data.decode("utf-8", "replace").encode(rng.choice(("utf-16", "utf-32", "utf-7", "cp037")), "replace"),
+            data.decode("utf-8", "replace").encode(
+                rng.choice(("utf-16", "utf-32", "utf-7", "cp037")), "replace"
+            ),
         ]
     )
 
@@ -129,17 +162,67 @@ def _documents(rng: random.Random, samples: Sequence[bytes], folder: Path) -> tu
 # --- requests ----------------------------------------------------------------------------------------------------
 
 _ROUTES = {
-    "/api/search": {"query": "lock", "hits": 3, "mode": "hybrid", "texts": True, "explain": True, "filter": "year > 1"},
+    "/api/search": {
+        "query": "lock",
+        "hits": 3,
+        "mode": "hybrid",
+        "texts": True,
+        "explain": True,
+        "filter": "year > 1",
+    },
     "/api/encode": {"texts": ["a"], "kind": "document", "vectors": True},
     "/api/explain": {"query": "lock", "docids": ["d1"]},
-    "/api/indexes/I/documents": {"documents": [{"docid": "n", "text": "x", "metadata": {"a": 1}}], "replace": True},
+    "/api/indexes/I/documents": {
+        "documents": [{"docid": "n", "text": "x", "metadata": {"a": 1}}],
+        "replace": True,
+    },
     "/api/indexes/I/delete": {"docids": ["nobody"], "ignore_unknown": True},
 }
-_ADDRESSES = ("/api/documents/{}", "/api/files/{}", "/api/indexes/{}", "/api/search?query={}&hits={}", "/?q={}", "/{}")
+_ADDRESSES = (
+    "/api/documents/{}",
+    "/api/files/{}",
+    "/api/indexes/{}",
+    "/api/search?query={}&hits={}",
+    "/?q={}",
+    "/{}",
+)
 _VALUES: tuple[Any, ...] = (
-    *(None, True, -1, 0, 10**9, 10**400, 0.5, "", " ", "x" * 5000, [], {}, [[]], [None] * 300, ["a"] * 300),
-    *("\ud800", "\u202ex", "\x1b[2J", "a\0b", "\n", "../../etc/passwd", "year >", "x " * 2000, "(" * 500, "'" * 9),
-    *({"a": {"b": 1}}, ["lock"] * 128, "not " * 200 + "year > 1", "year in (" + "1," * 900 + "1)", "nobody"),
+    *(
+        None,
+        True,
+        -1,
+        0,
+        10**9,
+        10**400,
+        0.5,
+        "",
+        " ",
+        "x" * 5000,
+        [],
+        {},
+        [[]],
+        [None] * 300,
+        ["a"] * 300,
+    ),
+    *(
+        "\ud800",
+        "\u202ex",
+        "\x1b[2J",
+        "a\0b",
+        "\n",
+        "../../etc/passwd",
+        "year >",
+        "x " * 2000,
+        "(" * 500,
+        "'" * 9,
+    ),
+    *(
+        {"a": {"b": 1}},
+        ["lock"] * 128,
+        "not " * 200 + "year > 1",
+        "year in (" + "1," * 900 + "1)",
+        "nobody",
+    ),
 )
 
 
@@ -168,11 +251,21 @@ def _requests(rng: random.Random, client: Client, quiet: object) -> tuple[int, s
             body = json.dumps(_changed(rng, _ROUTES[path])).replace("Infinity", "1e999").encode()
             if rng.random() < 0.2:
                 at = rng.randrange(len(body))
-                body = rng.choice([body[:at], body[:at] + rng.randbytes(2) + body[at:], body.decode().encode("utf-16")])
+                body = rng.choice(
+                    [
+                        body[:at],
+                        body[:at] + rng.randbytes(2) + body[at:],
+                        body.decode().encode("utf-16"),
+                    ]
+                )
             reply = client.post(path, body)
         else:
             asked = [
-                quote(str(rng.choice(_VALUES)).encode("utf-8", "replace"), safe="/" * rng.randint(0, 1)) for _ in "ab"
+                quote(
+                    str(rng.choice(_VALUES)).encode("utf-8", "replace"),
+                    safe="/" * rng.randint(0, 1),
+                )
+                for _ in "ab"
             ]
             path = rng.choice(_ADDRESSES).format(*asked)[:40_000]
             reply = client.get(path, accept=rng.choice(("text/html", "*/*", "\xff")))
@@ -188,13 +281,24 @@ def _requests(rng: random.Random, client: Client, quiet: object) -> tuple[int, s
 
 def _plain(client: Client) -> object:
     """Lists of documents that no request changes; an answer's scores do not depend on others."""
-    reply = client.post("/api/search", {"query": "lock thread", "hits": 5, "filter": "year > 1 and year < 9999"})
+    reply = client.post(
+        "/api/search", {"query": "lock thread", "hits": 5, "filter": "year > 1 and year < 9999"}
+    )
     return [(hit["docid"], hit["score"]) for hit in reply.json["results"][0]["hits"]]
 
 
 # --- cells -------------------------------------------------------------------------------------------------------
 
-_SIGNS = [*"\"',;|\\&%$#_{}[~^<>\n\u202e\ud800\u2028 é†", "=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "0.5"]
+_SIGNS = [
+    *"\"',;|\\&%$#_{}[~^<>\n\u202e\ud800\u2028 é†",
+    "=1+1",
+    "+1",
+    "-1",
+    "@x",
+    "\t=1",
+    "\r=1",
+    "0.5",
+]
 _SIGNS += ["<script>", "</td>", "\\input{x}", "\x1b[2J"]
 
 
@@ -218,15 +322,25 @@ class _Cells(HTMLParser):
 def _cells(rng: random.Random) -> tuple[int, str]:
     """Twenty tables of 3 rows and 3 columns in each form; how many, and what is wrong."""
     for _ in range(20):
-        rows = [["".join(rng.choices(_SIGNS, k=rng.randint(0, 4))) for _ in range(3)] for _ in range(3)]
+        rows = [
+            ["".join(rng.choices(_SIGNS, k=rng.randint(0, 4))) for _ in range(3)] for _ in range(3)
+        ]
         head = ["a", "b", "c"]
         for delimiter in ",\t":
-            read = list(csv.reader(io.StringIO(tables.csv_text([head, *rows], delimiter)), delimiter=delimiter))
+            read = list(
+                csv.reader(
+                    io.StringIO(tables.csv_text([head, *rows], delimiter)), delimiter=delimiter
+                )
+            )
             if [len(row) for row in read] != [3] * 4:
                 return 20, f"CSV of {rows!r}: {read!r}"
-            if formula := [cell for row in read for cell in row if re.match(r"[=@\t\r]|[+-](?![\d.]+$)", cell)]:
+            if formula := [
+                cell for row in read for cell in row if re.match(r"[=@\t\r]|[+-](?![\d.]+$)", cell)
+            ]:
                 return 20, f"a formula in CSV: {formula[0]!r} of {rows!r}"
-        if len(lines := tables.markdown(head, rows).split("\n")) != 5 or any(_bars(line) != 4 for line in lines):
+        if len(lines := tables.markdown(head, rows).split("\n")) != 5 or any(
+            _bars(line) != 4 for line in lines
+        ):
             return 20, f"Markdown of {rows!r}"
         page = _Cells()
         page.feed(tables.html(head, rows))
@@ -241,7 +355,8 @@ def _cells(rng: random.Random) -> tuple[int, str]:
         )
         body = plain.split("\n")[4:-2]
         if len(lines) != 9 or any(
-            re.search(r"[%$#_{}~^[\\]", line.removesuffix(r" \\")) or line.count("&") != 2 for line in body
+            re.search(r"[%$#_{}~^[\\]", line.removesuffix(r" \\")) or line.count("&") != 2
+            for line in body
         ):
             return 20, f"LaTeX of {rows!r}: {tex}"
     return 20, ""

@@ -31,7 +31,9 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "zeros": lambda _: bytes(200),
     "not UTF-8": lambda raw: b"\xff\xfe" + raw,
     "UTF-16": lambda raw: raw.decode().encode("utf-16"),
-    "bytes in the middle": lambda raw: raw[: len(raw) // 2] + b"\xc3\x28\x80" + raw[len(raw) // 2 :],
+    "bytes in the middle": lambda raw: (
+        raw[: len(raw) // 2] + b"\xc3\x28\x80" + raw[len(raw) // 2 :]
+    ),
     "cut in a line": lambda raw: raw[:-7],
     "cut gzip": lambda raw: gzip.compress(raw)[:-12],
     "not gzip": lambda raw: b"\x1f\x8b" + raw,
@@ -40,9 +42,15 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "null": lambda _: b"null\n",
     "deep": lambda _: b"[" * 100_000 + b"\n",
     "empty object": lambda _: b"{}\n",
-    "an object of lists": lambda _: b'{"_id": [], "id": {}, "text": {}, "query": 3, "qid": [], "positive": 1}\n',
-    "half a pair in the id": lambda _: b'{"_id": "d\\ud800", "qid": "d\\ud800", "id": "d\\ud800", "text": "x"}\n',
-    "escape in the id": lambda _: b'{"_id": "d\\u001b[2J", "qid": "d\\u001b", "id": "d\\u001b", "text": "x"}\n',
+    "an object of lists": lambda _: (
+        b'{"_id": [], "id": {}, "text": {}, "query": 3, "qid": [], "positive": 1}\n'
+    ),
+    "half a pair in the id": lambda _: (
+        b'{"_id": "d\\ud800", "qid": "d\\ud800", "id": "d\\ud800", "text": "x"}\n'
+    ),
+    "escape in the id": lambda _: (
+        b'{"_id": "d\\u001b[2J", "qid": "d\\u001b", "id": "d\\u001b", "text": "x"}\n'
+    ),
     "blank in the id": lambda _: b'{"_id": "d 1", "qid": "d 1", "id": "d 1", "text": "x"}\n',
     "NaN": lambda _: b'{"_id": NaN, "id": NaN, "qid": NaN, "text": NaN, "query": NaN}\n',
     "huge integer": lambda _: b'{"_id": ' + b"9" * 5000 + b', "text": "x", "query": "y"}\n',
@@ -58,23 +66,35 @@ def run(seconds: float, seed: int, records: Records) -> None:
         folder = Path(name)
         write_inputs(folder / "inputs", lambda words: _called(words)[0])
         (folder / "inputs" / "qrels.tsv").write_text("q0 0 n1 1\nq1 0 n2 1\n")
-        (folder / "inputs" / "run.trec").write_text("q0 Q0 n1 1 3.5 x\nq0 Q0 n2 2 2.5 x\nq1 Q0 n2 1 1 x\n")
+        (folder / "inputs" / "run.trec").write_text(
+            "q0 Q0 n1 1 3.5 x\nq0 Q0 n2 2 2.5 x\nq1 Q0 n2 1 1 x\n"
+        )
         end = time.monotonic() + seconds
-        for what, words in itertools.chain(_files(folder), _folders(folder), _settings(folder), _flags(folder)):
+        for what, words in itertools.chain(
+            _files(folder), _folders(folder), _settings(folder), _flags(folder)
+        ):
             if time.monotonic() > end:
                 break
             if what not in done:
                 status, errors = _called(words)
                 outcome = _outcome(status, errors)
                 kind = "damaged file" if ": " in what and "flag" not in what else "flags"
-                records.add(kind=kind, case=what, outcome=outcome, words=errors[-700:] if outcome == "wrong" else "")
+                records.add(
+                    kind=kind,
+                    case=what,
+                    outcome=outcome,
+                    words=errors[-700:] if outcome == "wrong" else "",
+                )
 
 
 def table(records: Sequence[Record]) -> str:
     """Outcomes by kind of input."""
     outcomes = {"one line": "one_line", "accepted": "accepted", "wrong": "wrong"}
     return counted(
-        records, "kind", {"cases": len, **{n: number_of("outcome", v) for n, v in outcomes.items()}}, "input"
+        records,
+        "kind",
+        {"cases": len, **{n: number_of("outcome", v) for n, v in outcomes.items()}},
+        "input",
     )
 
 
@@ -100,7 +120,11 @@ def _called(words: list[Any]) -> tuple[int, str]:
 def _outcome(status: int, errors: str) -> str:
     if status == 0:
         return "accepted"
-    return "one_line" if status in (1, 2) and errors.count("\n") == 1 and "Traceback" not in errors else "wrong"
+    return (
+        "one_line"
+        if status in (1, 2) and errors.count("\n") == 1 and "Traceback" not in errors
+        else "wrong"
+    )
 
 
 def _readers(inputs: Path, out: Path) -> dict[str, tuple[str, list[Any]]]:
@@ -109,19 +133,44 @@ def _readers(inputs: Path, out: Path) -> dict[str, tuple[str, list[Any]]]:
     return {
         "corpus of encode": (
             "corpus.jsonl",
-            ["encode", "--model", "testing:hashing", "--corpus", bad, "--index", made, "--overwrite", "--restart"],
+            [
+                "encode",
+                "--model",
+                "testing:hashing",
+                "--corpus",
+                bad,
+                "--index",
+                made,
+                "--overwrite",
+                "--restart",
+            ],
         ),
-        "corpus of bm25": ("corpus.jsonl", ["index", "bm25", "--corpus", bad, "--index", made, "--overwrite"]),
-        "corpus of segment": ("corpus.jsonl", ["encode.passages", "--corpus", bad, "--output", out / "made.jsonl"]),
-        "corpus of a query": ("corpus.jsonl", ["search", "--index", index, "--query", "cat", "--corpus", bad]),
-        "topics": ("queries.tsv", ["search", "--index", index, "--topics", bad, "--output", out / "r.trec"]),
+        "corpus of bm25": (
+            "corpus.jsonl",
+            ["index", "bm25", "--corpus", bad, "--index", made, "--overwrite"],
+        ),
+        "corpus of segment": (
+            "corpus.jsonl",
+            ["encode.passages", "--corpus", bad, "--output", out / "made.jsonl"],
+        ),
+        "corpus of a query": (
+            "corpus.jsonl",
+            ["search", "--index", index, "--query", "cat", "--corpus", bad],
+        ),
+        "topics": (
+            "queries.tsv",
+            ["search", "--index", index, "--topics", bad, "--output", out / "r.trec"],
+        ),
         "topics of encode.queries": (
             "queries.tsv",
             ["encode.queries", "--index", index, "--topics", bad, "--output", out / "queries"],
         ),
         "qrels": ("qrels.tsv", ["eval", "--qrels", bad, inputs / "run.trec"]),
         "run": ("run.trec", ["eval", "--qrels", inputs / "qrels.tsv", bad]),
-        "pairs": ("pairs.jsonl", ["finetune.mine", "--pairs", bad, "--by", "bm25", "--output", out / "mined.jsonl"]),
+        "pairs": (
+            "pairs.jsonl",
+            ["finetune.mine", "--pairs", bad, "--by", "bm25", "--output", out / "mined.jsonl"],
+        ),
         "mined": (
             "mined.jsonl",
             [
@@ -138,7 +187,15 @@ def _readers(inputs: Path, out: Path) -> dict[str, tuple[str, list[Any]]]:
         ),
         "text for convert": (
             "pairs.tsv",
-            ["finetune.convert", "--format", "tsv", "--input", bad, "--output", out / "converted.jsonl"],
+            [
+                "finetune.convert",
+                "--format",
+                "tsv",
+                "--input",
+                bad,
+                "--output",
+                out / "converted.jsonl",
+            ],
         ),
         "recipe": ("qrels.tsv", ["search", "--recipe", bad, "--index", index, "--query", "cat"]),
     }
@@ -177,7 +234,20 @@ def _must_work(what: str, whole: bytes, words: list[Any], out: Path) -> None:
     shutil.rmtree(out)
 
 
-_TOML = ("-1", '"x"', '""', "[]", "{}", "nan", "true", "1979-05-27", '["a", 1]', "{a = [1]}", '"{x}"', '"../x"')
+_TOML = (
+    "-1",
+    '"x"',
+    '""',
+    "[]",
+    "{}",
+    "nan",
+    "true",
+    "1979-05-27",
+    '["a", 1]',
+    "{a = [1]}",
+    '"{x}"',
+    '"../x"',
+)
 CATALOGUE = """[beir-arguana]
 like = "beir"
 set = "arguana"
@@ -208,13 +278,34 @@ kind = "web"
 def _settings(folder: Path) -> Iterator[Case]:
     """Recipes of several steps and catalogues with each line changed, removed, repeated or cut."""
     bad, made = folder / "bad.toml", folder / "made"
-    steps = ["finetune", "--recipe", bad, "--output", made, "--set", f"lines={folder / 'inputs' / 'pairs.tsv'}"]
-    catalogue = ["collections", "show", "beir-arguana", "--catalogue", bad, "--cache", folder / "cache"]
-    for what, text, words in (("recipe of steps", STEPS, [*steps, "--quiet"]), ("catalogue", CATALOGUE, catalogue)):
+    steps = [
+        "finetune",
+        "--recipe",
+        bad,
+        "--output",
+        made,
+        "--set",
+        f"lines={folder / 'inputs' / 'pairs.tsv'}",
+    ]
+    catalogue = [
+        "collections",
+        "show",
+        "beir-arguana",
+        "--catalogue",
+        bad,
+        "--cache",
+        folder / "cache",
+    ]
+    for what, text, words in (
+        ("recipe of steps", STEPS, [*steps, "--quiet"]),
+        ("catalogue", CATALOGUE, catalogue),
+    ):
         lines = text.splitlines()
         for n, line in enumerate(lines):
             name, equals, _ = line.partition(" = ")
-            changed = [f"{name} = {value}" for value in _TOML] if equals else ["[[x", "[a.b]", "[step]"]
+            changed = (
+                [f"{name} = {value}" for value in _TOML] if equals else ["[[x", "[a.b]", "[step]"]
+            )
             for new in (*changed, "", f"{line}\n{line}", line[:-2]):
                 shutil.rmtree(made, ignore_errors=True)
                 bad.write_text("\n".join([*lines[:n], new, *lines[n + 1 :], ""]))
@@ -229,15 +320,29 @@ def _folders(folder: Path) -> Iterator[Case]:
             shutil.rmtree(bad, ignore_errors=True)
             shutil.copytree(inputs / "index", bad)
             (bad / name).write_bytes(change((bad / name).read_bytes()))
-            yield f"{name} of an index: {damage}", ["search", "--index", bad, "--query", "cat", "--quiet"]
+            yield (
+                f"{name} of an index: {damage}",
+                ["search", "--index", bad, "--query", "cat", "--quiet"],
+            )
     for name in ("config.json", "tokenizer.json", "model.safetensors", "dupmae_config.json"):
         for damage in ("empty", "zeros", "an array", "null", "not UTF-8", "empty object"):
             shutil.rmtree(bad, ignore_errors=True)
             shutil.copytree(inputs / "retriever", bad)
             if (bad / name).exists():
                 (bad / name).write_bytes(DAMAGES[damage]((bad / name).read_bytes()))
-            words = ["encode", "--model", bad, "--corpus", inputs / "corpus.jsonl", "--index", folder / "never"]
-            yield f"{name} of a model: {damage}", [*words, "--restart", "--overwrite", "--device", "cpu", "--quiet"]
+            words = [
+                "encode",
+                "--model",
+                bad,
+                "--corpus",
+                inputs / "corpus.jsonl",
+                "--index",
+                folder / "never",
+            ]
+            yield (
+                f"{name} of a model: {damage}",
+                [*words, "--restart", "--overwrite", "--device", "cpu", "--quiet"],
+            )
 
 
 def _flags(folder: Path) -> Iterator[Case]:
@@ -257,5 +362,8 @@ def _flags(folder: Path) -> Iterator[Case]:
         for flag in numbers.get(making.name, ()):
             for value in ("nan", "-1", "x", "1e400", "", "\ud800"):
                 making.prepare(inputs, out)
-                yield f"{making.name} {flag} {value!r}", [*making.words(inputs, out), flag, value, "--quiet"]
+                yield (
+                    f"{making.name} {flag} {value!r}",
+                    [*making.words(inputs, out), flag, value, "--quiet"],
+                )
                 shutil.rmtree(out)

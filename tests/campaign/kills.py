@@ -29,8 +29,14 @@ TITLE = "Kills: every command is killed at random moments, then run to its end"
 PACKAGE = Path(importlib.import_module("dupmae_ir").__path__[0])
 
 COMPOSED = [
-    Making("demo", lambda _, o: ["demo", "--model", "testing:hashing", "--output", o / "made"], "made"),
-    Making("collections get", lambda _, o: ["collections", "get", "demo", "--cache", o / "made"], "made"),
+    Making(
+        "demo", lambda _, o: ["demo", "--model", "testing:hashing", "--output", o / "made"], "made"
+    ),
+    Making(
+        "collections get",
+        lambda _, o: ["collections", "get", "demo", "--cache", o / "made"],
+        "made",
+    ),
     Making(
         "finetune, three stages",
         lambda i, o: [
@@ -51,7 +57,9 @@ def run(seconds: float, seed: int, records: Records) -> None:
     for path in PACKAGE.rglob("*.py"):  # imported once, for all children
         if path.name != "__main__.py":
             with contextlib.suppress(ImportError):  # of an extra that is not installed
-                importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+                importlib.import_module(
+                    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+                )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _inputs(folder / "inputs")
@@ -73,7 +81,9 @@ def run(seconds: float, seed: int, records: Records) -> None:
 def table(records: Sequence[Record]) -> str:
     """Outputs and kills by command."""
     outcomes = {name: number_of("outcome", name) for name in ("identical", "different", "failed")}
-    return counted(records, "command", {"outputs": len, "kills": sum_of("kills"), **outcomes}, "command")
+    return counted(
+        records, "command", {"outputs": len, "kills": sum_of("kills"), **outcomes}, "command"
+    )
 
 
 def is_wrong(record: Record) -> bool:
@@ -100,7 +110,9 @@ def _inputs(folder: Path) -> None:
     if finished(start(written, errors)):
         raise RuntimeError(errors.read_text())
     stages = RECIPE.format(init="pretrained").replace("length = 32", "length = 32\ndevice = 'cpu'")
-    (folder / "stages.toml").write_text(stages.replace('command = "finetune"', 'command = "finetune"\ndevice = "cpu"'))
+    (folder / "stages.toml").write_text(
+        stages.replace('command = "finetune"', 'command = "finetune"\ndevice = "cpu"')
+    )
 
 
 def _main(words: list[Any]) -> int:
@@ -130,7 +142,12 @@ def _undisturbed(making: Making, folder: Path) -> tuple[dict[str, Any], float]:
 
 
 def _trial(
-    making: Making, inputs: Path, out: Path, wanted: dict[str, Any], duration: float, rng: random.Random
+    making: Making,
+    inputs: Path,
+    out: Path,
+    wanted: dict[str, Any],
+    duration: float,
+    rng: random.Random,
 ) -> tuple[int, str, str]:
     """Number of kills, outcome, and what was different or went wrong."""
     kills = 0

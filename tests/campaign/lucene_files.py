@@ -27,7 +27,10 @@ def comparable(folder: Path) -> dict[str, bytes]:
     drawn = {_id(data)[:-_COUNTED] for data in files.values()}
     blanked = {name: _blank(data, drawn) for name, data in files.items()}
     # A segment's description lists its files and attributes in the order of a set, which Java draws for each process.
-    return {name: bytes(sorted(data)) if name.endswith(".si") else data for name, data in blanked.items()}
+    return {
+        name: bytes(sorted(data)) if name.endswith(".si") else data
+        for name, data in blanked.items()
+    }
 
 
 def _id(data: bytes) -> bytes:

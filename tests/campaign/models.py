@@ -31,7 +31,22 @@ TITLE = "Damage to a model: an index is searched with damaged copies of the mode
 VERDICTS = ("refused", "unchanged", "other answers", "traceback")
 FLIPS = 12
 """Single bits flipped in each file."""
-VALUES: tuple[Any, ...] = (None, True, -1, 0, 10**9, 10**30, 0.5, float("nan"), "x", "\ud800", [], {}, [[]], "../x")
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    10**9,
+    10**30,
+    0.5,
+    float("nan"),
+    "x",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    "../x",
+)
 QUERIES = ["quick brown fox", "the cat on a mat", "list of trees"]
 
 
@@ -42,7 +57,10 @@ def run(seconds: float, seed: int, records: Records) -> None:
         write_inputs(folder / "inputs", lambda words: dupmae_ir([*map(str, words)]))
         model, index = folder / "inputs" / "retriever", folder / "index"
         flags = ["--corpus", folder / "inputs" / "corpus.jsonl", "--model", model, "--index", index]
-        assert dupmae_ir(["encode", *map(str, flags), "--device", "cpu", "--threads", "1", "--quiet"]) == 0
+        assert (
+            dupmae_ir(["encode", *map(str, flags), "--device", "cpu", "--threads", "1", "--quiet"])
+            == 0
+        )
         (model / "README.md").write_text("a card\n")
         wanted = answers(index, model)
         done = {(row["damage"], row["variant"]) for row in records.all}
@@ -110,7 +128,13 @@ def _fields_changed(model: Path, rng: random.Random) -> Iterator[tuple[str, str,
 
 def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where the fields of a JSON value are, with those in others, except for long lists and objects."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for name, inner in [*inside][:60]:
         yield (*place, name)
         yield from _places(inner, (*place, name))

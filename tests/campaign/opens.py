@@ -34,7 +34,9 @@ def table(records: Sequence[Record]) -> str:
     """Opens, wrong answers, and open files before and at most."""
     totals = [sum(row[name] for row in records) for name in ("opens", "wrong")]
     files = [max(row[name] for row in records) for name in ("before", "most")]
-    return markdown(["opens", "wrong", "open files before", "at most"], [[str(totals[0]), totals[1], *files]])
+    return markdown(
+        ["opens", "wrong", "open files before", "at most"], [[str(totals[0]), totals[1], *files]]
+    )
 
 
 def is_wrong(record: Record) -> bool:

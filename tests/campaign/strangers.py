@@ -35,7 +35,12 @@ TITLE = "Strangers: a plain query and the health of a server while others ask fo
 DOCUMENTS, STRANGERS, SLOWER, OFTEN, HEALTHY = 600, 4, 10.0, 0.95, 1.0
 TOKEN = "0123456789abcdef-of-the-campaign"
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = [f"{a}{b}{c}" for a in ("ba", "ke", "lo", "mi", "su") for b in ("nd", "rt", "lk", "m") for c in "aeiou"]
+WORDS = [
+    f"{a}{b}{c}"
+    for a in ("ba", "ke", "lo", "mi", "su")
+    for b in ("nd", "rt", "lk", "m")
+    for c in "aeiou"
+]
 
 
 @dataclass
@@ -44,11 +49,23 @@ class Stranger:
 
     port: int
 
-    def ask(self, method: str, path: str, body: Any = None, token: str = TOKEN, **headers: str) -> tuple[int, bytes]:
+    def ask(
+        self, method: str, path: str, body: Any = None, token: str = TOKEN, **headers: str
+    ) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
-            given = {"content-type": "application/json", "authorization": f"Bearer {token}", **headers}
+            content = (
+                body
+                if isinstance(body, bytes)
+                else None
+                if body is None
+                else json.dumps(body).encode()
+            )
+            given = {
+                "content-type": "application/json",
+                "authorization": f"Bearer {token}",
+                **headers,
+            }
             connection.request(method, path, content, given)
             reply = connection.getresponse()
             return reply.status, reply.read()
@@ -71,32 +88,58 @@ def _queries(n: int, words: int) -> list[str]:
 
 
 def _heaviest(words: int = 5) -> dict[str, Any]:
-    return {"query": _queries(128, words), "hits": 1000, "texts": True, "explain": True, "terms": 1024}
+    return {
+        "query": _queries(128, words),
+        "hits": 1000,
+        "texts": True,
+        "explain": True,
+        "terms": 1024,
+    }
 
 
 ATTACKS: dict[str, Callable[[Stranger], object]] = {
     "none: strangers compute and do not ask": lambda _: sum(range(1_000_000)),
-    "cookie of 40 kB": lambda s: s.ask("GET", "/api/indexes", token="no", cookie=f'dupmae_ir="{chr(92) * 40_000}"'),
+    "cookie of 40 kB": lambda s: s.ask(
+        "GET", "/api/indexes", token="no", cookie=f'dupmae_ir="{chr(92) * 40_000}"'
+    ),
     "wrong origin": lambda s: s.ask("POST", "/api/reload", token="no", origin="http://["),
     "wrong tokens": lambda s: s.ask("GET", "/api/indexes", token="x" * 60_000),
-    "wrong cookies": lambda s: s.ask("GET", "/api/indexes", token="no", cookie="dupmae_ir=x;" * 4000),
+    "wrong cookies": lambda s: s.ask(
+        "GET", "/api/indexes", token="no", cookie="dupmae_ir=x;" * 4000
+    ),
     "page of a long text": lambda s: s.ask("GET", f"/?q=lock%20{_queries(1, 1)[0]}&hits=50"),
-    "search of a long text": lambda s: s.ask("POST", "/api/search", {"query": "lock", "texts": True, "explain": True}),
+    "search of a long text": lambda s: s.ask(
+        "POST", "/api/search", {"query": "lock", "texts": True, "explain": True}
+    ),
     "heaviest search": lambda s: s.ask("POST", "/api/search", _heaviest()),
     "heaviest search, long queries": lambda s: s.ask("POST", "/api/search", _heaviest(600)),
     "heaviest search, then leaves": lambda s: s.leave("POST", "/api/search", _heaviest(), 0.2),
-    "eight queries": lambda s: s.ask("POST", "/api/search", {"query": _queries(8, 5), "hits": 10, "explain": True}),
-    "many hits": lambda s: s.ask("POST", "/api/search", {"query": _queries(1, 5), "hits": 1000, "explain": True}),
-    "encode documents": lambda s: s.ask("POST", "/api/encode", {"texts": _queries(128, 600), "kind": "document"}),
+    "eight queries": lambda s: s.ask(
+        "POST", "/api/search", {"query": _queries(8, 5), "hits": 10, "explain": True}
+    ),
+    "many hits": lambda s: s.ask(
+        "POST", "/api/search", {"query": _queries(1, 5), "hits": 1000, "explain": True}
+    ),
+    "encode documents": lambda s: s.ask(
+        "POST", "/api/encode", {"texts": _queries(128, 600), "kind": "document"}
+    ),
     "explain 1,000 documents": lambda s: s.ask(
-        "POST", "/api/explain", {"query": _queries(1, 300)[0], "docids": [f"d{n % DOCUMENTS}" for n in range(1000)]}
+        "POST",
+        "/api/explain",
+        {"query": _queries(1, 300)[0], "docids": [f"d{n % DOCUMENTS}" for n in range(1000)]},
     ),
     "long filter": lambda s: s.ask(
-        "POST", "/api/search", {"query": "x", "filter": " or ".join(f"year = {n}" for n in range(700))}
+        "POST",
+        "/api/search",
+        {"query": "x", "filter": " or ".join(f"year = {n}" for n in range(700))},
     ),
-    "100,000 ids": lambda s: s.ask("POST", "/api/search", {"query": "x", "within": ["d1"] * 100_000}),
+    "100,000 ids": lambda s: s.ask(
+        "POST", "/api/search", {"query": "x", "within": ["d1"] * 100_000}
+    ),
     "deep JSON": lambda s: s.ask("POST", "/api/search", b"[" * 1_000_000),
-    "slow reader": lambda s: s.leave("POST", "/api/search", {"query": _queries(8, 5), "hits": 1000, "texts": True}, 3),
+    "slow reader": lambda s: s.leave(
+        "POST", "/api/search", {"query": _queries(8, 5), "hits": 1000, "texts": True}, 3
+    ),
     "half a head": lambda s: s.leave("POST", "/api/search HTTP/1.1\r\nX", None, 3),
     "reloads": lambda s: s.ask("POST", "/api/reload"),
 }
@@ -127,7 +170,9 @@ def table(records: Sequence[Record]) -> str:
     """Times by attack, in milliseconds."""
     rows = []
     for row in records:
-        times = [f"{1000 * row[name]:.0f}" for name in ("quiet", "median", "often", "longest", "health")]
+        times = [
+            f"{1000 * row[name]:.0f}" for name in ("quiet", "median", "often", "longest", "health")
+        ]
         rows.append([row["attack"], row["queries"], row["failed"], *times])
     measured = ["quiet, ms", "median, ms", "95 of 100, ms", "longest, ms", "health at most, ms"]
     return markdown(["attack", "plain queries", "failed", *measured], rows)
@@ -141,9 +186,18 @@ def is_wrong(record: Record) -> bool:
 
 def _measured(port: int, seconds: float) -> tuple[list[float], list[float], int]:
     """Seconds of plain queries and of the health, and how many queries were not answered."""
-    client, asked, health, failed, end = Stranger(port), list[float](), list[float](), 0, time.monotonic() + seconds
+    client, asked, health, failed, end = (
+        Stranger(port),
+        list[float](),
+        list[float](),
+        0,
+        time.monotonic() + seconds,
+    )
     while time.monotonic() < end:
-        for path, body, times in (("/api/search", {"query": _queries(1, 4)[0]}, asked), ("/health", None, health)):
+        for path, body, times in (
+            ("/api/search", {"query": _queries(1, 4)[0]}, asked),
+            ("/health", None, health),
+        ):
             began = time.monotonic()
             status, _ = client.ask("POST" if body else "GET", path, body)
             times.append(time.monotonic() - began)
@@ -157,7 +211,10 @@ def _strangers(attack: str, port: int) -> Iterator[None]:
     """Meanwhile, the strangers ask. They are processes of their own and of lower priority, as if on other machines:
     what is measured is how long the server takes, not who gets a processor that it shares with them."""
     words = [sys.executable, "-m", "tests.campaign.strangers", attack, str(port)]
-    begun = [subprocess.Popen(["nice", "-n", "10", *words], cwd=ROOT, stdout=subprocess.PIPE) for _ in range(STRANGERS)]
+    begun = [
+        subprocess.Popen(["nice", "-n", "10", *words], cwd=ROOT, stdout=subprocess.PIPE)
+        for _ in range(STRANGERS)
+    ]
     try:
         for stranger in begun:
             assert stranger.stdout is not None
@@ -181,13 +238,30 @@ def _ask_again_and_again(attack: str, port: int) -> None:
 def _index(folder: Path) -> Path:
     """Short documents, and three of 900,000 characters."""
     lines = [
-        {"_id": f"d{n}", "title": f"number {n}", "text": " ".join(_queries(12, 6)), "year": 1900 + n % 150}
+        {
+            "_id": f"d{n}",
+            "title": f"number {n}",
+            "text": " ".join(_queries(12, 6)),
+            "year": 1900 + n % 150,
+        }
         for n in range(DOCUMENTS)
     ]
-    lines += [{"_id": f"long{n}", "title": "long", "text": word * 190_000} for n, word in enumerate(("lock ", "a.b_"))]
+    lines += [
+        {"_id": f"long{n}", "title": "long", "text": word * 190_000}
+        for n, word in enumerate(("lock ", "a.b_"))
+    ]
     lines += [{"_id": "signs", "title": "signs", "text": "lock " + "_" * 900_000}]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    words = ["encode", "--corpus", folder / "corpus.jsonl", "--index", folder / "docs", "--device", "cpu", "--quiet"]
+    words = [
+        "encode",
+        "--corpus",
+        folder / "corpus.jsonl",
+        "--index",
+        folder / "docs",
+        "--device",
+        "cpu",
+        "--quiet",
+    ]
     assert main([*map(str, words)]) == 0
     assert main(["index", "postings", "--index", str(folder / "docs"), "--quiet"]) == 0
     return folder / "docs"
@@ -195,9 +269,22 @@ def _index(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _serving(index: Path) -> Iterator[int]:
-    words = [sys.executable, "-m", "dupmae_ir", "serve", "--index", index, "--port", "0", "--threads", "1"]
+    words = [
+        sys.executable,
+        "-m",
+        "dupmae_ir",
+        "serve",
+        "--index",
+        index,
+        "--port",
+        "0",
+        "--threads",
+        "1",
+    ]
     environment = {**os.environ, "DUPMAE_IR_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen([*map(str, words)], stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    server = subprocess.Popen(
+        [*map(str, words)], stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    )
     assert server.stderr is not None
     found = re.search(r"http://127\.0\.0\.1:(\d+)/", server.stderr.readline())
     assert found, "the server did not start"

@@ -47,7 +47,10 @@ VERDICTS = ("right", "refused", "wrong", "traceback")
 def run(seconds: float, seed: int, records: Records) -> None:
     """Random trials of each kind in turn until the time is over."""
     end, number = time.monotonic() + seconds, len(records.all)
-    with tempfile.TemporaryDirectory(dir=faults.MEMORY if faults.MEMORY.is_dir() else None) as name, _quick():
+    with (
+        tempfile.TemporaryDirectory(dir=faults.MEMORY if faults.MEMORY.is_dir() else None) as name,
+        _quick(),
+    ):
         folder = Path(name)
         kinds: dict[str, Callable[[random.Random], tuple[str, str]]] = {}
         with _web() as web:
@@ -60,12 +63,19 @@ def run(seconds: float, seed: int, records: Records) -> None:
                 for kind, trial in kinds.items():
                     number += 1
                     verdict, words = _judged(trial, random.Random(f"{seed} {number} {kind}"))
-                    records.add(kind=kind, verdict=verdict, words=words if verdict in VERDICTS[2:] else "")
+                    records.add(
+                        kind=kind, verdict=verdict, words=words if verdict in VERDICTS[2:] else ""
+                    )
 
 
 def table(records: Sequence[Record]) -> str:
     """Verdicts by kind."""
-    return counted(records, "kind", {"trials": len, **{n: number_of("verdict", n) for n in VERDICTS}}, "transfer")
+    return counted(
+        records,
+        "kind",
+        {"trials": len, **{n: number_of("verdict", n) for n in VERDICTS}},
+        "transfer",
+    )
 
 
 def is_wrong(record: Record) -> bool:
@@ -73,7 +83,9 @@ def is_wrong(record: Record) -> bool:
     return record["verdict"] not in VERDICTS[:2]
 
 
-def _judged(trial: Callable[[random.Random], tuple[str, str]], rng: random.Random) -> tuple[str, str]:
+def _judged(
+    trial: Callable[[random.Random], tuple[str, str]], rng: random.Random
+) -> tuple[str, str]:
     try:
         return trial(rng)
     except Exception:
@@ -85,7 +97,10 @@ def _quick() -> Iterator[None]:
     """Without waits between attempts, Java, proxies or a network."""
     waits, installed, fsync = transfer.WAITS, pyserini.installed, os.fsync
     transfer.WAITS, pyserini.installed, os.fsync = (0.0, 0.0), lambda: False, lambda _: None
-    kept = {name: os.environ.pop(name, None) for name in ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE", "DUPMAE_IR_MIRROR")}
+    kept = {
+        name: os.environ.pop(name, None)
+        for name in ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE", "DUPMAE_IR_MIRROR")
+    }
     os.environ["NO_PROXY"] = "*"
     fsspec.register_implementation("memory", LyingStore, clobber=True)
     try:
@@ -123,7 +138,10 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(416, {"Content-Range": f"bytes */{total}", "Content-Length": "0"})
             return
         ranged = {"Content-Range": f"bytes {start}-{total - 1}/{total}"} if start else {}
-        self.answer(206 if start else 200, {"ETag": '"1"', "Content-Length": str(total - start), **ranged, **headers})
+        self.answer(
+            206 if start else 200,
+            {"ETag": '"1"', "Content-Length": str(total - start), **ranged, **headers},
+        )
         with contextlib.suppress(OSError):
             self.wfile.write(data[start:][:sent])
 
@@ -139,7 +157,9 @@ class Handler(BaseHTTPRequestHandler):
 def _web() -> Iterator[tuple[str, type[Handler]]]:
     handler = type("Scripted", (Handler,), {})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", handler
         server.shutdown()
@@ -158,13 +178,30 @@ def _misbehaviour(rng: random.Random, data: bytes) -> Callable[[Handler], bool]:
             lambda h: h.give(_start(h), other) or True,  # another version under the same mark
             lambda h: h.give(_start(h), flipped) or True,
             lambda h: h.give(min(_start(h) + 1, len(data) - 1), data) or True,  # from another place
-            lambda h: h.answer(rng.choice((404, 403, 500, 503, 429)), {"Content-Length": "0"}) or True,
             lambda h: (
-                h.answer(302, {"Location": rng.choice(("/again", "file:///etc/passwd", "http://[", "ftp://x/"))})
+                h.answer(rng.choice((404, 403, 500, 503, 429)), {"Content-Length": "0"}) or True
+            ),
+            lambda h: (
+                h.answer(
+                    302,
+                    {
+                        "Location": rng.choice(
+                            ("/again", "file:///etc/passwd", "http://[", "ftp://x/")
+                        )
+                    },
+                )
                 or True
             ),
-            lambda h: h.answer(200, {"Content-Length": rng.choice(("-1", "x", "9" * 30, str(len(data) * 2)))}) or True,
-            lambda h: h.answer(206, {"Content-Range": rng.choice(("bytes 0-0/1", "x", "bytes */*"))}) or True,
+            lambda h: (
+                h.answer(
+                    200, {"Content-Length": rng.choice(("-1", "x", "9" * 30, str(len(data) * 2)))}
+                )
+                or True
+            ),
+            lambda h: (
+                h.answer(206, {"Content-Range": rng.choice(("bytes 0-0/1", "x", "bytes */*"))})
+                or True
+            ),
             lambda h: h.give(0, data, **{"Content-Encoding": "gzip"}) or True,
             lambda h: h.connection.close() or True,
             lambda h: h.wfile.write(other[:cut]) > -1,  # no head at all
@@ -177,14 +214,21 @@ def _start(handler: Handler) -> int:
     return int(wants[6:-1]) if wants else 0
 
 
-def _downloaded(rng: random.Random, web: tuple[str, type[Handler]], folder: Path) -> tuple[str, str]:
+def _downloaded(
+    rng: random.Random, web: tuple[str, type[Handler]], folder: Path
+) -> tuple[str, str]:
     url, handler = web
     handler.data = data = rng.randbytes(rng.choice((1, 1000, 200_000)))
     shutil.rmtree(folder, ignore_errors=True)
-    source, target = RemoteFile(f"{url}/corpus.bin", sha256=hashlib.sha256(data).hexdigest()), folder / "corpus.bin"
+    source, target = (
+        RemoteFile(f"{url}/corpus.bin", sha256=hashlib.sha256(data).hexdigest()),
+        folder / "corpus.bin",
+    )
     refused = 0
     for attempt in range(3):
-        scripts = [_misbehaviour(rng, data) for _ in range(rng.randint(1, 3))] if attempt < 2 else []
+        scripts = (
+            [_misbehaviour(rng, data) for _ in range(rng.randint(1, 3))] if attempt < 2 else []
+        )
         handler.script = lambda h, left=scripts: left.pop()(h) if left else False
         try:
             download(source, target, quiet=True)
@@ -202,8 +246,30 @@ def _downloaded(rng: random.Random, web: tuple[str, type[Handler]], folder: Path
 # --- archives ----------------------------------------------------------------------------------------------------
 
 _NAMES = ("a", "b", "set/a", "set/b", "./a", "set/./c", "set//d", "é", "x" * 200, "a/b")
-_EVIL = ("../x", "/x", "C:\\x", "..\\x", "a/../../x", "//h/x", "", ".", "..", "a\0b", "con\n", "set/../../y", "\\x")
-_TYPES = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE, tarfile.CONTTYPE, b"Z")
+_EVIL = (
+    "../x",
+    "/x",
+    "C:\\x",
+    "..\\x",
+    "a/../../x",
+    "//h/x",
+    "",
+    ".",
+    "..",
+    "a\0b",
+    "con\n",
+    "set/../../y",
+    "\\x",
+)
+_TYPES = (
+    tarfile.SYMTYPE,
+    tarfile.LNKTYPE,
+    tarfile.CHRTYPE,
+    tarfile.FIFOTYPE,
+    tarfile.DIRTYPE,
+    tarfile.CONTTYPE,
+    b"Z",
+)
 
 
 def _unpacked(rng: random.Random, folder: Path) -> tuple[str, str]:
@@ -215,7 +281,9 @@ def _unpacked(rng: random.Random, folder: Path) -> tuple[str, str]:
     plain = _plain(made) if rng.random() < 0.5 else None
     if plain is None:
         at = rng.randrange(len(made))
-        archive.write_bytes(rng.choice([made[:at], made[:at] + rng.randbytes(rng.randint(1, 8)) + made[at + 1 :]]))
+        archive.write_bytes(
+            rng.choice([made[:at], made[:at] + rng.randbytes(rng.randint(1, 8)) + made[at + 1 :]])
+        )
     out = folder / "in" / "out"
     try:
         unpack(archive, out, quiet=True)
@@ -225,31 +293,48 @@ def _unpacked(rng: random.Random, folder: Path) -> tuple[str, str]:
         verdict = "refused"
     else:
         verdict = "right"
-        found = {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-        if any(path.is_symlink() or not (path.is_file() or path.is_dir()) for path in out.rglob("*")):
+        found = {
+            path.relative_to(out).as_posix(): path.read_bytes()
+            for path in out.rglob("*")
+            if path.is_file()
+        }
+        if any(
+            path.is_symlink() or not (path.is_file() or path.is_dir()) for path in out.rglob("*")
+        ):
             return "wrong", "something else than files"
         if plain is not None and found != plain:
             return "wrong", f"{sorted(found)} of {sorted(members)}"
     beside = sorted(path.name for path in folder.rglob("*") if out not in (path, *path.parents))
-    return (verdict, "") if set(beside) <= {"in", archive.name} else ("wrong", f"beside it: {beside}")
+    return (
+        (verdict, "") if set(beside) <= {"in", archive.name} else ("wrong", f"beside it: {beside}")
+    )
 
 
 def _archive(rng: random.Random) -> tuple[bytes, list[str]]:
     """An archive of a few members, and their names."""
     evil = rng.random() < 0.5
-    names = [rng.choice(_EVIL if evil and rng.random() < 0.4 else _NAMES) for _ in range(rng.randint(0, 5))]
+    names = [
+        rng.choice(_EVIL if evil and rng.random() < 0.4 else _NAMES)
+        for _ in range(rng.randint(0, 5))
+    ]
     file, is_zip = io.BytesIO(), rng.random() < 0.4
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of names that are there twice
         if is_zip:
-            with zipfile.ZipFile(file, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as z:
+            with zipfile.ZipFile(
+                file, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+            ) as z:
                 for name in names:
                     info = zipfile.ZipInfo(name.replace("\0", "0"))
-                    mode = rng.choice((0o100644, 0o120777, 0o020644, 0o010644)) if evil else 0o100644
+                    mode = (
+                        rng.choice((0o100644, 0o120777, 0o020644, 0o010644)) if evil else 0o100644
+                    )
                     info.create_system, info.external_attr = 3, mode << 16
                     z.writestr(info, rng.randbytes(rng.randint(0, 2000)))
         else:
-            with tarfile.open(fileobj=file, mode=rng.choice(("w", "w:gz")), format=rng.randrange(3)) as t:
+            with tarfile.open(
+                fileobj=file, mode=rng.choice(("w", "w:gz")), format=rng.randrange(3)
+            ) as t:
                 for name in names:
                     member = tarfile.TarInfo(name.replace("\0", "0") or "a")
                     data = rng.randbytes(rng.randint(0, 2000))
@@ -306,7 +391,9 @@ class LyingStore(MemoryFileSystem):
             return super()._open(path, mode, **settings)
         return io.BytesIO(self._told(path))
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **settings: Any) -> bytes:
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **settings: Any
+    ) -> bytes:
         """Read; or an older content, a part, other bytes, or nothing."""
         data = super().cat_file(path) if self.rng is None or not self._lies() else self._told(path)
         return data[start:end]
@@ -375,4 +462,8 @@ class Stores:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }

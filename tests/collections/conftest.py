@@ -20,7 +20,9 @@ class Mirror:
     catalogue: Path
     url: str = ""
     requested: list[str] = field(default_factory=list)
-    half: threading.Event = field(default_factory=threading.Event)  #: set: send half of a file, then stall
+    half: threading.Event = field(
+        default_factory=threading.Event
+    )  #: set: send half of a file, then stall
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -57,7 +59,9 @@ def mirror(standins) -> Iterator[Mirror]:
     """A mirror for one test."""
     mirror = Mirror(standins, standins / "catalogue.toml")
     handler = type("Handler", (_Handler,), {"mirror": mirror})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *a: handler(*a, directory=str(mirror.folder)))  # type: ignore[arg-type]
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), lambda *a: handler(*a, directory=str(mirror.folder))
+    )  # type: ignore[arg-type]
     mirror.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -71,5 +75,11 @@ def mirror(standins) -> Iterator[Mirror]:
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):
     """Removes environment variables of the person who runs the tests."""
-    for name in ("DUPMAE_IR_CATALOGUE", "DUPMAE_IR_MIRROR", "DUPMAE_IR_CACHE", "DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE"):
+    for name in (
+        "DUPMAE_IR_CATALOGUE",
+        "DUPMAE_IR_MIRROR",
+        "DUPMAE_IR_CACHE",
+        "DUPMAE_IR_OFFLINE",
+        "HF_HUB_OFFLINE",
+    ):
         monkeypatch.delenv(name, raising=False)

@@ -25,7 +25,12 @@ JUDGED_ELSEWHERE = {"beir-trec-covid": 66334, "beir-webis-touche2020": 932}
 def test_number_of_collections():
     assert len(ALL) == 3 + 2 + 17 + 12 + 1
     assert {c.family for c in ALL} == set(FAMILIES) - {"local"}
-    assert [c.name for c in ALL if c.licensed] == ["beir-bioasq", "beir-signal1m", "beir-trec-news", "beir-robust04"]
+    assert [c.name for c in ALL if c.licensed] == [
+        "beir-bioasq",
+        "beir-signal1m",
+        "beir-trec-news",
+        "beir-robust04",
+    ]
 
 
 @pytest.mark.parametrize("collection", ALL, ids=lambda c: c.name)
@@ -36,7 +41,10 @@ def test_entries_are_consistent(collection):
             assert all(re.fullmatch(r"Acc@\d+", measure) for measure in test.measures)
         else:
             assert [str(m) for m in parse_measures(test.measures)] == list(test.measures)
-    references = [collection.corpus, *(r for t in collection.tests.values() for r in (t.topics, t.qrels))]
+    references = [
+        collection.corpus,
+        *(r for t in collection.tests.values() for r in (t.topics, t.qrels)),
+    ]
     roles = {reference.partition(":")[0] for reference in references if reference}
     assert roles == ({"folder"} if collection.licensed else set(collection.sources))
     for source in collection.sources.values():
@@ -52,7 +60,11 @@ def test_settings_of_the_papers():
     assert find("beir-arguana").query_length == 512
     assert find("msmarco-passage-titled").title_separator == "sep"
     assert find("msmarco-passage").tests["dev"].measures == ("RR@10", "R@1000")
-    assert find("msmarco-passage").tests["dl20"].measures == ("nDCG@10", "AP(rel=2)", "R(rel=2)@1000")
+    assert find("msmarco-passage").tests["dl20"].measures == (
+        "nDCG@10",
+        "AP(rel=2)",
+        "R(rel=2)@1000",
+    )
     assert find("beir-scifact").sources["archive"].url.endswith("/BEIR/datasets/scifact.zip")
     forums = [c for c in ALL if "cqadupstack" in c.name]
     assert len({c.sources["archive"] for c in forums}) == 1
@@ -71,7 +83,8 @@ def test_counts_and_digests_match_the_real_files(name, test, shared_data):
         topics_path, qrels_path = folder / f"topics.{stem}.tsv.gz", folder / f"qrels.{stem}.txt.gz"
     else:
         topics_path, qrels_path = (
-            folder / Path(collection.sources[f"{test}-{part}"].url).name for part in ("topics", "qrels")
+            folder / Path(collection.sources[f"{test}-{part}"].url).name
+            for part in ("topics", "qrels")
         )
         qrels_path = qrels_path.with_name(f"{qrels_path.name}.gz")
     expected = collection.tests[test]
@@ -159,10 +172,19 @@ def test_an_overlay_replaces_only_its_own_keys(tmp_path, monkeypatch):
     [
         ("[beir-scifakt]\n", "no table named 'beir-scifakt' .*Did you mean 'beir-scifact'"),
         ("[shared.bier]\n", "no shared table named 'bier' .*Did you mean 'beir'"),
-        ("[beir-scifact]\ndocument = 3\n", r"beir-scifact: no setting named 'document'.*Did you mean 'documents'"),
+        (
+            "[beir-scifact]\ndocument = 3\n",
+            r"beir-scifact: no setting named 'document'.*Did you mean 'documents'",
+        ),
         ('[beir-scifact]\ndocuments = "3"\n', "documents: expected int, got '3'"),
-        ("[beir-scifact]\nsources.archive.md = 'x'\n", r"beir-scifact.sources.archive: no setting named 'md'"),
-        ("[beir-scifact]\ntests.dev.queries = 'x'\n", r"beir-scifact.tests.dev: queries: expected int"),
+        (
+            "[beir-scifact]\nsources.archive.md = 'x'\n",
+            r"beir-scifact.sources.archive: no setting named 'md'",
+        ),
+        (
+            "[beir-scifact]\ntests.dev.queries = 'x'\n",
+            r"beir-scifact.tests.dev: queries: expected int",
+        ),
         ("[beir-scifact\n", "not valid TOML"),
     ],
 )
@@ -173,7 +195,9 @@ def test_an_invalid_overlay_is_reported_in_one_line(tmp_path, text, message):
     assert "\n" not in str(e.value)
 
 
-@pytest.mark.parametrize("line", ['like = "nothing"', "like = []", "tests = 3", 'sources.archive.url = "{nothing}/x"'])
+@pytest.mark.parametrize(
+    "line", ['like = "nothing"', "like = []", "tests = 3", 'sources.archive.url = "{nothing}/x"']
+)
 def test_a_value_of_another_kind_is_one_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "catalogue.toml"
     path.write_text(f"[beir-arguana]\n{line}\n")
@@ -200,6 +224,9 @@ def test_the_table_in_the_docs_matches_the_catalogue():
             cells = shown.pop((collection.name, test.name))
             assert cells[-1] == ", ".join(test.measures)
             if collection.family != "demo":
-                counts = [f"{test.queries:,}", "answer strings" if test.answers else f"{test.judgements:,}"]
+                counts = [
+                    f"{test.queries:,}",
+                    "answer strings" if test.answers else f"{test.judgements:,}",
+                ]
                 assert cells[:-1] == ([f"{collection.documents:,}"] if i == 0 else []) + counts
     assert not shown

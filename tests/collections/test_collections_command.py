@@ -40,9 +40,23 @@ def test_list_shows_every_collection_and_its_state(flags, mirror, capsys):
 def test_show_prints_everything_and_breaks_no_address(flags, mirror, capsys):
     assert main(["show", "beir-arguana", *flags]) == 0
     out = capsys.readouterr().out
-    for part in ("datasets/arguana.zip", "md5 ", "sha256 ", "--remove-query", "queries 512", "30 queries, 30"):
+    for part in (
+        "datasets/arguana.zip",
+        "md5 ",
+        "sha256 ",
+        "--remove-query",
+        "queries 512",
+        "30 queries, 30",
+    ):
         assert part in out
-    assert str(Cache.of(load(mirror.catalogue), flags[1]).download(find("beir-arguana").sources["archive"])) in out
+    assert (
+        str(
+            Cache.of(load(mirror.catalogue), flags[1]).download(
+                find("beir-arguana").sources["archive"]
+            )
+        )
+        in out
+    )
     assert main(["show", "msmarco-passage-titled"]) == 0
     out = capsys.readouterr().out
     assert "no checksum is published" in out
@@ -60,7 +74,10 @@ def test_a_group_gets_its_public_members_and_lists_the_licensed(flags, mirror, c
     assert main(["get", "beir-18", "--mirror", mirror.url, *flags]) == 0
     out, err = capsys.readouterr()
     assert out.count("STAND-IN") == 13 + 12
-    assert "skipped because they are licensed: beir-bioasq, beir-signal1m, beir-trec-news, beir-robust04" in err
+    assert (
+        "skipped because they are licensed: beir-bioasq, beir-signal1m, beir-trec-news, beir-robust04"
+        in err
+    )
     put_licensed(mirror.folder, tmp_path / "cache")
     assert main(["get", "beir-18", "--json", "--quiet", *flags]) == 0
     out, err = capsys.readouterr()

@@ -14,8 +14,24 @@ from pathlib import Path
 import pytest
 from support.fakes import StandIn, put_licensed, stand_in
 
-from dupmae_ir.collections import GROUPS, Cache, PreparedCollection, find, find_prepared, get, load, state
-from dupmae_ir.errors import EnvironmentProblem, InputError, Licensed, UnknownName, UsageError, WrongCollection
+from dupmae_ir.collections import (
+    GROUPS,
+    Cache,
+    PreparedCollection,
+    find,
+    find_prepared,
+    get,
+    load,
+    state,
+)
+from dupmae_ir.errors import (
+    EnvironmentProblem,
+    InputError,
+    Licensed,
+    UnknownName,
+    UsageError,
+    WrongCollection,
+)
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
@@ -27,7 +43,12 @@ UNREACHABLE = "http://127.0.0.1:9"  #: the discard port: nothing listens there
 @pytest.fixture
 def where(mirror, tmp_path) -> dict:
     """Arguments with which ``get`` uses the mirror."""
-    return {"cache": tmp_path / "cache", "catalogue": mirror.catalogue, "mirror": mirror.url, "quiet": True}
+    return {
+        "cache": tmp_path / "cache",
+        "catalogue": mirror.catalogue,
+        "mirror": mirror.url,
+        "quiet": True,
+    }
 
 
 def local(where: dict) -> dict:
@@ -74,7 +95,9 @@ def holds(one: PreparedCollection, what: StandIn, documents: list[Document]) -> 
 )
 def test_one_collection_of_each_family(name, corpus, parts, where, mirror, shared_data):
     what = expected(name, shared_data)
-    documents = [Document(d, parts(*both)[1], parts(*both)[0]) for d, both in what.documents.items()]
+    documents = [
+        Document(d, parts(*both)[1], parts(*both)[0]) for d, both in what.documents.items()
+    ]
     assert find_prepared(name, **local(where)) is None
     assert state(find(name, where["catalogue"]), folders(where)) == "missing"
     one = get(name, **where)
@@ -83,13 +106,17 @@ def test_one_collection_of_each_family(name, corpus, parts, where, mirror, share
     requests = len(mirror.requested)
     # A second call downloads nothing and writes nothing.
     before = {path: path.stat().st_mtime_ns for path in one.folder.rglob("*")}
-    assert get(name, **{**where, "mirror": UNREACHABLE}) == one == find_prepared(name, **local(where))
+    assert (
+        get(name, **{**where, "mirror": UNREACHABLE}) == one == find_prepared(name, **local(where))
+    )
     assert len(mirror.requested) == requests
     assert {path: path.stat().st_mtime_ns for path in one.folder.rglob("*")} == before
     assert state(find(name, where["catalogue"]), folders(where)) == "ready"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # BEIR's loader leaves files open
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # BEIR's loader leaves files open
 def test_beirs_loader_reads_the_folder(where, shared_data):
     from beir.datasets.data_loader import GenericDataLoader
 
@@ -120,10 +147,14 @@ def test_dpr_has_answers_no_csv_quotes_and_shared_passages(where, mirror, shared
     answers = {r["_id"]: r["answers"] for r in map(json.loads, nq.answers.read_text().splitlines())}
     assert answers == what.answers
     assert [q.qid for q in read_topics(nq.queries)] == [str(i) for i in range(30)]
-    passages_of = [expected(name, shared_data).documents.values() for name in ("dpr-nq", "dpr-trivia")]
+    passages_of = [
+        expected(name, shared_data).documents.values() for name in ("dpr-nq", "dpr-trivia")
+    ]
     texts = [(d.title, d.text) for d in read_collection(nq.corpus)]
     assert sorted(texts) == sorted(both for found in passages_of for both in found)
-    assert all(any(answer in text for _, text in texts for answer in found) for found in answers.values())
+    assert all(
+        any(answer in text for _, text in texts for answer in found) for found in answers.values()
+    )
     assert any('"own"' in text for _, text in texts)
     with pytest.raises(UsageError, match="has no judgements; evaluate with the answer strings in"):
         nq.qrels("test")
@@ -131,7 +162,9 @@ def test_dpr_has_answers_no_csv_quotes_and_shared_passages(where, mirror, shared
 
 def test_unknown_tests_get_a_suggestion(where):
     one = get("msmarco-passage", **where)
-    with pytest.raises(UnknownName, match=r"no test of msmarco-passage named 'dl2'.*Did you mean 'dl20'"):
+    with pytest.raises(
+        UnknownName, match=r"no test of msmarco-passage named 'dl2'.*Did you mean 'dl20'"
+    ):
         one.qrels("dl2")
 
 
@@ -170,8 +203,14 @@ def altered(where: dict, tmp_path: Path, name: str, text: str) -> dict:
         ("documents = 5183", r"\d+ documents, expected 5,183"),
         ("tests.test.queries = 300", "30 judged queries in test, expected 300"),
         ("tests.test.judgements = 339", r"\d+ judgements in test, expected 339"),
-        ('tests.test.topics_digest = "ab"', r"different topics in test \(digest [0-9a-f]{64}, expected ab\)"),
-        ('tests.test.qrels_digest = "ab"', r"different judgements in test \(digest [0-9a-f]{64}, expected ab\)"),
+        (
+            'tests.test.topics_digest = "ab"',
+            r"different topics in test \(digest [0-9a-f]{64}, expected ab\)",
+        ),
+        (
+            'tests.test.qrels_digest = "ab"',
+            r"different judgements in test \(digest [0-9a-f]{64}, expected ab\)",
+        ),
     ],
 )
 def test_another_count_or_digest_is_refused(where, tmp_path, text, message):
@@ -229,13 +268,23 @@ def test_licensed_collections_are_prepared_from_files_placed_by_hand(where, mirr
     assert str(folder) in str(e.value)
     assert "\n" not in str(e.value)
     assert mirror.requested == []
-    assert put_licensed(mirror.folder, where["cache"]) == ["beir-bioasq", "beir-signal1m", "beir-trec-news"]
+    assert put_licensed(mirror.folder, where["cache"]) == [
+        "beir-bioasq",
+        "beir-signal1m",
+        "beir-trec-news",
+    ]
     assert state(collection, folders(where)) == "part"
     what = expected("beir-trec-news", shared_data)
-    holds(get("beir-trec-news", **where), what, [Document(d, t, title) for d, (title, t) in what.documents.items()])
+    holds(
+        get("beir-trec-news", **where),
+        what,
+        [Document(d, t, title) for d, (title, t) in what.documents.items()],
+    )
     assert (folder / "corpus.jsonl").is_file()
     (folders(where).licensed(find("beir-bioasq")) / "queries.jsonl").unlink()
-    with pytest.raises(Licensed, match=r"queries.jsonl: no such file; the folder must have BEIR's layout"):
+    with pytest.raises(
+        Licensed, match=r"queries.jsonl: no such file; the folder must have BEIR's layout"
+    ):
         get("beir-bioasq", **where)
 
 
@@ -267,14 +316,22 @@ def started(name: str, where: dict, stop: str = "") -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize(
     "stop",
-    ["convert:unpack", "convert:_link", "prepare:collect_facts", "prepare:move_into_place", "prepare:discard_download"],
+    [
+        "convert:unpack",
+        "convert:_link",
+        "prepare:collect_facts",
+        "prepare:move_into_place",
+        "prepare:discard_download",
+    ],
 )
 def test_a_killed_run_is_recovered(stop, where):
     process = started("beir-cqadupstack-gis", where, stop)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     collection = find("beir-cqadupstack-gis", where["catalogue"])
-    assert state(collection, folders(where)) == ("ready" if stop.endswith("discard_download") else "part")
+    assert state(collection, folders(where)) == (
+        "ready" if stop.endswith("discard_download") else "part"
+    )
     one = get(collection.name, **where)
     assert one.manifest.documents == collection.documents
     assert [path.name for path in one.folder.parent.iterdir() if path.name.endswith(".work")] == []

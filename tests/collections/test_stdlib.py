@@ -61,9 +61,13 @@ def test_a_document_is_its_docstring_with_its_signature(documents):
 def test_methods_of_a_private_base_belong_to_the_public_class(monkeypatch):
     """As in pathlib of Python 3.13: PurePath(Hidden), Path(HiddenToo, PurePath), with the bases in pathlib._abc."""
     package = ModuleType("paths")
-    hidden = type("Hidden", (), {"__module__": "paths._abc", "name": property(doc="The final component.")})
+    hidden = type(
+        "Hidden", (), {"__module__": "paths._abc", "name": property(doc="The final component.")}
+    )
     pure = type("Pure", (hidden,), {"__module__": "paths", "joined": lambda self: None})
-    hidden_too = type("HiddenToo", (hidden,), {"__module__": "paths._abc", "exists": lambda self: None})
+    hidden_too = type(
+        "HiddenToo", (hidden,), {"__module__": "paths._abc", "exists": lambda self: None}
+    )
     path = type("Path", (hidden_too, pure), {"__module__": "paths", "mkdir": lambda self: None})
     package.Pure, package.Path = pure, path
     monkeypatch.setitem(sys.modules, "paths", package)
@@ -75,11 +79,15 @@ def test_methods_of_a_private_base_belong_to_the_public_class(monkeypatch):
     assert public(path) == {"exists", "mkdir"}
 
 
-@pytest.mark.parametrize("child", ["raise SystemExit('no library here')", "import time; time.sleep(9)"])
+@pytest.mark.parametrize(
+    "child", ["raise SystemExit('no library here')", "import time; time.sleep(9)"]
+)
 def test_an_error_in_the_child_process_is_one_line(monkeypatch, child):
     monkeypatch.setattr(stdlib, "_CHILD", child)
     monkeypatch.setattr(stdlib, "_TIMEOUT", 0.5)
-    with pytest.raises(EnvironmentProblem, match=r"\A[^\n]*cannot list.*(no library here|timed out)[^\n]*\Z"):
+    with pytest.raises(
+        EnvironmentProblem, match=r"\A[^\n]*cannot list.*(no library here|timed out)[^\n]*\Z"
+    ):
         stdlib.stdlib_documents()
 
 
@@ -106,7 +114,9 @@ def test_write_beir(tmp_path, documents):
     from dupmae_ir.io.topics import read_topics
 
     counts = stdlib.write_beir(tmp_path)
-    assert [d.docid for d in read_collection(str(tmp_path / "corpus.jsonl"))] == [d.docid for d in documents]
+    assert [d.docid for d in read_collection(str(tmp_path / "corpus.jsonl"))] == [
+        d.docid for d in documents
+    ]
     topics = read_topics(tmp_path / "queries.jsonl")
     qrels = read_qrels(tmp_path / "qrels" / "test.tsv")
     assert counts == {"documents": len(documents), "queries": len(qrels)}

@@ -45,7 +45,11 @@ def test_lexical_queries_name_their_answer_and_paraphrases_do_not(queries):
     shares = {}
     for kind in ("lexical", "paraphrase"):
         named = [
-            any(words(name.rpartition(".")[2]) & words(q.text) for name, grade in q.answers.items() if grade == 2)
+            any(
+                words(name.rpartition(".")[2]) & words(q.text)
+                for name, grade in q.answers.items()
+                if grade == 2
+            )
             for q in queries
             if q.kind == kind
         ]

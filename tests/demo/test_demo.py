@@ -25,7 +25,13 @@ def results() -> dict:
         "words": [{"word": "path", "expansion": False}],
     }
     ranks = {**dict.fromkeys(SYSTEMS, 1), "bm25": None}
-    example = {"qid": "1", "kind": "mixed", "query": "join two paths", "ranks": ranks, "hits": [hit]}
+    example = {
+        "qid": "1",
+        "kind": "mixed",
+        "query": "join two paths",
+        "ranks": ranks,
+        "hits": [hit],
+    }
     return {
         "status": "complete",
         "documents": 5268,
@@ -40,10 +46,16 @@ def results() -> dict:
 
 def test_the_results_as_text():
     lines = show(DemoConfig(), results()).splitlines()
-    assert "280 questions on 5,268 documents (the last three columns: nDCG@10 by kind of question)" in lines
+    assert (
+        "280 questions on 5,268 documents (the last three columns: nDCG@10 by kind of question)"
+        in lines
+    )
     assert [line.split()[0] for line in lines if line.endswith("0.5000")] == list(SYSTEMS)
     assert "  rank of the first right answer: bm25 -, dense 1, impact 1, hybrid 1" in lines
-    assert any(line.startswith("  1. os.path.join") and line.endswith("2.00 words  (path) answer") for line in lines)
+    assert any(
+        line.startswith("  1. os.path.join") and line.endswith("2.00 words  (path) answer")
+        for line in lines
+    )
     made = results()
     made["examples"][0]["hits"][0]["words"].append({"word": "directory", "expansion": True})
     assert "(path +directory) answer" in show(DemoConfig(), made)

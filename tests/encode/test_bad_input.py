@@ -61,10 +61,16 @@ def empty_folder(folder: Path) -> list[Any]:
 
 BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     # the collection
-    "no such corpus": (lambda f: [*HASHING, "--corpus", f / "nowhere.jsonl"], "nowhere.jsonl: no such file or folder"),
+    "no such corpus": (
+        lambda f: [*HASHING, "--corpus", f / "nowhere.jsonl"],
+        "nowhere.jsonl: no such file or folder",
+    ),
     "empty file": (corpus_of("c.jsonl", ""), "c.jsonl: no documents in it"),
     "folder without a collection": (empty_folder, "no files in it"),
-    "unreadable": (lambda f: [*HASHING, "--corpus", "/proc/self/mem"], "/proc/self/mem: cannot be read"),
+    "unreadable": (
+        lambda f: [*HASHING, "--corpus", "/proc/self/mem"],
+        "/proc/self/mem: cannot be read",
+    ),
     "broken JSON": (corpus_of("c.jsonl", GOOD + '{"id": "x", \n'), "c.jsonl:2: broken JSON"),
     "JSON cut short": (corpus_of("c.jsonl", GOOD + '{"id": "x", "cont'), "c.jsonl:2: broken JSON"),
     "JSON array": (corpus_of("c.json", "[" + GOOD + "]"), "c.json:1: a JSON array"),
@@ -79,19 +85,37 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
         corpus_of("c.jsonl", GOOD + json.dumps({"id": "x" * 40000, "contents": "a"}) + "\n"),
         "has 40,000 bytes; Lucene takes at most 32,766",
     ),
-    "id of a wrong type": (corpus_of("c.jsonl", '{"id": [1], "contents": "a"}'), "c.jsonl:1: the id 'id' is [1]"),
+    "id of a wrong type": (
+        corpus_of("c.jsonl", '{"id": [1], "contents": "a"}'),
+        "c.jsonl:1: the id 'id' is [1]",
+    ),
     "duplicate id": (corpus_of("c.jsonl", GOOD + GOOD), "c.jsonl:2: duplicate id 'ok'"),
     "no text": (corpus_of("c.jsonl", '{"id": "x", "body": "a"}'), "c.jsonl:1: no text"),
-    "text of a wrong type": (corpus_of("c.jsonl", '{"id": "x", "text": 5}'), "c.jsonl:1: 'text' is 5"),
+    "text of a wrong type": (
+        corpus_of("c.jsonl", '{"id": "x", "text": 5}'),
+        "c.jsonl:1: 'text' is 5",
+    ),
     "binary": (corpus_of("c.jsonl", GOOD.encode() + b"\0\0"), "c.jsonl:2: a binary file"),
     "not UTF-8": (corpus_of("c.tsv", b"1\tcaf\xe9\n"), "c.tsv:1: not UTF-8"),
     "UTF-16": (corpus_of("c.jsonl", GOOD.encode("utf-16")), "c.jsonl:1: UTF-16"),
     "tsv without a tab": (corpus_of("c.tsv", "1\ta\n2 b\n"), "c.tsv:2: 1 column(s), expected 2"),
     "tsv of three columns": (corpus_of("c.tsv", "1\ta\tb\n"), "c.tsv:1: 3 columns"),
-    "truncated gzip": (corpus_of("c.jsonl.gz", gzip.compress(os.urandom(9999).hex().encode())[:-99]), "truncated"),
-    "damaged gzip": (corpus_of("c.jsonl.gz", gzip.compress(GOOD.encode())[:-8] + b"\1" * 8), "damaged gzip"),
-    "fields that are not there": (flags("--fields", "headline"), "good.jsonl:1: no text: expected 'headline'"),
-    "a docid field that is not there": (flags("--docid-field", "key"), "good.jsonl:1: no id: expected 'key'"),
+    "truncated gzip": (
+        corpus_of("c.jsonl.gz", gzip.compress(os.urandom(9999).hex().encode())[:-99]),
+        "truncated",
+    ),
+    "damaged gzip": (
+        corpus_of("c.jsonl.gz", gzip.compress(GOOD.encode())[:-8] + b"\1" * 8),
+        "damaged gzip",
+    ),
+    "fields that are not there": (
+        flags("--fields", "headline"),
+        "good.jsonl:1: no text: expected 'headline'",
+    ),
+    "a docid field that is not there": (
+        flags("--docid-field", "key"),
+        "good.jsonl:1: no id: expected 'key'",
+    ),
     "empty delimiter": (flags("--delimiter", ""), "delimiter between fields is empty"),
     # the model
     "no such model": (lambda f: [*flags()(f)[2:], "--model", f / "no-model"], "no-model"),
@@ -115,7 +139,10 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     "shard of a word": (flags("--shard", "first"), "--shard first: expected I/N"),
     "shard without documents": (flags("--shard", "1/2"), "only 1 window(s); use at most 1 shards"),
     "no such recipe": (flags("--recipe", "no-such.toml"), "no-such.toml: no such recipe"),
-    "recipe with a typing error": (recipe("widow = 5"), "r.toml: no setting named 'widow'. Did you mean 'window'?"),
+    "recipe with a typing error": (
+        recipe("widow = 5"),
+        "r.toml: no setting named 'widow'. Did you mean 'window'?",
+    ),
     "recipe of a wrong type": (recipe('window = "5"'), "r.toml: window: expected int, got '5'"),
     "recipe that is no TOML": (recipe("window ="), "r.toml: not valid TOML"),
 }
@@ -127,7 +154,12 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     index = folder / "I"
     corpus = write_corpus(folder / "corpus.jsonl", 40)
-    assert main([*HASHING, "--corpus", str(corpus), "--index", str(index), "--parts", "cls", "--quiet"]) == 0
+    assert (
+        main(
+            [*HASHING, "--corpus", str(corpus), "--index", str(index), "--parts", "cls", "--quiet"]
+        )
+        == 0
+    )
     return index
 
 
@@ -166,8 +198,14 @@ def test_one_line_and_nothing_lost(case, tmp_path, finished, capfd):
     ("make", "message"),
     [
         (lambda p: p.write_text("mine"), "is a file; --index must name a folder"),
-        (lambda p: (p.mkdir(), (p / "thesis.tex").write_text("mine")), "a folder that is not an index"),
-        (lambda p: (p.mkdir(), (p / "meta.json").write_text('{"mine": 1}')), "a folder that is not an index"),
+        (
+            lambda p: (p.mkdir(), (p / "thesis.tex").write_text("mine")),
+            "a folder that is not an index",
+        ),
+        (
+            lambda p: (p.mkdir(), (p / "meta.json").write_text('{"mine": 1}')),
+            "a folder that is not an index",
+        ),
         (lambda p: (p.mkdir(), (p / "meta.json").write_text("{")), "a folder that is not an index"),
     ],
 )
@@ -199,7 +237,9 @@ def test_closed_standard_input(tmp_path, capfd, monkeypatch):
 def small_disk(folder: Path, kilobytes: int):
     """A file system of its own, so small that it fills up; needs the right to mount."""
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", folder], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", folder], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("mounting a small file system needs root")
     try:

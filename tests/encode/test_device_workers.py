@@ -28,12 +28,16 @@ from dupmae_ir.types import Document
 
 pytestmark = [
     pytest.mark.jvm,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the tests find workers in /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/stat").exists(), reason="the tests find workers in /proc"
+    ),
 ]
 TWO = ("--devices", "cpu,cpu")
 
 
-def start(corpus: Path, index: Path, *more: object, model: str = "testing:slow") -> subprocess.Popen[str]:
+def start(
+    corpus: Path, index: Path, *more: object, model: str = "testing:slow"
+) -> subprocess.Popen[str]:
     """The command in a process of its own, with an encoder that takes its time."""
     flags = ["--model", model, "--corpus", corpus, "--index", index, "--window", 60, *more]
     return subprocess.Popen(
@@ -83,7 +87,11 @@ def finished(index: Path) -> int:
 
 
 def whole(corpus: Path, index: Path) -> Path:
-    run(EncodeConfig(corpus=str(corpus), index=str(index), model="testing:hashing", window=60, quiet=True))
+    run(
+        EncodeConfig(
+            corpus=str(corpus), index=str(index), model="testing:hashing", window=60, quiet=True
+        )
+    )
     return index
 
 
@@ -102,10 +110,14 @@ def test_two_workers_killed_with_their_driver_lose_and_double_nothing(tmp_path):
         said = process.communicate()[1]
     assert not index.exists()
     assert re.search(
-        r"note: worker cpu#[01] was killed by signal 9 \(SIGKILL\) with window \d+ \(documents d\d+ to", said
+        r"note: worker cpu#[01] was killed by signal 9 \(SIGKILL\) with window \d+ \(documents d\d+ to",
+        said,
     )
     deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in orphans):
+    while any(
+        Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in orphans
+    ):
         assert time.monotonic() < deadline, "a worker outlived its driver"
         time.sleep(0.05)
     kept = finished(index)
@@ -125,7 +137,9 @@ def windows(count: int) -> Iterator[Window]:
 
 def test_a_window_that_kills_every_worker_is_named(monkeypatch):
     """The failure is not repeated for ever."""
-    choice = EncoderChoice.of(EncodeConfig(corpus="c", index="i", model="testing:slow", parts="cls"))
+    choice = EncoderChoice.of(
+        EncodeConfig(corpus="c", index="i", model="testing:slow", parts="cls")
+    )
     workers, encode, seen = DevicePool(choice, ["cpu"], quiet=True), DevicePool._hand_out, set()
 
     def killing(self, waiting):
@@ -160,7 +174,17 @@ def test_flags_that_exclude_each_other(tmp_path, encode, corpus, flags, message)
 
 def test_an_error_in_a_worker_is_one_line(tmp_path, corpus, capsys):
     """A model that is not there: reported as in one process, with nothing left behind."""
-    status = main(["--model", str(tmp_path / "none"), "--corpus", str(corpus), "--index", str(tmp_path / "I"), *TWO])
+    status = main(
+        [
+            "--model",
+            str(tmp_path / "none"),
+            "--corpus",
+            str(corpus),
+            "--index",
+            str(tmp_path / "I"),
+            *TWO,
+        ]
+    )
     assert status == 2
     said = capsys.readouterr().err
     assert "none: no such model folder" in said
@@ -210,6 +234,9 @@ def test_a_window_of_another_model_is_refused_by_name(tmp_path, corpus, encode, 
     part.write_bytes(part.read_bytes().replace(own.encode(), b"f" * len(own)))
     status, said = encode(corpus, index, "--window", 100)
     assert status == 2
-    assert f"{part.name}: encoded by another model (ffffffffffff instead of {own[:12]}); remove this file" in said
+    assert (
+        f"{part.name}: encoded by another model (ffffffffffff instead of {own[:12]}); remove this file"
+        in said
+    )
     part.unlink()
     assert encode(corpus, index, "--window", 100)[0] == 0

@@ -35,13 +35,25 @@ def test_a_folder_becomes_an_index_with_its_texts(docs, tmp_path, encode, capsys
     (docs / "picture.png").write_bytes(b"\x89PNG")
     status, said = encode(docs, tmp_path / "I", "--passage-length", 40, "--passage-overlap", 8)
     assert status == 0
-    assert f"  from {len(FILES)} files; left out: 1 (.png 1)\n  1 could not be read:\n    broken.pdf: " in said
+    assert (
+        f"  from {len(FILES)} files; left out: 1 (.png 1)\n  1 could not be read:\n    broken.pdf: "
+        in said
+    )
     index = Index.open(tmp_path / "I")
     source = DocumentCollection([str(docs)], 40, 8)
     assert [(d.docid, d.title, d.text, d.metadata) for d in source] == [
         tuple(index.texts.get(row)) for row in range(index.documents)
     ]
-    assert set(index.texts.columns) == {"path", "type", "title", "heading", "start", "end", "page", "modified"}
+    assert set(index.texts.columns) == {
+        "path",
+        "type",
+        "title",
+        "heading",
+        "start",
+        "end",
+        "page",
+        "modified",
+    }
     assert meta(tmp_path / "I")["sources"] == source.report
     status, said = encode(docs, tmp_path / "I", "--passage-length", 40, "--passage-overlap", 8)
     assert (status, "nothing to do" in said, "broken.pdf" in said) == (0, True, True)
@@ -62,14 +74,30 @@ def test_several_unquoted_paths(docs, tmp_path, encode, capsys):
     assert stored[0].startswith("guide/")
     assert main([*command[:4], "--corpus", paths[0], "--corpus", paths[1]]) == 0
     assert "nothing to do" in capsys.readouterr().err
-    assert search(["--index", str(tmp_path / "I"), "--query", "install", "--json", "--dense", "--hits", "1"]) == 0
+    assert (
+        search(
+            [
+                "--index",
+                str(tmp_path / "I"),
+                "--query",
+                "install",
+                "--json",
+                "--dense",
+                "--hits",
+                "1",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["hits"][0]["text"]
 
 
 def test_a_resumed_run_is_that_of_an_undisturbed_one(docs, tmp_path, encode, monkeypatch):
     small = ("--passage-length", 16, "--passage-overlap", 4, "--window", 8, "--scale", 50)
     assert encode(docs, tmp_path / "I", *small)[0] == 0
-    monkeypatch.setattr("dupmae_ir.encode.run.build_index", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "dupmae_ir.encode.run.build_index", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     assert encode(docs, tmp_path / "J", *small)[0] == 130
     monkeypatch.undo()
     status, said = encode(docs, tmp_path / "J", *small)
@@ -80,7 +108,10 @@ def test_a_resumed_run_is_that_of_an_undisturbed_one(docs, tmp_path, encode, mon
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a.jsonl": b'{"_id": "1", "text": "x"}\n{"_id"', "b.md": b"text"}, "choose with --read-as"),
+        (
+            {"a.jsonl": b'{"_id": "1", "text": "x"}\n{"_id"', "b.md": b"text"},
+            "choose with --read-as",
+        ),
         ({"a.pdf": b"x"}, "no text in any of its 1 files"),
         ({"a.tsv": b"no tab"}, "neither a JSON object nor"),
         ({".hidden": b"x"}, "no files in it"),
@@ -88,7 +119,8 @@ def test_a_resumed_run_is_that_of_an_undisturbed_one(docs, tmp_path, encode, mon
 )
 def test_bad_input_fails_before_the_model_is_loaded(tmp_path, encode, monkeypatch, files, message):
     monkeypatch.setattr(
-        "dupmae_ir.encode.window_encoding.load_encoder", lambda *a, **k: pytest.fail("the model was loaded")
+        "dupmae_ir.encode.window_encoding.load_encoder",
+        lambda *a, **k: pytest.fail("the model was loaded"),
     )
     write_folder(tmp_path / "docs", files)
     status, said = encode(tmp_path / "docs", tmp_path / "I")
@@ -100,9 +132,24 @@ def test_passages_of_files_are_encoded_in_mixed_precision(tmp_path):
     write_folder(tmp_path / "docs", {"a.txt": b"cat sat"})
     write_folder(tmp_path, {"lines.jsonl": b'{"id": 1, "contents": "cat sat"}'})
     dtypes = []
-    for number, (corpus, *more) in enumerate((["docs"], ["docs", "--dtype", "float32"], ["lines.jsonl"])):
+    for number, (corpus, *more) in enumerate(
+        (["docs"], ["docs", "--dtype", "float32"], ["lines.jsonl"])
+    ):
         folder = tmp_path / f"I{number}"
-        assert main(["--corpus", str(tmp_path / corpus), "--index", str(folder), "--parts", "cls", *more]) == 0
+        assert (
+            main(
+                [
+                    "--corpus",
+                    str(tmp_path / corpus),
+                    "--index",
+                    str(folder),
+                    "--parts",
+                    "cls",
+                    *more,
+                ]
+            )
+            == 0
+        )
         dtypes.append(Index.open(folder).meta["encoder"]["dtype"])
     assert dtypes == ["mixed", "float32", "float32"]
 
@@ -124,12 +171,17 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "files"), [(kind, files) for kind, some in KINDS.items() for files in some])
+@pytest.mark.parametrize(
+    ("kind", "files"), [(kind, files) for kind, some in KINDS.items() for files in some]
+)
 def test_what_a_folder_is_read_as(tmp_path, kind, files):
     write_folder(tmp_path, files)
     found = CorpusOptions(corpus=str(tmp_path)).collection()
     assert type(found) is {"lines": LinesCollection, "documents": DocumentCollection}[kind]
-    assert type(CorpusOptions(corpus=str(tmp_path), read_as="documents").collection()) is DocumentCollection
+    assert (
+        type(CorpusOptions(corpus=str(tmp_path), read_as="documents").collection())
+        is DocumentCollection
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,13 +221,18 @@ def standin(monkeypatch, documents):
     """A module with the interface of ir_datasets."""
     module = types.ModuleType("ir_datasets")
     module.__spec__ = types.SimpleNamespace(name="ir_datasets")
-    data = types.SimpleNamespace(has_docs=lambda: bool(documents), docs_iter=lambda: iter(documents))
+    data = types.SimpleNamespace(
+        has_docs=lambda: bool(documents), docs_iter=lambda: iter(documents)
+    )
     module.load = {"mine/train": data}.__getitem__
     monkeypatch.setitem(sys.modules, "ir_datasets", module)
 
 
 def test_an_ir_datasets_id(monkeypatch, tmp_path, encode):
-    standin(monkeypatch, [Doc("a", "One", "first text", "http://x", 2020), Doc("b", "", "second text", "", 2021)])
+    standin(
+        monkeypatch,
+        [Doc("a", "One", "first text", "http://x", 2020), Doc("b", "", "second text", "", 2021)],
+    )
     assert encode("irds:mine/train", tmp_path / "I")[0] == 0
     store = Index.open(tmp_path / "I").texts
     assert store.get(0) == ("a", "One", "first text", {"url": "http://x", "year": 2020})
@@ -194,7 +251,10 @@ def test_an_ir_datasets_id(monkeypatch, tmp_path, encode):
 def test_ir_datasets_is_not_installed(monkeypatch, tmp_path, encode):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
     status, said = encode("irds:mine", tmp_path / "I")
-    assert (status, said) == (1, "dupmae-ir encode: irds:mine needs ir_datasets: pip install 'dupmae-ir[irds]'\n")
+    assert (status, said) == (
+        1,
+        "dupmae-ir encode: irds:mine needs ir_datasets: pip install 'dupmae-ir[irds]'\n",
+    )
 
 
 def test_a_hugging_face_dataset_on_disk(tmp_path, encode):
@@ -203,7 +263,9 @@ def test_a_hugging_face_dataset_on_disk(tmp_path, encode):
     made = datasets.Dataset.from_dict(rows)
     made.save_to_disk(tmp_path / "plain")
     datasets.DatasetDict({"train": made, "test": made}).save_to_disk(tmp_path / "splits")
-    datasets.DatasetDict({"train": made.add_column("_id", ["a", "b"])}).save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": made.add_column("_id", ["a", "b"])}).save_to_disk(
+        tmp_path / "one"
+    )
     assert encode(tmp_path / "plain", tmp_path / "I")[0] == 0
     store = Index.open(tmp_path / "I").texts
     assert store.get_all([0, 1]) == [
@@ -212,7 +274,9 @@ def test_a_hugging_face_dataset_on_disk(tmp_path, encode):
     ]
     status, said = encode(tmp_path / "splits", tmp_path / "J")
     assert (status, "has the splits train, test; name one, as" in said) == (2, True)
-    assert [d.docid for d in CorpusOptions(corpus=str(tmp_path / "splits" / "test")).collection()] == ["0", "1"]
+    assert [
+        d.docid for d in CorpusOptions(corpus=str(tmp_path / "splits" / "test")).collection()
+    ] == ["0", "1"]
     assert [d.docid for d in CorpusOptions(corpus=str(tmp_path / "one")).collection()] == ["a", "b"]
     assert isinstance(CorpusOptions(corpus=str(tmp_path / "one")).collection(), HfDataset)
 
@@ -220,7 +284,17 @@ def test_a_hugging_face_dataset_on_disk(tmp_path, encode):
 def test_sync_of_a_folder(docs, tmp_path, encode, capsys, monkeypatch):
     """Only edited files are encoded; passages of files that cannot be read for now are kept."""
     assert (
-        encode(docs, tmp_path / "I", "--passage-length", 40, "--passage-overlap", 8, "--read-as", "documents")[0] == 0
+        encode(
+            docs,
+            tmp_path / "I",
+            "--passage-length",
+            40,
+            "--passage-overlap",
+            8,
+            "--read-as",
+            "documents",
+        )[0]
+        == 0
     )
     (docs / "notes.txt").write_text("Entirely new notes about giraffes.")
     (docs / "src" / "module.py").unlink()
@@ -234,7 +308,10 @@ def test_sync_of_a_folder(docs, tmp_path, encode, capsys, monkeypatch):
     assert "passages of files that cannot be read now were kept" in captured.err
     assert re.fullmatch(r"\d+ passages of \d+ files", result["size"])
     assert "papers/seals.pdf: " in captured.err
-    assert search(["--index", str(tmp_path / "I"), "--query", "giraffes", "--json", "--hits", "40"]) == 0
+    assert (
+        search(["--index", str(tmp_path / "I"), "--query", "giraffes", "--json", "--hits", "40"])
+        == 0
+    )
     found = {hit["docid"].partition("#")[0] for hit in json.loads(capsys.readouterr().out)["hits"]}
     assert {"notes.txt", "papers/seals.pdf", "more.jsonl"} <= found
     assert "src/module.py" not in found

@@ -24,10 +24,16 @@ def corpus(path: Path, numbers: range) -> str:
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_what_was_encoded_is_not_encoded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
+def test_what_was_encoded_is_not_encoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
     index = str(tmp_path / "I")
     first = corpus(tmp_path / "first.jsonl", range(6))
-    encode(EncodeConfig(model="testing:hashing", corpus=first, index=index, scale=50.0, window=4, quiet=True))
+    encode(
+        EncodeConfig(
+            model="testing:hashing", corpus=first, index=index, scale=50.0, window=4, quiet=True
+        )
+    )
     more = AddConfig(index=index, corpus=corpus(tmp_path / "more.jsonl", range(6, 16)), quiet=quiet)
 
     def interrupted(*_: object, **__: object) -> None:

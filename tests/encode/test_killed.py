@@ -81,7 +81,9 @@ def test_twenty_kills(tmp_path):
         assert_same(index, whole)
         trials += 1
         assert trials < 40
-    assert sorted(p.name for p in (tmp_path / "trial").iterdir()) == sorted(f"I{t}" for t in range(trials))
+    assert sorted(p.name for p in (tmp_path / "trial").iterdir()) == sorted(
+        f"I{t}" for t in range(trials)
+    )
 
 
 def test_a_killed_process_leaves_no_lock(tmp_path):

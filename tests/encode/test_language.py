@@ -44,7 +44,9 @@ def corpus(tmp_path):
 def test_an_index_has_the_words_of_its_language(tmp_path, corpus, model, capsys):
     config = EncodeConfig(corpus=corpus, index=str(tmp_path / "i"), model=model)
     encode(config)
-    assert "language: German (German 100%); --language CODE chooses another" in capsys.readouterr().err
+    assert (
+        "language: German (German 100%); --language CODE chooses another" in capsys.readouterr().err
+    )
     searcher = Searcher.open(config.index)
     record = searcher.index.meta["encoder"]
     assert record["language"] == searcher.encoder.settings.language == "de"
@@ -55,7 +57,10 @@ def test_an_index_has_the_words_of_its_language(tmp_path, corpus, model, capsys)
     more = tmp_path / "more.jsonl"
     more.write_text(json.dumps({"id": "d4", "text": "Ein Haus am See."}))
     run_add(AddConfig(index=config.index, corpus=str(more)))
-    assert {hit.docid for hit in Searcher.open(config.index).search("Häuser", mode="impact")} == {"d1", "d4"}
+    assert {hit.docid for hit in Searcher.open(config.index).search("Häuser", mode="impact")} == {
+        "d1",
+        "d4",
+    }
     with pytest.raises(IndexMismatch, match="language de but the query encoder has en"):
         Searcher.open(config.index, load_encoder(model))
 
@@ -63,7 +68,9 @@ def test_an_index_has_the_words_of_its_language(tmp_path, corpus, model, capsys)
 def test_a_long_run_names_the_index_of_words_alone(tmp_path, model, capsys, monkeypatch):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("A label names a file system.")
-    config = EncodeConfig(corpus=str(tmp_path / "docs"), index=str(tmp_path / "i"), model=model, overwrite=True)
+    config = EncodeConfig(
+        corpus=str(tmp_path / "docs"), index=str(tmp_path / "i"), model=model, overwrite=True
+    )
     encode(config)
     assert SOONER not in capsys.readouterr().err
     monkeypatch.setattr("dupmae_ir.encode.run.LONG", 1e-9)
@@ -84,7 +91,11 @@ def test_a_given_language_is_kept_and_another_one_refused(tmp_path, corpus, mode
     with pytest.raises(UsageError, match=r"`language` must be auto or one of ar, .*'dee'"):
         EncodeConfig(**made, language="dee")
     with pytest.raises(UsageError, match="`language` is for word weights with stems"):
-        encode(EncodeConfig(**{**made, "model": "testing:hashing", "index": str(tmp_path / "j")}, language="de"))
+        encode(
+            EncodeConfig(
+                **{**made, "model": "testing:hashing", "index": str(tmp_path / "j")}, language="de"
+            )
+        )
 
 
 def test_indexes_searched_as_one_have_the_lowest_weight(tmp_path, model, monkeypatch):
@@ -94,8 +105,14 @@ def test_indexes_searched_as_one_have_the_lowest_weight(tmp_path, model, monkeyp
         monkeypatch.setattr("dupmae_ir.encode.reading._LEAST", weight)
         monkeypatch.setattr("dupmae_ir.encode.reading.READS_WELL", 1e9)
         corpus = tmp_path / f"{name}.jsonl"
-        corpus.write_text("".join(json.dumps({"id": name + i, "text": t}) + "\n" for i, t in TEXTS.items()))
-        encode(EncodeConfig(corpus=str(corpus), index=str(tmp_path / name), model=model, scale=50, quiet=True))
+        corpus.write_text(
+            "".join(json.dumps({"id": name + i, "text": t}) + "\n" for i, t in TEXTS.items())
+        )
+        encode(
+            EncodeConfig(
+                corpus=str(corpus), index=str(tmp_path / name), model=model, scale=50, quiet=True
+            )
+        )
         folders.append(str(tmp_path / name))
         assert Searcher.open(folders[-1]).part_weights == (weight, 1.0)
     for order in (folders, folders[::-1]):
@@ -123,7 +140,10 @@ class Vectors:
 
 @pytest.mark.parametrize(("found", "weight"), [(PASSAGES, 1.0), (PASSAGES // 2, 0.164), (0, 0.001)])
 def test_the_weight_of_vectors_follows_from_what_they_find(found, weight):
-    documents = [Document(str(i), "ein Text von ausreichender Länge, der sich teilen lässt") for i in range(300)]
+    documents = [
+        Document(str(i), "ein Text von ausreichender Länge, der sich teilen lässt")
+        for i in range(300)
+    ]
     reading = measure(Vectors(found, PASSAGES), documents)
     assert reading.passages == PASSAGES
     assert reading.weight == pytest.approx(weight, abs=0.02)

@@ -61,7 +61,12 @@ def test_clipped_weights_are_counted_over_all_shards(corpus, tmp_path, encode, c
 def three(corpus, tmp_path, encode):
     """Three dense shards of one collection."""
     for i in range(3):
-        assert encode(corpus, tmp_path / f"I.{i}", "--window", 100, "--parts", "cls", "--shard", f"{i}/3")[0] == 0
+        assert (
+            encode(
+                corpus, tmp_path / f"I.{i}", "--window", 100, "--parts", "cls", "--shard", f"{i}/3"
+            )[0]
+            == 0
+        )
     return [tmp_path / f"I.{i}" for i in range(3)]
 
 
@@ -76,7 +81,10 @@ def test_gaps_and_duplicates_are_refused(three, tmp_path, capsys):
     for shards, message in [
         ((a, c), "missing of 3 shards: 1 "),
         ((a,), "missing of 3 shards: 1, 2 "),
-        ((a, b, c, shutil.copytree(b, tmp_path / "again")), "again and .*I.1 are both shard 1 of 3"),
+        (
+            (a, b, c, shutil.copytree(b, tmp_path / "again")),
+            "again and .*I.1 are both shard 1 of 3",
+        ),
         ((a, b, tmp_path / "nowhere"), "nowhere: no such index"),
         ((a, tmp_path / "corpus.jsonl"), "corpus.jsonl"),
     ]:
@@ -91,10 +99,16 @@ def test_gaps_and_duplicates_are_refused(three, tmp_path, capsys):
     ("changes", "message"),
     [
         (lambda m: {"settings": {**m["settings"], "model": "other"}}, "(`model` "),
-        (lambda m: {"settings": {**m["settings"], "document_length": 9}}, "`document_length` 64 (requested 9)"),
+        (
+            lambda m: {"settings": {**m["settings"], "document_length": 9}},
+            "`document_length` 64 (requested 9)",
+        ),
         (lambda m: {"settings": {**m["settings"], "window": 50}}, "`window` 100 (requested 50)"),
         (lambda m: {"shard": {**m["shard"], "of": 4}}, "shards of 3 and of 4"),
-        (lambda m: {"scale": 17.0}, "have scales None and 17.0; encode one of them again with `scale` None"),
+        (
+            lambda m: {"scale": 17.0},
+            "have scales None and 17.0; encode one of them again with `scale` None",
+        ),
         (lambda m: {"inputs": [{**m["inputs"][0], "sha256": "0"}]}, "different collections"),
         (lambda m: {"shard": None}, "is a whole index, not a shard"),
     ],
@@ -123,4 +137,6 @@ def test_an_older_index_stays_until_overwrite(three, tmp_path, capsys):
 def test_more_shards_than_windows(corpus, tmp_path, encode):
     status, said = encode(corpus, tmp_path / "I", "--shard", "2/3", "--parts", "cls")
     assert status == 2
-    assert "the collection has only 2 window(s); use at most 2 shards, or a smaller --window" in said
+    assert (
+        "the collection has only 2 window(s); use at most 2 shards, or a smaller --window" in said
+    )

@@ -34,7 +34,9 @@ import fsspec
 pytestmark = [
     pytest.mark.jvm,
     # Connections of clients that a test gave up are closed by the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),
 ]
 SETTINGS = ("--window", 100, "--quiet")
 
@@ -48,7 +50,10 @@ def server() -> Iterator[str]:
 @pytest.fixture
 def bucket(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of an empty bucket; credentials and the address of the server are in the environment only."""
-    for name, value in {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "the-secret-key"}.items():
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "tester",
+        "AWS_SECRET_ACCESS_KEY": "the-secret-key",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setenv("DUPMAE_IR_CACHE", str(tmp_path / "cache"))
@@ -84,7 +89,9 @@ def network(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     def connected(limit: int) -> Network:
         made.append(Network(urlsplit(server).port or 0, 1 << 30))
         connect(monkeypatch, made[-1].url)
-        files().exists("none/none")  # a client takes a while to start, on a busy machine longer than the patience below
+        files().exists(
+            "none/none"
+        )  # a client takes a while to start, on a busy machine longer than the patience below
         made[-1].limit = limit
         return made[-1]
 
@@ -105,7 +112,17 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
 
 
 def encoded(corpus: Any, index: Any, *more: Any) -> list[Any]:
-    return ["encode", "--model", "testing:hashing", "--corpus", corpus, "--index", index, *SETTINGS, *more]
+    return [
+        "encode",
+        "--model",
+        "testing:hashing",
+        "--corpus",
+        corpus,
+        "--index",
+        index,
+        *SETTINGS,
+        *more,
+    ]
 
 
 def copy_of(url: str) -> Path:
@@ -143,12 +160,17 @@ def whole(made: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def vectors(corpus: Path) -> Path:
     """An index of vectors alone, which has few files."""
-    assert main([str(word) for word in encoded(corpus, corpus.parent / "vectors", "--parts", "cls")]) == 0
+    assert (
+        main([str(word) for word in encoded(corpus, corpus.parent / "vectors", "--parts", "cls")])
+        == 0
+    )
     return corpus.parent / "vectors"
 
 
 @pytest.mark.parametrize("zipped", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_a_collection_and_its_index_are_those_of_folders(bucket, corpus, whole, run, tmp_path, zipped):
+def test_a_collection_and_its_index_are_those_of_folders(
+    bucket, corpus, whole, run, tmp_path, zipped
+):
     url = f"{bucket}/corpus.jsonl" + ".gz" * zipped
     files().pipe(url, gzip.compress(corpus.read_bytes()) if zipped else corpus.read_bytes())
     index = f"{bucket}/indexes/I"
@@ -170,14 +192,19 @@ def test_a_collection_and_its_index_are_those_of_folders(bucket, corpus, whole, 
 
 
 @pytest.mark.nightly  # a cluster is nine processes
-def test_ray_workers_read_from_the_store_and_write_the_same_index_into_it(bucket, corpus, whole, monkeypatch):
+def test_ray_workers_read_from_the_store_and_write_the_same_index_into_it(
+    bucket, corpus, whole, monkeypatch
+):
     pytest.importorskip("ray", reason="needs the extra: pip install 'dupmae-ir[ray]'")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     url, index = f"{bucket}/corpus.jsonl", f"{bucket}/indexes/I"
     files().pipe(url, corpus.read_bytes())
     words = encoded(url, index, "--server", "ray", "--workers", 2)
     done = subprocess.run(
-        [sys.executable, "-m", "dupmae_ir", *map(str, words)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "dupmae_ir", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert content(copy_of(index)) == content(whole)
@@ -191,8 +218,20 @@ def test_search_answers_as_from_the_folder(bucket, whole, tmp_path, capsys, run)
     topics.write_text("1\tword1 word7\n2\tword30\n")
     for name in (str(whole), index):
         path = tmp_path / f"{name == index}.trec"
-        words = ["--topics", topics, "--hits", 20, "--output", path, "--quiet", "--impact-search", "postings"]
-        assert run("index", "postings", "--index", whole, "--quiet")[0] == 0 if name != index else True
+        words = [
+            "--topics",
+            topics,
+            "--hits",
+            20,
+            "--output",
+            path,
+            "--quiet",
+            "--impact-search",
+            "postings",
+        ]
+        assert (
+            run("index", "postings", "--index", whole, "--quiet")[0] == 0 if name != index else True
+        )
         assert run("index", "push", whole, "--to", index, "--quiet")[0] == 0
         assert run("search", "--index", name, *words) == (0, "")
     assert (tmp_path / "True.trec").read_text() == (tmp_path / "False.trec").read_text()
@@ -207,7 +246,9 @@ def test_search_answers_as_from_the_folder(bucket, whole, tmp_path, capsys, run)
 def test_a_folder_of_files_is_read_in_order(bucket, corpus, whole, run, tmp_path):
     lines = corpus.read_bytes().splitlines(keepends=True)
     for number, start_at in enumerate(range(0, 700, 70)):
-        files().pipe(f"{bucket}/c/part{number + 1}.jsonl", b"".join(lines[start_at : start_at + 70]))
+        files().pipe(
+            f"{bucket}/c/part{number + 1}.jsonl", b"".join(lines[start_at : start_at + 70])
+        )
     files().pipe(f"{bucket}/c/README.txt", b"no document")
     assert run(*encoded(f"{bucket}/c/", tmp_path / "I")) == (0, "")
     assert content(tmp_path / "I") == content(whole)
@@ -231,7 +272,9 @@ def test_shards_are_merged_from_the_store_into_it(bucket, corpus, vectors, run):
 
 
 @pytest.mark.nightly
-def test_a_kill_in_the_middle_of_an_upload(bucket, server, network, corpus, whole, run, monkeypatch):
+def test_a_kill_in_the_middle_of_an_upload(
+    bucket, server, network, corpus, whole, run, monkeypatch
+):
     index = f"{bucket}/I"
     stops = network(120_000)
     process = start(corpus, index, *SETTINGS)
@@ -248,10 +291,14 @@ def test_a_kill_in_the_middle_of_an_upload(bucket, server, network, corpus, whol
     status, said = run("search", "--index", index, "--query", "word1")
     assert (status, said.count("\n")) == (2, 1)
     assert f"{index} is not a finished index (its upload has not ended" in said
-    times = {name: files().info(f"{index}/{name}")["LastModified"] for name in before - {"upload.json"}}
+    times = {
+        name: files().info(f"{index}/{name}")["LastModified"] for name in before - {"upload.json"}
+    }
     time.sleep(1.1)  # the store counts whole seconds
     assert run(*encoded(corpus, index)) == (0, "")
-    again = {name for name, at in times.items() if files().info(f"{index}/{name}")["LastModified"] != at}
+    again = {
+        name for name, at in times.items() if files().info(f"{index}/{name}")["LastModified"] != at
+    }
     assert len(again) <= 1, "what was there whole was sent again"
     forget(index)
     assert run("index", "verify", index, "--quiet") == (0, "")
@@ -259,7 +306,9 @@ def test_a_kill_in_the_middle_of_an_upload(bucket, server, network, corpus, whol
 
 
 @pytest.mark.nightly
-def test_a_network_that_stalls_ends_in_one_line(bucket, server, network, corpus, vectors, run, tmp_path, monkeypatch):
+def test_a_network_that_stalls_ends_in_one_line(
+    bucket, server, network, corpus, vectors, run, tmp_path, monkeypatch
+):
     index = f"{bucket}/I"
     files().pipe(f"{bucket}/corpus.jsonl", corpus.read_bytes())
     late = "no byte for 2 s (DUPMAE_IR_PATIENCE); check the network and run the same command again"
@@ -281,7 +330,10 @@ def test_a_network_that_stalls_ends_in_one_line(bucket, server, network, corpus,
         f"dupmae-ir encode: {bucket}/corpus.jsonl"
     )
     sent = stalled(40_000, "index", "push", vectors, "--to", index, "--quiet")
-    assert sent.removeprefix(f"dupmae-ir index push: {index}/") in {*files_of(vectors), "upload.json"}
+    assert sent.removeprefix(f"dupmae-ir index push: {index}/") in {
+        *files_of(vectors),
+        "upload.json",
+    }
     assert run("index", "push", vectors, "--to", index, "--quiet") == (0, "")
     received = stalled(60_000, "search", "--index", index, "--query", "word1")
     assert received.removeprefix(f"dupmae-ir search: {index}/") in files_of(vectors)
@@ -296,7 +348,11 @@ def test_a_network_that_stalls_ends_in_one_line(bucket, server, network, corpus,
 def test_a_damaged_object_is_refused_by_name(bucket, vectors, run, damage):
     index = f"{bucket}/I"
     assert run("index", "push", vectors, "--to", index, "--quiet") == (0, "")
-    name = "meta.json" if damage == "manifest" else next(n for n in files_of(vectors) if n.endswith("cls/index"))
+    name = (
+        "meta.json"
+        if damage == "manifest"
+        else next(n for n in files_of(vectors) if n.endswith("cls/index"))
+    )
     url, good = f"{index}/{name}", (vectors / name).read_bytes()
     bad = {
         "changed": good[:-1] + bytes([good[-1] ^ 1]),
@@ -355,13 +411,17 @@ def test_a_full_disk_names_the_object_and_is_continued(bucket, vectors, run, mon
     assert (status, said.count("\n")) == (1, 1)
     assert f"the disk is full, at {index}/segments/" in said
     fetched: list[str] = []
-    monkeypatch.setattr(Remote, "fetch", lambda self, *more: fetched.append(self.name) or fetch(self, *more))
+    monkeypatch.setattr(
+        Remote, "fetch", lambda self, *more: fetched.append(self.name) or fetch(self, *more)
+    )
     assert run("index", "show", index, "--quiet") == (0, "")
     assert 0 < len(fetched) < len(files_of(vectors))
     assert content(copy_of(index)) == content(vectors)
 
 
-def test_a_changed_index_replaces_the_old_one_at_once(bucket, corpus, vectors, run, tmp_path, monkeypatch):
+def test_a_changed_index_replaces_the_old_one_at_once(
+    bucket, corpus, vectors, run, tmp_path, monkeypatch
+):
     whole = shutil.copytree(vectors, tmp_path / "vectors", symlinks=True)
     index = f"{bucket}/I"
     assert run("index", "push", whole, "--to", index, "--quiet") == (0, "")
@@ -378,7 +438,9 @@ def test_a_changed_index_replaces_the_old_one_at_once(bucket, corpus, vectors, r
     # Only what is new is received; a stale folder does not replace it.
     fetched: list[str] = []
     fetch = Remote.fetch
-    monkeypatch.setattr(Remote, "fetch", lambda self, *more: fetched.append(str(self)) or fetch(self, *more))
+    monkeypatch.setattr(
+        Remote, "fetch", lambda self, *more: fetched.append(str(self)) or fetch(self, *more)
+    )
     assert run("index", "pull", index, "--index", tmp_path / "copy", "--quiet") == (0, "")
     everything = len(fetched)
     assert run("index", "show", index, "--quiet") == (0, "")
@@ -432,8 +494,16 @@ def test_credentials_are_not_recorded_and_not_printed(bucket, corpus, run, tmp_p
 
 def test_mistakes_are_one_line(bucket, corpus, whole, run, tmp_path, monkeypatch):
     cases: list[tuple[int, str, list[Any]]] = [
-        (2, f"{bucket}/none.jsonl: no such file or folder", encoded(f"{bucket}/none.jsonl", tmp_path / "I")),
-        (2, "only collections with a document on each line", encoded(f"{bucket}/a.pdf", tmp_path / "I")),
+        (
+            2,
+            f"{bucket}/none.jsonl: no such file or folder",
+            encoded(f"{bucket}/none.jsonl", tmp_path / "I"),
+        ),
+        (
+            2,
+            "only collections with a document on each line",
+            encoded(f"{bucket}/a.pdf", tmp_path / "I"),
+        ),
         (
             2,
             f"{bucket}/none is not a finished index (no meta.json)",
@@ -448,4 +518,7 @@ def test_mistakes_are_one_line(bucket, corpus, whole, run, tmp_path, monkeypatch
         assert (status, said.count("\n"), message in said) == (expected, 1, True), said
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None)
     status, said = run(*encoded(f"{bucket}/c.jsonl", tmp_path / "I"))
-    assert (status, said) == (1, "dupmae-ir encode: s3:// needs fsspec: pip install 'dupmae-ir[s3]'\n")
+    assert (status, said) == (
+        1,
+        "dupmae-ir encode: s3:// needs fsspec: pip install 'dupmae-ir[s3]'\n",
+    )

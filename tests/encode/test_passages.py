@@ -23,7 +23,9 @@ def test_every_word_is_in_a_passage_and_no_passage_in_another(count, words, stri
     assert {w for part in parts for w in part} == set(text)
     assert all(len(part) <= words for part in parts)
     assert all(parts[n] == text[n * stride : n * stride + words] for n in range(len(parts)))
-    assert not any(set(a) <= set(b) for n, a in enumerate(parts) for m, b in enumerate(parts) if n != m and a)
+    assert not any(
+        set(a) <= set(b) for n, a in enumerate(parts) for m, b in enumerate(parts) if n != m and a
+    )
 
 
 def test_titles_with_the_first_passage_alone():
@@ -52,7 +54,10 @@ def test_mistakes(tmp_path, capsys):
     assert main(["--corpus", str(corpus), "--output", str(tmp_path / "out.jsonl")]) == 2
     assert "the id 'a#b' contains '#'" in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
-    assert main(["--corpus", str(corpus), "--output", str(tmp_path / "o.jsonl"), "--stride", "300"]) == 2
+    assert (
+        main(["--corpus", str(corpus), "--output", str(tmp_path / "o.jsonl"), "--stride", "300"])
+        == 2
+    )
     assert "--stride 300 must not exceed --words 200" in capsys.readouterr().err
     with pytest.raises(InputError):
         list(word_passages(Document("a#0", "x"), 1, 1))

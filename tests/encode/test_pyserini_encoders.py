@@ -45,12 +45,21 @@ def test_documents_have_two_views_of_one_forward_pass(calls):
     assert impact[1] == {}
     assert all(type(w) is int and 0 < w <= 255 for v in impact for w in v.values())
     np.testing.assert_array_equal(encoder.encode(TEXTS), dense)
-    assert DupmaeDocumentEncoder("testing:hashing", scale=100.0, view="impact").encode_batch(TEXTS) == impact
+    assert (
+        DupmaeDocumentEncoder("testing:hashing", scale=100.0, view="impact").encode_batch(TEXTS)
+        == impact
+    )
 
 
 def test_titles_are_joined_as_the_model_wants_and_other_keywords_are_accepted(calls):
     encoder = DupmaeDocumentEncoder("testing:hashing", title_separator=" [SEP] ")
-    encoder.encode(["text", "", "alone"], titles=["title", "only", None], fp16=True, max_length=256, add_sep=False)
+    encoder.encode(
+        ["text", "", "alone"],
+        titles=["title", "only", None],
+        fp16=True,
+        max_length=256,
+        add_sep=False,
+    )
     assert calls == [["title [SEP] text", "only", "alone"]]
 
 

@@ -24,8 +24,18 @@ TOPICS = [Query("1", "word1  word2"), Query("2", "word7 word7\tword8"), Query("1
 def encoded(corpus, tmp_path, encode):
     """An index and the encoded queries for it: (index, queries)."""
     assert encode(corpus, tmp_path / "I", "--quiet")[0] == 0
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"_id": q.qid, "text": q.text}) + "\n" for q in TOPICS))
-    arguments = ["--topics", tmp_path / "t.jsonl", "--index", tmp_path / "I", "--output", tmp_path / "Q", "--quiet"]
+    (tmp_path / "t.jsonl").write_text(
+        "".join(json.dumps({"_id": q.qid, "text": q.text}) + "\n" for q in TOPICS)
+    )
+    arguments = [
+        "--topics",
+        tmp_path / "t.jsonl",
+        "--index",
+        tmp_path / "I",
+        "--output",
+        tmp_path / "Q",
+        "--quiet",
+    ]
     assert main([str(a) for a in arguments]) == 0
     return tmp_path / "I", tmp_path / "Q"
 
@@ -126,5 +136,9 @@ def test_stock_commands_give_the_exact_scores(encoded, tmp_path):
     )
     got = read(tmp_path / "dense.trec")
     scores = folder.only_segment.vectors @ encoder.dense.encode_batch(texts).T
-    expected = {(q.qid, d): float(scores[r, c]) for c, q in enumerate(TOPICS) for r, d in enumerate(folder.docids)}
+    expected = {
+        (q.qid, d): float(scores[r, c])
+        for c, q in enumerate(TOPICS)
+        for r, d in enumerate(folder.docids)
+    }
     assert got == pytest.approx(expected, rel=1e-5, abs=1e-5)  # printed with six decimals

@@ -18,7 +18,9 @@ pytest.importorskip("ray", reason="needs the extra: pip install 'dupmae-ir[ray]'
 pytestmark = [
     pytest.mark.jvm,
     pytest.mark.nightly,  # a cluster is nine processes
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the tests find workers in /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/stat").exists(), reason="the tests find workers in /proc"
+    ),
 ]
 TWO = ("--executor", "ray", "--workers", 2)
 
@@ -39,7 +41,10 @@ def descendants(pid: int) -> dict[int, str]:
         except OSError:
             continue
         if fields[0] != "Z":
-            parents[int(entry.name)], words[int(entry.name)] = int(fields[1]), line.replace(b"\0", b" ").decode()
+            parents[int(entry.name)], words[int(entry.name)] = (
+                int(fields[1]),
+                line.replace(b"\0", b" ").decode(),
+            )
     found, last = {pid}, 0
     while len(found) > last:
         last = len(found)
@@ -54,7 +59,10 @@ def actors(pid: int) -> list[int]:
 def gone(pids: list[int]) -> None:
     """Wait until a dead driver's cluster has ended, too."""
     end = time.monotonic() + 400
-    while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+    while any(
+        Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in pids
+    ):
         assert time.monotonic() < end, "a process outlived its driver"
         time.sleep(0.1)
 
@@ -72,7 +80,9 @@ def kill_worker(corpus: Path, index: Path) -> str:
 def test_a_killed_worker(tmp_path):
     corpus, index = write_corpus(tmp_path / "corpus.jsonl", 3000), tmp_path / "trial" / "I"
     said = kill_worker(corpus, index)
-    assert re.search(r"worker cpu#[01] ended \(\w+\) with window \d+ \(documents d\d+ to d\d+\), which", said)
+    assert re.search(
+        r"worker cpu#[01] ended \(\w+\) with window \d+ \(documents d\d+ to d\d+\), which", said
+    )
     assert content(index) == content(whole(corpus, tmp_path / "whole"))
     assert [p.name for p in index.parent.iterdir()] == ["I"]
 
@@ -83,7 +93,12 @@ def test_five_kills(tmp_path):
     for _ in range(2):
         before = finished(index)
         with running(start(corpus, index, *TWO)) as process:
-            until(lambda before=before: finished(index) >= before + 2 and len(actors(process.pid)) == 2, process)
+            until(
+                lambda before=before: (
+                    finished(index) >= before + 2 and len(actors(process.pid)) == 2
+                ),
+                process,
+            )
             os.kill(actors(process.pid)[0], signal.SIGKILL)
             at = finished(index)
             until(lambda at=at: finished(index) >= at + 1, process)

@@ -31,20 +31,31 @@ def test_lines_are_those_of_the_live_documents_and_anserini_reads_the_dense_ones
     opened = Index.open(index)
     live = [docid for docid in opened.docids if docid != gone]
     for part in ("cls", "ot"):
-        lines = [json.loads(line) for line in (folder / part / "part-000000.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (folder / part / "part-000000.jsonl").read_text().splitlines()
+        ]
         assert [line["id"] for line in lines] == live
         for row, line in enumerate(lines, 1):
             document = documents[line["id"]]
-            assert line["contents"] == (f"{document.title}\n{document.text}" if document.title else document.text)
+            assert line["contents"] == (
+                f"{document.title}\n{document.text}" if document.title else document.text
+            )
             if part == "cls":
                 assert line["docid"] == line["id"]
-                np.testing.assert_array_equal(np.array(line["vector"], np.float32), opened.segments[0].vectors[row])
+                np.testing.assert_array_equal(
+                    np.array(line["vector"], np.float32), opened.segments[0].vectors[row]
+                )
             else:
                 terms, impacts = opened.forward.row(row)
-                assert line["vector"] == {opened.terms[t]: i for t, i in zip(terms, impacts.tolist(), strict=True)}
+                assert line["vector"] == {
+                    opened.terms[t]: i for t, i in zip(terms, impacts.tolist(), strict=True)
+                }
     pyserini.start_jvm()
     path = pyserini.autoclass("java.nio.file.Paths").get(str(folder / "cls"))
     collection = pyserini.autoclass("io.anserini.collection.JsonDenseVectorCollection")(path)
     read = [document for segment in collection for document in segment]
     assert [document.id() for document in read] == live
-    np.testing.assert_array_equal([document.vector() for document in read], opened.segments[0].vectors[1:])
+    np.testing.assert_array_equal(
+        [document.vector() for document in read], opened.segments[0].vectors[1:]
+    )

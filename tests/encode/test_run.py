@@ -62,7 +62,18 @@ def test_one_part_alone(corpus, tmp_path, encode, parts):
 
 
 def test_settings_reach_the_encoder_and_the_record(corpus, tmp_path, encode):
-    more = ["--top-k", 3, "--document-length", 10, "--title-separator", "sep", "--scale", 50, "--activation", "log1p"]
+    more = [
+        "--top-k",
+        3,
+        "--document-length",
+        10,
+        "--title-separator",
+        "sep",
+        "--scale",
+        50,
+        "--activation",
+        "log1p",
+    ]
     assert encode(corpus, tmp_path / "I", *more)[0] == 0
     record = meta(tmp_path / "I")
     assert (record["scale"], record["scale_source"]) == (50, "asked for")
@@ -75,7 +86,12 @@ def test_settings_reach_the_encoder_and_the_record(corpus, tmp_path, encode):
 def test_a_recipe_is_the_same_as_its_flags(corpus, tmp_path, encode):
     recipe = tmp_path / "r.toml"
     recipe.write_text(f'corpus = "{corpus}"\ntop-k = 3\nparts = "ot"\nwindow = 100\n')
-    assert main(["--model", "testing:hashing", "--index", str(tmp_path / "A"), "--recipe", str(recipe)]) == 0
+    assert (
+        main(
+            ["--model", "testing:hashing", "--index", str(tmp_path / "A"), "--recipe", str(recipe)]
+        )
+        == 0
+    )
     assert encode(corpus, tmp_path / "B", "--top-k", 3, "--parts", "ot", "--window", 100)[0] == 0
     assert content(tmp_path / "A") == content(tmp_path / "B")
 
@@ -102,7 +118,10 @@ def test_other_settings_or_input_need_overwrite(corpus, tmp_path, encode):
     before = content(tmp_path / "I")
     status, said = encode(corpus, tmp_path / "I", "--top-k", 5)
     assert status == 2
-    assert "other settings: --top-k 32 (requested 5). Name another --index, or pass --overwrite" in said
+    assert (
+        "other settings: --top-k 32 (requested 5). Name another --index, or pass --overwrite"
+        in said
+    )
     other = write_corpus(tmp_path / "other.jsonl", 60, seed=1)
     status, said = encode(other, tmp_path / "I")
     assert status == 2
@@ -132,19 +151,25 @@ def stop_after(monkeypatch):
     return arm
 
 
-def test_an_interrupted_run_resumes_to_the_same_index(corpus, tmp_path, encode, stop_after, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_index(
+    corpus, tmp_path, encode, stop_after, monkeypatch
+):
     assert encode(corpus, tmp_path / "whole", "--window", 100)[0] == 0
     with monkeypatch.context():
         for done in (2, 1, 3):
             stop_after(done)
             status, said = encode(corpus, tmp_path / "I", "--window", 100)
             assert status == 130
-            assert said.endswith("\ndupmae-ir encode: interrupted; run the same command to resume\n")
+            assert said.endswith(
+                "\ndupmae-ir encode: interrupted; run the same command to resume\n"
+            )
             assert not (tmp_path / "I").exists()
     monkeypatch.undo()
     calls = []
     plain = HashingEncoder.encode_documents
-    monkeypatch.setattr(HashingEncoder, "encode_documents", lambda s, t: calls.append(len(t)) or plain(s, t))
+    monkeypatch.setattr(
+        HashingEncoder, "encode_documents", lambda s, t: calls.append(len(t)) or plain(s, t)
+    )
     assert encode(corpus, tmp_path / "I", "--window", 100)[0] == 0
     assert calls == [100]  # 2 + 1 + 3 of the 7 windows were there
     assert content(tmp_path / "I") == content(tmp_path / "whole")
@@ -154,13 +179,18 @@ def test_an_interrupted_run_resumes_to_the_same_index(corpus, tmp_path, encode, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: [rows[0].replace("word", "wort"), *rows[1:]], "the documents of window 0 differ"),
+        (
+            lambda rows: [rows[0].replace("word", "wort"), *rows[1:]],
+            "the documents of window 0 differ",
+        ),
         (lambda rows: rows[1:], "the documents of window 0 differ"),
         (lambda rows: rows[:150], "differ"),
         (lambda rows: rows[:100], "it is shorter now"),
     ],
 )
-def test_a_changed_input_is_refused_on_resuming(corpus, tmp_path, encode, stop_after, monkeypatch, change, message):
+def test_a_changed_input_is_refused_on_resuming(
+    corpus, tmp_path, encode, stop_after, monkeypatch, change, message
+):
     stop_after(2)
     assert encode(corpus, tmp_path / "I", "--window", 100, "--parts", "cls")[0] == 130
     monkeypatch.undo()
@@ -174,7 +204,9 @@ def test_a_changed_input_is_refused_on_resuming(corpus, tmp_path, encode, stop_a
 
 def test_a_longer_input_is_refused_when_the_last_window_was_done(tmp_path, encode, monkeypatch):
     corpus = write_corpus(tmp_path / "c.jsonl", 150)
-    monkeypatch.setattr(run_module, "build_index", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        run_module, "build_index", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     assert encode(corpus, tmp_path / "I", "--window", 100)[0] == 130
     monkeypatch.undo()
     with corpus.open("a") as f:
@@ -186,13 +218,19 @@ def test_other_settings_are_refused_on_resuming(corpus, tmp_path, encode, stop_a
     stop_after(2)
     assert encode(corpus, tmp_path / "I", "--window", 100, "--parts", "cls")[0] == 130
     monkeypatch.undo()
-    status, said = encode(corpus, tmp_path / "I", "--window", 100, "--parts", "cls", "--document-length", 9)
+    status, said = encode(
+        corpus, tmp_path / "I", "--window", 100, "--parts", "cls", "--document-length", 9
+    )
     assert status == 2
-    assert "unfinished work was begun with other settings: --document-length 64 (requested 9)" in said
+    assert (
+        "unfinished work was begun with other settings: --document-length 64 (requested 9)" in said
+    )
     assert encode(corpus, tmp_path / "I", "--window", 100, "--parts", "cls")[0] == 0
 
 
-def test_an_overwrite_that_was_cut_short_leaves_the_old_index(corpus, tmp_path, encode, stop_after, monkeypatch):
+def test_an_overwrite_that_was_cut_short_leaves_the_old_index(
+    corpus, tmp_path, encode, stop_after, monkeypatch
+):
     assert encode(corpus, tmp_path / "I", "--parts", "cls")[0] == 0
     before = content(tmp_path / "I")
     stop_after(1)
@@ -224,7 +262,9 @@ def test_standard_input(corpus, tmp_path, encode, monkeypatch):
         monkeypatch.setattr(sys, "stdin", f)
         assert encode("-", tmp_path / "B", "--parts", "cls")[0] == 0
     assert content(tmp_path / "A") == content(tmp_path / "B")
-    assert meta(tmp_path / "B")["inputs"][0]["sha256"] == meta(tmp_path / "A")["inputs"][0]["sha256"]
+    assert (
+        meta(tmp_path / "B")["inputs"][0]["sha256"] == meta(tmp_path / "A")["inputs"][0]["sha256"]
+    )
 
 
 def test_documents_without_any_text(tmp_path, encode):
@@ -238,7 +278,11 @@ def test_documents_without_any_text(tmp_path, encode):
 
 def test_from_python(corpus, tmp_path):
     config = EncodeConfig(
-        corpus=str(corpus), index=str(tmp_path / "I"), model="testing:hashing", parts="cls", quiet=True
+        corpus=str(corpus),
+        index=str(tmp_path / "I"),
+        model="testing:hashing",
+        parts="cls",
+        quiet=True,
     )
     summary = run(config)
     assert (summary["status"], summary["documents"]) == ("complete", 700)
@@ -268,7 +312,10 @@ def test_ctrl_c_says_one_line(corpus, tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (130, "\ndupmae-ir encode: interrupted; run the same command to resume\n")
+    assert (process.returncode, said) == (
+        130,
+        "\ndupmae-ir encode: interrupted; run the same command to resume\n",
+    )
 
 
 def test_memory_does_not_grow_with_the_collection(tmp_path, encode, monkeypatch):
@@ -279,7 +326,10 @@ def test_memory_does_not_grow_with_the_collection(tmp_path, encode, monkeypatch)
         corpus = tmp_path / f"{count}.tsv"
         corpus.write_text("".join(f"{i}\t{'word ' * 200}\n" for i in range(count)))
         tracemalloc.start()
-        assert encode(corpus, tmp_path / f"I{count}", "--window", 100, "--parts", "cls", "--quiet")[0] == 0
+        assert (
+            encode(corpus, tmp_path / f"I{count}", "--window", 100, "--parts", "cls", "--quiet")[0]
+            == 0
+        )
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # 4,000 documents more may cost the hashes of their ids, not their texts of 1,000 bytes each.
@@ -289,8 +339,15 @@ def test_memory_does_not_grow_with_the_collection(tmp_path, encode, monkeypatch)
 def test_a_vector_that_is_not_finite_is_refused_with_its_window():
     vectors = np.ones((3, 2), np.float32)
     vectors[1, 0] = np.nan
-    with pytest.raises(IndexMismatch, match=r"vector of document 'b' is not finite; check the model's weights"):
-        EncodedWindow.of([Document(docid, "") for docid in "abc"], Representation(vectors, None), None, texts=False)
+    with pytest.raises(
+        IndexMismatch, match=r"vector of document 'b' is not finite; check the model's weights"
+    ):
+        EncodedWindow.of(
+            [Document(docid, "") for docid in "abc"],
+            Representation(vectors, None),
+            None,
+            texts=False,
+        )
 
 
 def test_postings_are_written_unless_told_otherwise(corpus, tmp_path, encode):

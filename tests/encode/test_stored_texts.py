@@ -63,15 +63,24 @@ def test_a_resumed_run_and_shards_give_the_same_bytes(annotated, tmp_path, encod
 
     for number in range(3):
         assert encode(annotated, tmp_path / f"K.{number}", *small, "--shard", f"{number}/3")[0] == 0
-    assert merge([*(str(tmp_path / f"K.{n}") for n in range(3)), "--index", str(tmp_path / "K")]) == 0
+    assert (
+        merge([*(str(tmp_path / f"K.{n}") for n in range(3)), "--index", str(tmp_path / "K")]) == 0
+    )
     assert content(tmp_path / "K") == content(tmp_path / "I")
     assert meta(tmp_path / "K")["digest"] == meta(tmp_path / "I")["digest"]
 
 
 def test_shards_with_and_without_texts_are_not_merged(annotated, tmp_path, encode, capsys):
-    assert encode(annotated, tmp_path / "K.0", "--window", 100, "--shard", "0/2", "--no-store-texts")[0] == 0
+    assert (
+        encode(annotated, tmp_path / "K.0", "--window", 100, "--shard", "0/2", "--no-store-texts")[
+            0
+        ]
+        == 0
+    )
     assert encode(annotated, tmp_path / "K.1", "--window", 100, "--shard", "1/2")[0] == 0
-    assert merge([str(tmp_path / "K.0"), str(tmp_path / "K.1"), "--index", str(tmp_path / "K")]) == 2
+    assert (
+        merge([str(tmp_path / "K.0"), str(tmp_path / "K.1"), "--index", str(tmp_path / "K")]) == 2
+    )
     assert "made with other settings (`store_texts`" in capsys.readouterr().err
 
 
@@ -86,8 +95,19 @@ def test_changed_metadata_is_a_changed_input(annotated, tmp_path, encode, monkey
 
 def test_search_shows_the_texts_without_the_collection(annotated, tmp_path, encode, capsys):
     assert encode(annotated, tmp_path / "I")[0] == 0
-    words = ["--index", str(tmp_path / "I"), "--query", "word7 word8", "--hits", "3", "--json", "--dense"]
+    words = [
+        "--index",
+        str(tmp_path / "I"),
+        "--query",
+        "word7 word8",
+        "--hits",
+        "3",
+        "--json",
+        "--dense",
+    ]
     assert search(words) == 0
     shown = json.loads(capsys.readouterr().out)["hits"]
     documents = {d.docid: d for d in read_collection(annotated)}
-    assert [(h["title"], h["text"]) for h in shown] == [(documents[h["docid"]][2:0:-1]) for h in shown]
+    assert [(h["title"], h["text"]) for h in shown] == [
+        (documents[h["docid"]][2:0:-1]) for h in shown
+    ]

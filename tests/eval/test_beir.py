@@ -30,7 +30,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BEIR folder of 60 documents, of which some are copies and one has a query's id."""
     chance, folder = random.Random(0), tmp_path_factory.mktemp("beir")
     texts = [" ".join(chance.choices(WORDS, k=6)) for _ in range(50)]
-    rows = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate([*texts, *texts[:9]])]
+    rows = [
+        {"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate([*texts, *texts[:9]])
+    ]
     rows.append({"_id": "q0", "title": "A Query", "text": "lock thread"})
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     queries = [{"_id": f"q{n}", "text": " ".join(chance.choices(WORDS, k=2))} for n in range(8)]
@@ -44,7 +46,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def data(home: Path) -> Data:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # BEIR's loader leaves its files to the garbage collector
+        warnings.simplefilter(
+            "ignore", ResourceWarning
+        )  # BEIR's loader leaves its files to the garbage collector
         loaded = beir_loader.GenericDataLoader(str(home)).load(split="test")
         gc.collect()
     return loaded
@@ -65,10 +69,23 @@ def test_metrics_equal_those_of_the_run_file(
     results = loop.retrieve(corpus, queries)
     assert all(len(found) <= 20 and qid not in found for qid, found in results.items())
     ndcg, _, recall, _ = loop.evaluate(qrels, results, loop.k_values)
-    flags = ["--topics", str(home / "queries.jsonl"), "--hits", "20", "--remove-query", f"--{mode}", "--quiet"]
-    assert search(["--index", str(home / "index"), *flags, "--output", str(tmp_path / "run.trec")]) == 0
+    flags = [
+        "--topics",
+        str(home / "queries.jsonl"),
+        "--hits",
+        "20",
+        "--remove-query",
+        f"--{mode}",
+        "--quiet",
+    ]
+    assert (
+        search(["--index", str(home / "index"), *flags, "--output", str(tmp_path / "run.trec")])
+        == 0
+    )
     ours = evaluate(qrels, read_run(tmp_path / "run.trec"), ["nDCG@5", "nDCG@20", "R@20"]).mean
-    assert [ndcg["NDCG@5"], ndcg["NDCG@20"], recall["Recall@20"]] == pytest.approx(list(ours.values()), abs=1e-5)
+    assert [ndcg["NDCG@5"], ndcg["NDCG@20"], recall["Recall@20"]] == pytest.approx(
+        list(ours.values()), abs=1e-5
+    )
 
 
 def test_encode_and_retrieve(data: Data, retriever: DupmaeRetriever, tmp_path: Path) -> None:
@@ -82,7 +99,9 @@ def test_encode_and_retrieve(data: Data, retriever: DupmaeRetriever, tmp_path: P
 
 
 @pytest.mark.parametrize("change", [{"new": {"title": "", "text": "x"}}, {}])
-def test_the_index_of_another_corpus_is_refused(data: Data, retriever: DupmaeRetriever, change: dict[str, Any]) -> None:
+def test_the_index_of_another_corpus_is_refused(
+    data: Data, retriever: DupmaeRetriever, change: dict[str, Any]
+) -> None:
     corpus, queries, _ = data
     first = next(iter(corpus))
     other = {docid: document for docid, document in corpus.items() if docid != first} | change

@@ -20,7 +20,10 @@ MEASURES = ["nDCG@10", "R@5"]
 @pytest.fixture(scope="module")
 def evaluations() -> dict[str, Evaluation]:
     qrels = random_qrels(1)
-    return {name: evaluate(qrels, awkward_run(qrels, seed), MEASURES) for seed, name in enumerate(["base", "a", "b"])}
+    return {
+        name: evaluate(qrels, awkward_run(qrels, seed), MEASURES)
+        for seed, name in enumerate(["base", "a", "b"])
+    }
 
 
 def apart(evaluations: dict[str, Evaluation], name: str, measure: str) -> np.ndarray:
@@ -46,7 +49,10 @@ def test_each_number_is_that_of_its_differences(evaluations):
 
 def test_the_baseline_may_stand_anywhere(evaluations):
     turned = dict(reversed(evaluations.items()))
-    assert compare(evaluations, "a").runs["b"]["R@5"].changes == compare(turned, "a").runs["b"]["R@5"].changes
+    assert (
+        compare(evaluations, "a").runs["b"]["R@5"].changes
+        == compare(turned, "a").runs["b"]["R@5"].changes
+    )
 
 
 def test_the_order_of_judgements_means_nothing():
@@ -55,7 +61,10 @@ def test_the_order_of_judgements_means_nothing():
     for order in (qrels, dict(reversed(qrels.items()))):
         runs = {n: evaluate(order, awkward_run(qrels, s), MEASURES) for s, n in enumerate("xy")}
         found.append(
-            (compare(runs, "x", ComparisonOptions(resamples=99)), mean_intervals(runs["x"], ComparisonOptions()))
+            (
+                compare(runs, "x", ComparisonOptions(resamples=99)),
+                mean_intervals(runs["x"], ComparisonOptions()),
+            )
         )
     assert found[0] == found[1]
 
@@ -68,7 +77,10 @@ def test_incomplete_runs_are_compared_where_both_count():
     one = compare(found, "x").runs["y"]["MRR"]
     assert [c.qid for c in one.changes] == ["2", "3"]
     assert (one.mean, one.losses) == (-0.5, 2)
-    apart = {name: evaluate(qrels, {q: hits}, ["MRR"], complete=False) for name, q in {"x": "1", "y": "2"}.items()}
+    apart = {
+        name: evaluate(qrels, {q: hits}, ["MRR"], complete=False)
+        for name, q in {"x": "1", "y": "2"}.items()
+    }
     with pytest.raises(UsageError, match="x and y have no query in common"):
         compare(apart, "x")
 
@@ -79,7 +91,13 @@ def test_nothing_to_compare(evaluations):
 
 
 def test_the_queries_that_moved_most_and_ties():
-    changes = [("q1", 0.0, 0.5), ("q2", 0.3, 0.1 + 0.2), ("q3", 1.0, 0.0), ("q0", 0.5, 0.0), ("q4", 0.2, 0.3)]
+    changes = [
+        ("q1", 0.0, 0.5),
+        ("q2", 0.3, 0.1 + 0.2),
+        ("q3", 1.0, 0.0),
+        ("q0", 0.5, 0.0),
+        ("q4", 0.2, 0.3),
+    ]
     d = Difference(tuple(QueryChange(*c) for c in changes), 0.0, None, {}, {}, None)
     assert (d.wins, d.ties, d.losses) == (2, 1, 2)
     assert [c.qid for c in d.moved(10)] == ["q3", "q0", "q1", "q4"]

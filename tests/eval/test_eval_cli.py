@@ -35,19 +35,28 @@ def test_defaults_are_the_four_of_the_page(files, capsys):
 
 
 def test_measures_may_be_given_one_by_one_as_for_trec_eval(files, capsys):
-    assert main(["--qrels", "q", "run.trec", "-m", "MRR", "-m", "P@1", "MAP", "--format", "csv"]) == 0
+    assert (
+        main(["--qrels", "q", "run.trec", "-m", "MRR", "-m", "P@1", "MAP", "--format", "csv"]) == 0
+    )
     assert capsys.readouterr().out.startswith("run,MRR,P@1,MAP,")
 
 
 def test_json(files, capsys):
-    assert main(["--qrels", "q", "run.trec", "-m", "MRR", "--json", "--no-complete", "--rel-level", "2"]) == 0
+    assert (
+        main(
+            ["--qrels", "q", "run.trec", "-m", "MRR", "--json", "--no-complete", "--rel-level", "2"]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["measures"] == [{"name": "MRR(rel=2)", "trec_eval": "-l 2 -m recip_rank"}]
     assert found["runs"][0]["values"] == {"MRR(rel=2)": 0.25}
 
 
 def test_per_query_to_a_file_and_to_the_terminal(files, capsys):
-    assert main(["--qrels", "q", "run.trec", "-m", "MRR", "--per-query", "each.tsv", "--quiet"]) == 0
+    assert (
+        main(["--qrels", "q", "run.trec", "-m", "MRR", "--per-query", "each.tsv", "--quiet"]) == 0
+    )
     wanted = "run\tqid\tMRR\nrun.trec\t1\t1.0\nrun.trec\t2\t0.5\nrun.trec\t3\t0.0\n"
     assert (files / "each.tsv").read_text() == wanted
     assert "0.5000" in capsys.readouterr().out
@@ -59,7 +68,11 @@ def test_runs_with_the_same_name_are_shown_by_path(files, capsys):
     (files / "b").mkdir()
     (files / "b" / "run.trec").write_text(RUN)
     assert main(["--qrels", "q", "run.trec", "b/run.trec", "--format", "csv"]) == 0
-    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["run", "run.trec", "b/run.trec"]
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "run",
+        "run.trec",
+        "b/run.trec",
+    ]
 
 
 def test_notes_are_on_standard_error_and_quiet_suppresses_them(files, capsys):
@@ -83,7 +96,10 @@ def test_notes_are_on_standard_error_and_quiet_suppresses_them(files, capsys):
         (["--qrels", "q", "binary"], "binary:1: a binary file"),
         (["--qrels", "q", "q"], "q:1: expected 6 columns"),
         (["--qrels", "run.trec", "run.trec"], "run.trec:1: expected 'qid 0 docid grade'"),
-        (["--qrels", "q", "elsewhere"], "elsewhere: the run and the judgements have no query in common"),
+        (
+            ["--qrels", "q", "elsewhere"],
+            "elsewhere: the run and the judgements have no query in common",
+        ),
         (["--qrels", "q", "run.trec", "run.trec"], "named twice"),
         (["--qrels", "q", "run.trec", "-m", "nDGC@10"], "Did you mean 'nDCG@10'?"),
         (["--qrels", "q", "run.trec", "-m", "R"], "needs a cutoff"),
@@ -102,7 +118,9 @@ def test_misuse_is_one_line_and_status_2(files, capsys, arguments, message):
     assert message in err
 
 
-@pytest.mark.skipif(os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="everything is readable to root")
+@pytest.mark.skipif(
+    os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="everything is readable to root"
+)
 def test_unreadable(files, capsys):
     (files / "run.trec").chmod(0)
     assert main(["--qrels", "q", "run.trec"]) == 2
@@ -121,7 +139,14 @@ def test_help_reads_like_a_page(capsys):
         main(["--help"])
     assert e.value.code == 0
     page = capsys.readouterr().out
-    for wanted in ("Evaluate one or more runs", "example:", "--qrels PATH", "nDCG[@k]", "Judged@k", "trec_eval"):
+    for wanted in (
+        "Evaluate one or more runs",
+        "example:",
+        "--qrels PATH",
+        "nDCG[@k]",
+        "Judged@k",
+        "trec_eval",
+    ):
         assert wanted in page
 
 

@@ -43,8 +43,12 @@ DEFINITIONS: dict[str, Callable[[list[int], list[int]], float]] = {
     "P(rel=2)@5": lambda got, all_: sum(g >= 2 for g in got[:5]) / 5,
     "Success@5": lambda got, all_: float(any(g >= 1 for g in got[:5])),
     "MAP": lambda got, all_: average_precision([g >= 1 for g in got], sum(g >= 1 for g in all_)),
-    "AP(rel=3)@20": lambda got, all_: average_precision([g >= 3 for g in got[:20]], sum(g >= 3 for g in all_)),
-    "Rprec": lambda got, all_: ratio(sum(g >= 1 for g in got[: sum(g >= 1 for g in all_)]), sum(g >= 1 for g in all_)),
+    "AP(rel=3)@20": lambda got, all_: average_precision(
+        [g >= 3 for g in got[:20]], sum(g >= 3 for g in all_)
+    ),
+    "Rprec": lambda got, all_: ratio(
+        sum(g >= 1 for g in got[: sum(g >= 1 for g in all_)]), sum(g >= 1 for g in all_)
+    ),
     "NumRel(rel=2)": lambda got, all_: sum(g >= 2 for g in all_),
     "NumRet(rel=1)": lambda got, all_: sum(g >= 1 for g in got),
     "NumRet": lambda got, all_: len(got),
@@ -61,7 +65,9 @@ def test_values_are_the_definitions(seed, complete):
     for qid, values in found.per_query.items():
         got = [qrels[qid].get(d, 0) for d in trec_order(dict(run.get(qid, [])))]
         for name, definition in DEFINITIONS.items():
-            assert values[name] == pytest.approx(definition(got, list(qrels[qid].values())), abs=1e-12), (qid, name)
+            assert values[name] == pytest.approx(
+                definition(got, list(qrels[qid].values())), abs=1e-12
+            ), (qid, name)
     for name in DEFINITIONS:
         column = [values[name] for values in found.per_query.values()]
         wanted = sum(column) if name.startswith("Num") else np.mean(column)
@@ -71,7 +77,13 @@ def test_values_are_the_definitions(seed, complete):
 def test_by_hand():
     found = evaluate(QRELS, RUN, ["nDCG@10", "MRR@2", "MRR", "Judged@2", "NumQ"])
     # Query 1: c (-1) first, then of the two at 4.0 docid u before a, so a is third: 1 / log2(4).
-    assert found.per_query["1"] == {"nDCG@10": 0.5, "MRR@2": 0.0, "MRR": 1 / 3, "Judged@2": 0.5, "NumQ": 1}
+    assert found.per_query["1"] == {
+        "nDCG@10": 0.5,
+        "MRR@2": 0.0,
+        "MRR": 1 / 3,
+        "Judged@2": 0.5,
+        "NumQ": 1,
+    }
     assert found.per_query["4"] == {"nDCG@10": 0, "MRR@2": 0, "MRR": 0, "Judged@2": 0, "NumQ": 1}
     assert found.mean["MRR"] == pytest.approx((1 / 3 + 1 / 2) / 4)
     assert found.mean["NumQ"] == 4
@@ -129,14 +141,19 @@ def test_refuses(qrels, run, message):
 def test_numpy_scores_and_grades_are_welcome():
     run = {q: [Hit(d, np.float32(s)) for d, s in hits] for q, hits in RUN.items()}
     qrels = {q: {d: np.int64(g) for d, g in grades.items()} for q, grades in QRELS.items()}
-    assert evaluate(qrels, run, ["nDCG@10", "MAP"]).mean == evaluate(QRELS, RUN, ["nDCG@10", "MAP"]).mean
+    assert (
+        evaluate(qrels, run, ["nDCG@10", "MAP"]).mean
+        == evaluate(QRELS, RUN, ["nDCG@10", "MAP"]).mean
+    )
 
 
 def test_means_are_added_in_trec_evals_order():
     """One by one over sorted ids: another order or a cleverer sum gives another last digit."""
     qrels = {f"{i}": {"a": 1} for i in range(400)}
     rng = np.random.default_rng(0)
-    run = {q: [Hit("a", 0.0), *(Hit(f"x{j}", 1.0) for j in range(rng.integers(0, 9)))] for q in qrels}
+    run = {
+        q: [Hit("a", 0.0), *(Hit(f"x{j}", 1.0) for j in range(rng.integers(0, 9)))] for q in qrels
+    }
     found = evaluate(qrels, run, ["MRR"])
     added = 0.0
     for qid in sorted(qrels):

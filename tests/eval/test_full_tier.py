@@ -67,10 +67,21 @@ def run(mirror, tmp_path, monkeypatch, capsys):
 
     def call(*names: str, scale: str = "") -> tuple[int, dict[str, dict]]:
         url, folder = mirror
-        options = ["--output", str(tmp_path / "runs"), "--catalogue", str(folder / "catalogue.toml"), "--threads", "1"]
+        options = [
+            "--output",
+            str(tmp_path / "runs"),
+            "--catalogue",
+            str(folder / "catalogue.toml"),
+            "--threads",
+            "1",
+        ]
         if scale:
-            status = rehearse.main([*names, *options, "--mirror", url, "--quiet", "--scale", scale, "--json"])
-            return status, {c["case"]["id"]: c for c in json.loads(capsys.readouterr().out)["cases"]}
+            status = rehearse.main(
+                [*names, *options, "--mirror", url, "--quiet", "--scale", scale, "--json"]
+            )
+            return status, {
+                c["case"]["id"]: c for c in json.loads(capsys.readouterr().out)["cases"]
+            }
         status = main(["run", *names, *options, "--mirror", url, "--quiet"])
         capsys.readouterr()
         assert main(["report", *names, *options, "--format", "json"]) == 0
@@ -94,7 +105,13 @@ def test_released_checkpoints_from_download_to_report(run, mirror, tmp_path):
         assert report[name]["verdicts"][0]["reason"].startswith(COMPLETED), report[name]
         assert report[name]["result"]["problems"] == []
         assert all(0 <= v <= 1 for v in report[name]["result"]["values"].values())
-    assert set(report[names[0]]["result"]["values"]) == {"RR@10", "RR@100", "R@10", "R@100", "R@1000"}
+    assert set(report[names[0]]["result"]["values"]) == {
+        "RR@10",
+        "RR@100",
+        "R@10",
+        "R@100",
+        "R@1000",
+    }
     # ArguAna: queries of 512 word pieces, and self-retrieval is removed.
     assert report[names[2]]["result"]["key"]["search"]["query_length"] == 512
     assert report[names[2]]["result"]["key"]["search"]["remove_query"] is True
@@ -102,7 +119,9 @@ def test_released_checkpoints_from_download_to_report(run, mirror, tmp_path):
 
 
 def test_a_case_whose_model_cannot_be_downloaded_is_skipped(run, mirror):
-    path = mirror[1] / "huggingface.co/Shitao/RetroMAE_MSMARCO_distill/resolve/main/pytorch_model.bin"
+    path = (
+        mirror[1] / "huggingface.co/Shitao/RetroMAE_MSMARCO_distill/resolve/main/pytorch_model.bin"
+    )
     kept = path.read_bytes()
     path.unlink()
     try:
@@ -163,7 +182,10 @@ def test_a_rehearsal_in_this_process(run, in_this_process, tmp_path, name):
         made = json.loads(path.read_text())["settings"]
         separator = {"sep": " [SEP] ", "space": " "}[made["title_separator"]]
         assert made["query_flops"] == 0
-        assert json.loads((path.parent / "dupmae_config.json").read_text())["title_separator"] == separator
+        assert (
+            json.loads((path.parent / "dupmae_config.json").read_text())["title_separator"]
+            == separator
+        )
         assert made["title_separator"] == ("space" if ".beir/" in name else "sep")
 
 
@@ -171,7 +193,9 @@ def test_every_system_is_rehearsed():
     """The four systems of the papers, each by a case that the recipes train."""
     known = {case.id: case for regression in load(RECIPES).values() for case in regression.cases}
     models = read_models(read_toml(RECIPES / "models.toml"), RECIPES)
-    assert {models[known[name].model].recipe for name in SYSTEMS.values()} == {f"finetune-{name}" for name in SYSTEMS}
+    assert {models[known[name].model].recipe for name in SYSTEMS.values()} == {
+        f"finetune-{name}" for name in SYSTEMS
+    }
 
 
 @pytest.mark.nightly

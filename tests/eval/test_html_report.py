@@ -66,7 +66,8 @@ def checked(text: str) -> Checker:
 def nothing_from_outside(text: str) -> bool:
     inside = text.replace("http://www.w3.org/2000/svg", "")
     return not re.search(
-        r"https?:|//\w|\b(src|xlink)\s*=|\bhref\s*=(?!\"#)|@import|url\((?!#)|<link|<script|<iframe", inside
+        r"https?:|//\w|\b(src|xlink)\s*=|\bhref\s*=(?!\"#)|@import|url\((?!#)|<link|<script|<iframe",
+        inside,
     )
 
 
@@ -86,7 +87,9 @@ def report(qrels, runs) -> EvalReport:
     found = {name: evaluate(qrels, run, MEASURES) for name, run in runs.items()}
     intervals = {name: mean_intervals(e, settings) for name, e in found.items()}
     paths = {name: f"/runs/{name}" for name in found}
-    return EvalReport("judged & graded", found, paths, False, compare(found, NAMES[0], settings), intervals)
+    return EvalReport(
+        "judged & graded", found, paths, False, compare(found, NAMES[0], settings), intervals
+    )
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +154,9 @@ def test_every_figure_is_xml(text):
 
 def test_a_single_run_has_means_and_recall_alone(report, figures):
     name = NAMES[0]
-    one = EvalReport("q", {name: report.runs[name]}, {name: name}, intervals={name: report.intervals[name]})
+    one = EvalReport(
+        "q", {name: report.runs[name]}, {name: name}, intervals={name: report.intervals[name]}
+    )
     text = as_html(one, FigureData({name: figures.ranks[name]}))
     checked(text)
     assert text.count("<svg") == 1
@@ -168,7 +173,10 @@ def test_every_format_has_marks_and_their_legend(report, figures, format, qrels,
     nothing = {qid: [Hit("none", 1.0)] for qid in qrels}
     found = {NAMES[0]: report.runs[NAMES[0]], "nothing": evaluate(qrels, nothing, MEASURES)}
     bad = EvalReport(
-        "q", found, dict.fromkeys(found, ""), comparison=compare(found, NAMES[0], ComparisonOptions(resamples=2000))
+        "q",
+        found,
+        dict.fromkeys(found, ""),
+        comparison=compare(found, NAMES[0], ComparisonOptions(resamples=2000)),
     )
     text = as_html(bad) if format == "html" else FORMATS[format](bad)
     if format == "csv":
@@ -183,7 +191,9 @@ def test_every_format_has_marks_and_their_legend(report, figures, format, qrels,
         assert "paired t-test, two-sided" in text
         assert "Holm" in text or "nothing to correct" in text
         assert (r"95 \%" if format == "latex" else "95 %") in text
-    if format == "latex":  # the footnotes are no rows of the table, whose first column they would widen
+    if (
+        format == "latex"
+    ):  # the footnotes are no rows of the table, whose first column they would widen
         table, below = text.split(r"\end{tabular}")
         assert "multicolumn" not in text
         assert "Holm" not in table.split(r"\toprule")[1]
@@ -199,7 +209,9 @@ def test_json_is_the_comparison_in_full(report):
     assert one["wins"] + one["ties"] + one["losses"] == one["queries"] == 25
     assert (one["p"], one["p_holm"]) == (d.p, d.corrected)
     assert len(one["moved"]) == 5
-    assert [abs(c["difference"]) for c in one["moved"]] == sorted(abs(c["difference"]) for c in one["moved"])[::-1]
+    assert [abs(c["difference"]) for c in one["moved"]] == sorted(
+        abs(c["difference"]) for c in one["moved"]
+    )[::-1]
     assert found["comparison"]["interval"]["resamples"] == 10_000
     assert "NumRet" not in found["comparison"]["runs"][NAMES[1]]
 
@@ -259,7 +271,9 @@ def test_figures_survive_the_extremes():
 
 def test_text_is_escaped_and_markup_is_not(tmp_path):
     (tmp_path / "t.html").write_text("{{ a }} {{ b }}")
-    assert render("t.html", tmp_path, a="<b>\x1b", b=Markup("<b>1</b>")) == "&lt;b&gt;\\u001b <b>1</b>"
+    assert (
+        render("t.html", tmp_path, a="<b>\x1b", b=Markup("<b>1</b>")) == "&lt;b&gt;\\u001b <b>1</b>"
+    )
 
 
 @pytest.fixture
@@ -289,14 +303,36 @@ def test_the_command_writes_the_page_and_prints_the_table(files, capsys):
 
 
 def test_equal_runs_do_not_differ(files, capsys):
-    assert main(["--qrels", "q", "sum", "again", "--baseline", "again", "-m", "MRR@10", "--json"]) == 0
+    assert (
+        main(["--qrels", "q", "sum", "again", "--baseline", "again", "-m", "MRR@10", "--json"]) == 0
+    )
     (run,) = json.loads(capsys.readouterr().out)["comparison"]["runs"].values()
     assert run["MRR@10"]["p"] == {"t": 1.0, "permutation": 1.0}
-    assert (run["MRR@10"]["ties"], run["MRR@10"]["interval"], run["MRR@10"]["moved"]) == (3, [0.0, 0.0], [])
+    assert (run["MRR@10"]["ties"], run["MRR@10"]["interval"], run["MRR@10"]["moved"]) == (
+        3,
+        [0.0, 0.0],
+        [],
+    )
 
 
 def test_one_test_of_two(files, capsys):
-    assert main(["--qrels", "q", "cls", "sum", "--baseline", "cls", "--test", "permutation", "-m", "MRR@10"]) == 0
+    assert (
+        main(
+            [
+                "--qrels",
+                "q",
+                "cls",
+                "sum",
+                "--baseline",
+                "cls",
+                "--test",
+                "permutation",
+                "-m",
+                "MRR@10",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "‡ differs" in out
     assert "†" not in out
@@ -305,19 +341,44 @@ def test_one_test_of_two(files, capsys):
 
 def test_totals_alone_are_not_compared(files, capsys):
     for format in (*FORMATS, "html"):
-        assert main(["--qrels", "q", "cls", "sum", "--baseline", "cls", "-m", "NumRet", "--format", format]) == 0
+        assert (
+            main(
+                [
+                    "--qrels",
+                    "q",
+                    "cls",
+                    "sum",
+                    "--baseline",
+                    "cls",
+                    "-m",
+                    "NumRet",
+                    "--format",
+                    format,
+                ]
+            )
+            == 0
+        )
     assert "p t" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cls", "sum", "--baseline", "ot"], "--baseline ot: not one of the runs, which are cls, sum"),
+        (
+            ["cls", "sum", "--baseline", "ot"],
+            "--baseline ot: not one of the runs, which are cls, sum",
+        ),
         (["cls", "--baseline", "cls"], "name the runs to compare with it"),
         (["cls", "sum", "--alpha", "0.01"], "--alpha applies only with --baseline"),
-        (["cls", "sum", "--baseline", "cls", "--alpha", "1.5"], "--alpha must be less than 1, got 1.5"),
+        (
+            ["cls", "sum", "--baseline", "cls", "--alpha", "1.5"],
+            "--alpha must be less than 1, got 1.5",
+        ),
         (["cls", "sum", "--baseline", "cls", "--seed", "-1"], "--seed must be at least 0, got -1"),
-        (["cls", "sum", "--baseline", "cls", "--resamples", "0"], "--resamples must be at least 1, got 0"),
+        (
+            ["cls", "sum", "--baseline", "cls", "--resamples", "0"],
+            "--resamples must be at least 1, got 0",
+        ),
         (["cls", "sum", "--topics", "topics.tsv"], "--topics applies only with --report"),
     ],
 )

@@ -17,8 +17,22 @@ from dupmae_ir.encode.__main__ import main as encode_main
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.__main__ import main
 from dupmae_ir.eval.regressions.execute import Result
-from dupmae_ir.eval.regressions.report import FAILED, PAPER_FAILED, CaseRow, JudgedCases, as_text, means
-from dupmae_ir.eval.regressions.verdict import ACCEPTED, PAPER, CaseVerdict, Status, compare_means, judge
+from dupmae_ir.eval.regressions.report import (
+    FAILED,
+    PAPER_FAILED,
+    CaseRow,
+    JudgedCases,
+    as_text,
+    means,
+)
+from dupmae_ir.eval.regressions.verdict import (
+    ACCEPTED,
+    PAPER,
+    CaseVerdict,
+    Status,
+    compare_means,
+    judge,
+)
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.saving import save_model
 
@@ -89,7 +103,9 @@ def judgement(place: Place) -> None:
 
 def dropped_judgements(place: Place) -> None:
     path = place.collection / "qrels/test.tsv"
-    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("q7\t")))
+    path.write_text(
+        "".join(line for line in path.read_text().splitlines(True) if not line.startswith("q7\t"))
+    )
 
 
 def document(place: Place) -> None:
@@ -155,13 +171,24 @@ def weight(place: Place) -> list[str]:
 
 def _encode(place: Place, *extra: str) -> None:
     (index,) = (p for p in (place.output / "indexes").glob("tiny--tiny--*") if p.is_dir())
-    words = ["--corpus", str(place.collection / "corpus.jsonl"), "--index", str(index), "--overwrite", "--quiet"]
+    words = [
+        "--corpus",
+        str(place.collection / "corpus.jsonl"),
+        "--index",
+        str(index),
+        "--overwrite",
+        "--quiet",
+    ]
     assert encode_main([*words, "--threads", "1", *extra]) == 0
     (place.output / "runs/tiny/dense.json").unlink()
 
 
 def index_of_another_model(place: Place) -> None:
-    _encode(place, "--model", str(_other_model(place, lambda model: model.projection.weight.data.mul_(1.01))))
+    _encode(
+        place,
+        "--model",
+        str(_other_model(place, lambda model: model.projection.weight.data.mul_(1.01))),
+    )
 
 
 def index_with_another_scale(place: Place) -> None:
@@ -188,7 +215,9 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    "mistake", sample([*MISTAKES[::2], *MISTAKES[1::2]], push=8), ids=lambda mistake: mistake[0].__name__
+    "mistake",
+    sample([*MISTAKES[::2], *MISTAKES[1::2]], push=8),
+    ids=lambda mistake: mistake[0].__name__,
 )
 def test_a_planted_mistake_fails_with_its_cause(place, capsys, mistake):
     plant, case, cause = mistake
@@ -238,7 +267,11 @@ def test_both_sides_have_a_status(place, capsys):
     made = json.loads(capsys.readouterr().out)
     (case,) = made["cases"]
     assert (made["passed"], made["exit_status"]) == (False, PAPER_FAILED)
-    assert (case["against_paper"], case["against_accepted"], case["status"]) == ("FAIL", "OK", "FAIL")
+    assert (case["against_paper"], case["against_accepted"], case["status"]) == (
+        "FAIL",
+        "OK",
+        "FAIL",
+    )
     assert place.call("report", "tiny/dense") == 0
     printed = capsys.readouterr().out
     assert re.search(r"FAIL +nDCG@10 0\.\d+ +paper 0\.9000", printed)
@@ -246,7 +279,9 @@ def test_both_sides_have_a_status(place, capsys):
 
 
 def test_a_value_above_the_papers_passes_once_accepted(place):
-    place.edit_recipe('name = "dense"\n', 'name = "dense"\npaper = {"nDCG@10" = "0.001"}\ntolerance = 0.0\n')
+    place.edit_recipe(
+        'name = "dense"\n', 'name = "dense"\npaper = {"nDCG@10" = "0.001"}\ntolerance = 0.0\n'
+    )
     assert place.call("run", "tiny/dense", "--quiet") == 0
     _forget(place.recipes / "tiny.toml", "dense")
     assert place.call("run", "tiny/dense", "--quiet") == PAPER_FAILED
@@ -261,7 +296,9 @@ def beir_rows(change: float = 0.0) -> tuple[cases.Regression, list[CaseRow]]:
         if case.name == "cqadupstack-tex":
             values["nDCG@10"] += change
         per_query = {m: {"q": v} for m, v in values.items()}
-        result = Result(case.id, configuration=case.configuration, values=values, per_query=per_query)
+        result = Result(
+            case.id, configuration=case.configuration, values=values, per_query=per_query
+        )
         rows.append(CaseRow(judge(case, result, {}, {}), case, result, {}, list, ""))
     return regression, rows
 
@@ -270,7 +307,9 @@ def test_means_and_forums_are_judged():
     regression, rows = beir_rows()
     found = means(regression, rows)
     assert JudgedCases(rows, found).exit_status == 0, [m.verdicts for m in found]
-    wrong = replace(regression, means=tuple(replace(m, paper={"nDCG@10": "0.900"}) for m in regression.means))
+    wrong = replace(
+        regression, means=tuple(replace(m, paper={"nDCG@10": "0.900"}) for m in regression.means)
+    )
     found = means(wrong, rows)
     result = json.loads(JudgedCases(rows, found).json())
     assert not result["passed"]
@@ -286,7 +325,11 @@ def test_means_are_judged_against_accepted_values_too():
     """BM25's mean must equal that of the accepted values; a trained model's may differ by what its sets may."""
     regression, rows = beir_rows()
     accepted = {
-        r.case.id: {"configuration": r.case.configuration, "values": dict(r.result.values), "environment": {}}
+        r.case.id: {
+            "configuration": r.case.configuration,
+            "values": dict(r.result.values),
+            "environment": {},
+        }
         for r in rows
     }
     assert not any(m.verdict("nDCG@10", ACCEPTED) for m in means(regression, rows))
@@ -294,7 +337,11 @@ def test_means_are_judged_against_accepted_values_too():
     def judged(change: float) -> list[CaseVerdict]:
         _, now = beir_rows(change)
         known = [
-            replace(r, accepted=accepted[r.case.id], verdicts=judge(r.case, r.result, accepted[r.case.id], {}))
+            replace(
+                r,
+                accepted=accepted[r.case.id],
+                verdicts=judge(r.case, r.result, accepted[r.case.id], {}),
+            )
             for r in now
         ]
         return [m.verdict("nDCG@10", ACCEPTED) for m in means(regression, known)]
@@ -316,10 +363,16 @@ def test_a_skipped_case_fails_if_it_is_required(tmp_path, capsys):
 
 def test_tolerances_of_trained_and_fixed_rows():
     """Two seeds for trained rows, the stated drift for fixed weights elsewhere, nothing for BM25."""
-    (case,) = (c for c in cases.load(RECIPES)["dupmae.msmarco-passage"].cases if c.name == "stage2-dev")
+    (case,) = (
+        c for c in cases.load(RECIPES)["dupmae.msmarco-passage"].cases if c.name == "stage2-dev"
+    )
     measure = "RR@10"
     case = replace(case, paper={})
-    block = {"configuration": case.configuration, "values": {measure: 0.4}, "environment": {"system": "other"}}
+    block = {
+        "configuration": case.configuration,
+        "values": {measure: 0.4},
+        "environment": {"system": "other"},
+    }
 
     def status(value: float, of: cases.Case = case, fixed: bool = False) -> CaseVerdict:
         result = Result(of.id, values={measure: value}, per_query={measure: {"q": value}})
@@ -331,14 +384,22 @@ def test_tolerances_of_trained_and_fixed_rows():
     assert status(0.4 - 0.0037).status == "FAIL"
     assert status(0.4 + 0.0037).status == "BETTER"
     assert status(0.4 - 0.0001, replace(case, seed_deviation={}, drift=None), True).status == "FAIL"
-    assert status(0.4 - 0.0001, replace(case, seed_deviation={}, drift=0.002), True).status == "OKISH"
+    assert (
+        status(0.4 - 0.0001, replace(case, seed_deviation={}, drift=0.002), True).status == "OKISH"
+    )
     assert status(0.4 - 0.0001, replace(case, mode="bm25", drift=0.002)).status == "FAIL"
     result = Result(case.id, values={measure: 0.4}, per_query={measure: {"q": 0.4}})
     (verdict,) = judge(replace(case, paper={measure: "0.402"}), result, {}, {})
     assert (verdict.against, verdict.status) == (PAPER, "OKISH")
 
 
-EVERY_TIER = ("tiny/dense", "default.cacm/bm25", "default.scifact/hybrid", "retromae.beir/scifact", "bm25.beir/scifact")
+EVERY_TIER = (
+    "tiny/dense",
+    "default.cacm/bm25",
+    "default.scifact/hybrid",
+    "retromae.beir/scifact",
+    "bm25.beir/scifact",
+)
 
 
 @pytest.mark.parametrize("name", EVERY_TIER)
@@ -375,16 +436,32 @@ def test_a_change_of_one_thing_fails_in_every_tier(name):
     one_topic = replace(result, inputs={**digests, "topics": "x" * 64})
     assert "the judgements differ" in failures(one_judgement)[0]
     assert "the topics differ" in failures(one_topic)[0]
-    assert "the documents differ" in failures(replace(result, key={**result.key, "collection": "x" * 64}))[0]
-    assert "the weights differ" in failures(replace(result, key={**result.key, "weights": "x" * 64}))[0]
+    assert (
+        "the documents differ"
+        in failures(replace(result, key={**result.key, "collection": "x" * 64}))[0]
+    )
+    assert (
+        "the weights differ"
+        in failures(replace(result, key={**result.key, "weights": "x" * 64}))[0]
+    )
     expected = {**accepted, "values": dict.fromkeys(values, 0.5001)}
     assert "must be equal" in failures(result, expected)[0]
 
 
 SMALL = [
-    ("corpus.jsonl", '"text": "', '"text": "algorithm ', "the documents differ from those of the accepted values"),
+    (
+        "corpus.jsonl",
+        '"text": "',
+        '"text": "algorithm ',
+        "the documents differ from those of the accepted values",
+    ),
     ("qrels/test.tsv", "\t1\n", "\t2\n", "the judgements differ from those of the accepted values"),
-    ("queries.jsonl", '"text": "', '"text": "algorithm ', "the topics differ from those of the accepted values"),
+    (
+        "queries.jsonl",
+        '"text": "',
+        '"text": "algorithm ',
+        "the topics differ from those of the accepted values",
+    ),
 ]
 
 
@@ -395,7 +472,9 @@ def cacm(tmp_path_factory, shared_data):
     shutil.copytree(shared_data / "cacm", root / "data" / "cacm")
     shutil.copytree(RECIPES, root / "eval")
     place = Place(root / "runs", root / "eval")
-    assert place.call("run", "default.cacm/bm25", "--collections", str(root / "data"), "--quiet") == 0
+    assert (
+        place.call("run", "default.cacm/bm25", "--collections", str(root / "data"), "--quiet") == 0
+    )
     return root
 
 
@@ -406,7 +485,12 @@ def test_one_change_of_a_real_collection_fails(cacm, tmp_path, capsys, name, old
     place = Place(tmp_path / "all/runs", tmp_path / "all/eval")
     place.edit(tmp_path / "all/data/cacm" / name, old, new)
     capsys.readouterr()
-    assert place.call("run", "default.cacm/bm25", "--collections", str(tmp_path / "all/data"), "--quiet") == FAILED
+    assert (
+        place.call(
+            "run", "default.cacm/bm25", "--collections", str(tmp_path / "all/data"), "--quiet"
+        )
+        == FAILED
+    )
     assert cause in capsys.readouterr().err
 
 
@@ -414,7 +498,14 @@ def test_one_accepted_value_of_a_real_collection_fails(cacm, tmp_path, capsys):
     shutil.copytree(cacm, tmp_path / "all")
     place = Place(tmp_path / "all/runs", tmp_path / "all/eval")
     value = cases.load(place.recipes)["default.cacm"].accepted["bm25"]["values"]["R@100"]
-    place.edit(place.recipes / "default.cacm.toml", f'"R@100" = {value!r}', f'"R@100" = {value + 0.0001!r}')
+    place.edit(
+        place.recipes / "default.cacm.toml", f'"R@100" = {value!r}', f'"R@100" = {value + 0.0001!r}'
+    )
     capsys.readouterr()
-    assert place.call("run", "default.cacm/bm25", "--collections", str(tmp_path / "all/data"), "--quiet") == FAILED
+    assert (
+        place.call(
+            "run", "default.cacm/bm25", "--collections", str(tmp_path / "all/data"), "--quiet"
+        )
+        == FAILED
+    )
     assert "must be equal" in capsys.readouterr().err

@@ -73,12 +73,20 @@ def test_recorded_digests_are_written_into_the_models_once(workspace, tmp_path, 
     fetch(workspace)
     arguments = ["--recipes", str(tmp_path / "eval"), "--cache", str(workspace.cache_folder)]
     assert record_main(arguments) == 0
-    assert f"{NAME}: revision main; sha256 of 5 files: 0 pinned, 5 recorded here, 0 unknown" in capsys.readouterr().out
+    assert (
+        f"{NAME}: revision main; sha256 of 5 files: 0 pinned, 5 recorded here, 0 unknown"
+        in capsys.readouterr().out
+    )
     assert record_main([*arguments, "--write"]) == 0
-    assert f"{NAME}: revision main; sha256 of 5 files: 5 pinned, 0 recorded here" in capsys.readouterr().out
+    assert (
+        f"{NAME}: revision main; sha256 of 5 files: 5 pinned, 0 recorded here"
+        in capsys.readouterr().out
+    )
     written = read_models(read_toml(tmp_path / "eval" / MODELS), tmp_path / "eval")
     assert written[NAME].sha256["vocab.txt"] == hashlib.sha256(b"vocab.txt").hexdigest()
-    assert {n: m for n, m in written.items() if n != NAME} == {n: m for n, m in workspace.models.items() if n != NAME}
+    assert {n: m for n, m in written.items() if n != NAME} == {
+        n: m for n, m in workspace.models.items() if n != NAME
+    }
     before = (tmp_path / "eval" / MODELS).read_text()
     assert record_main([*arguments, "--write"]) == 0
     assert (tmp_path / "eval" / MODELS).read_text() == before
@@ -86,7 +94,9 @@ def test_recorded_digests_are_written_into_the_models_once(workspace, tmp_path, 
 
 def test_a_pinned_digest_holds_on_a_machine_that_recorded_nothing(workspace, hub, tmp_path):
     fetch(workspace)
-    record_main(["--recipes", str(tmp_path / "eval"), "--cache", str(workspace.cache_folder), "--write"])
+    record_main(
+        ["--recipes", str(tmp_path / "eval"), "--cache", str(workspace.cache_folder), "--write"]
+    )
     hub["vocab.txt"] = b"another"
     elsewhere = Workspace(tmp_path / "eval", tmp_path / "out", cache=tmp_path / "empty")
     with pytest.raises(DupmaeError, match="sha256"):

@@ -45,7 +45,9 @@ def test_a_recipe_states_every_setting(recipe):
     assert unstated(recipe) == []
 
 
-@pytest.mark.parametrize("setting", ["query_flops", "dropout", "warmup", "sample_from_top", "unset"])
+@pytest.mark.parametrize(
+    "setting", ["query_flops", "dropout", "warmup", "sample_from_top", "unset"]
+)
 def test_a_setting_left_out_is_found(copy, setting):
     recipe = copy / "recipes" / "finetune-dupmae.toml"
     lines = recipe.read_text(encoding="utf-8").splitlines()
@@ -63,18 +65,78 @@ def test_the_recipes_agree_with_the_papers():
 
 
 PLANTED = [
-    ("recipes/finetune-master.toml", "negatives = 41", "negatives = 31", "stage3: negatives is 31, 41 in MASTER"),
-    ("recipes/finetune-master.toml", "accumulate = 4", "accumulate = 1", "effective_batch is 128, 512"),
-    ("recipes/finetune-master.toml", 'mined = "{negatives2}"', 'mined = "{negatives}"', "negatives_from is stage1"),
-    ("recipes/pretrain-master.toml", "updates = 120000", "updates = 12000", "updates is 12000, 120000"),
-    ("recipes/pretrain-master.toml", "accumulate = 16", "accumulate = 2", "effective_batch is 256, 2048"),
-    ("recipes/pretrain-master.toml", 'source = "halves"', 'source = "neighbours"', "is no deviation any more"),
-    ("recipes/finetune-dupmae.toml", "query_flops = 0.0", "query_flops = 0.05", "query_flops is 0.05, 0.0"),
-    ("recipes/finetune-dupmae.toml", "dropout = 0.1\n", "", "finetune-dupmae: stage1: dropout is not stated"),
-    ("recipes/finetune-dupmae.toml", 'separator = "sep"', 'separator = "space"', "by space in training, by sep"),
-    ("recipes/pretrain-cot-mote.toml", "collection:msmarco-doc", "collection:dpr-nq", "corpus is Wikipedia, MS MARCO"),
-    ("models.toml", 'set = {corpus = "collection:dpr-nq/corpus", ', "set = {", "corpus is MS MARCO, Wikipedia"),
-    ("hyperparameters.toml", 'models = ["master-nq"]', 'models = ["master-qn"]', "no model is named master-qn"),
+    (
+        "recipes/finetune-master.toml",
+        "negatives = 41",
+        "negatives = 31",
+        "stage3: negatives is 31, 41 in MASTER",
+    ),
+    (
+        "recipes/finetune-master.toml",
+        "accumulate = 4",
+        "accumulate = 1",
+        "effective_batch is 128, 512",
+    ),
+    (
+        "recipes/finetune-master.toml",
+        'mined = "{negatives2}"',
+        'mined = "{negatives}"',
+        "negatives_from is stage1",
+    ),
+    (
+        "recipes/pretrain-master.toml",
+        "updates = 120000",
+        "updates = 12000",
+        "updates is 12000, 120000",
+    ),
+    (
+        "recipes/pretrain-master.toml",
+        "accumulate = 16",
+        "accumulate = 2",
+        "effective_batch is 256, 2048",
+    ),
+    (
+        "recipes/pretrain-master.toml",
+        'source = "halves"',
+        'source = "neighbours"',
+        "is no deviation any more",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        "query_flops = 0.0",
+        "query_flops = 0.05",
+        "query_flops is 0.05, 0.0",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        "dropout = 0.1\n",
+        "",
+        "finetune-dupmae: stage1: dropout is not stated",
+    ),
+    (
+        "recipes/finetune-dupmae.toml",
+        'separator = "sep"',
+        'separator = "space"',
+        "by space in training, by sep",
+    ),
+    (
+        "recipes/pretrain-cot-mote.toml",
+        "collection:msmarco-doc",
+        "collection:dpr-nq",
+        "corpus is Wikipedia, MS MARCO",
+    ),
+    (
+        "models.toml",
+        'set = {corpus = "collection:dpr-nq/corpus", ',
+        "set = {",
+        "corpus is MS MARCO, Wikipedia",
+    ),
+    (
+        "hyperparameters.toml",
+        'models = ["master-nq"]',
+        'models = ["master-qn"]',
+        "no model is named master-qn",
+    ),
 ]
 
 
@@ -105,12 +167,16 @@ def test_the_page_of_the_audit_is_up_to_date(tmp_path):
     made = tmp_path / "recipes.md"
     shutil.copyfile(page, made)
     assert audit_main(["--write", str(made)]) == 0
-    assert made.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), "python tools/audit_recipes.py --write"
+    assert made.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), (
+        "python tools/audit_recipes.py --write"
+    )
 
 
 def test_presets_differ_where_text_and_code_do():
     recipes = Recipes(RECIPES)
-    steps = {p: {s.name: s for s in recipes.plan(recipes.models["dupmae-stage3"], p)} for p in PRESETS}
+    steps = {
+        p: {s.name: s for s in recipes.plan(recipes.models["dupmae-stage3"], p)} for p in PRESETS
+    }
     assert steps["release"]["stage3"].setting("distill") == "kl-mean"
     assert steps["paper"]["stage3"].setting("distill") == "soft-ce"
     updates = {p: recipes.plan(recipes.models["master-pretrained"], p)[-1].updates for p in PRESETS}
@@ -160,7 +226,12 @@ def test_a_given_model_ends_the_preparation():
     (case,) = (c for c in load(RECIPES)["dupmae.beir"].cases if c.name == "scifact")
     workspace = Workspace(RECIPES, Path("out"), given={case.model: Path("mine")})
     assert workspace.model(case.model) == Path("mine")
-    assert [line.split()[1] for line in command_lines(case, workspace)] == ["collections", "encode", "search", "eval"]
+    assert [line.split()[1] for line in command_lines(case, workspace)] == [
+        "collections",
+        "encode",
+        "search",
+        "eval",
+    ]
     workspace = Workspace(RECIPES, Path("out"), given={"dupmae-pretrained": Path("mine")})
     assert dependencies("dupmae-stage2", workspace.models, workspace.references) == [
         "dupmae-pretrained",
@@ -179,7 +250,10 @@ def test_eight_processes_share_the_batches_of_every_recipe(tmp_path):
             assert ("--processes" in step.words) == isinstance(step.config, TrainerOptions)
             if isinstance(step.config, TrainerOptions):
                 whole, own = alone.config.share, step.config.share
-                assert own.batch_size * own.accumulate * processes == whole.batch_size * whole.accumulate
+                assert (
+                    own.batch_size * own.accumulate * processes
+                    == whole.batch_size * whole.accumulate
+                )
                 trained += 1
     assert trained > 20
 
@@ -195,7 +269,13 @@ def test_a_rehearsal_changes_only_what_it_says(scale, tmp_path):
     workspace, rehearsal = Workspace(RECIPES, tmp_path), REHEARSALS[scale]
     allowed = {"steps", "batch_size", "accumulate", "held_out", "limit", "max_new_tokens"}
     trained = 0
-    for name in ("dupmae-stage3", "master-distil", "master-pretrained", "cot-mote-s2", "retromae-nq-ance"):
+    for name in (
+        "dupmae-stage3",
+        "master-distil",
+        "master-pretrained",
+        "cot-mote-s2",
+        "retromae-nq-ance",
+    ):
         for step in workspace.steps(workspace.models[name]):
             small = shrink_step(step, rehearsal)
             values = {k: v for k, v in vars(small.config).items() if v != getattr(step.config, k)}
@@ -208,7 +288,9 @@ def test_a_rehearsal_changes_only_what_it_says(scale, tmp_path):
 
 def test_a_sample_keeps_what_is_judged_and_a_share_of_the_rest(tmp_path):
     corpus, target = tmp_path / "corpus.jsonl", tmp_path / "sample.jsonl"
-    corpus.write_text("".join(json.dumps({"_id": f"d{i}", "text": "x"}) + "\n" for i in range(5000)))
+    corpus.write_text(
+        "".join(json.dumps({"_id": f"d{i}", "text": "x"}) + "\n" for i in range(5000))
+    )
     qrels = tmp_path / "qrels.tsv"
     qrels.write_text("q1\t0\td7\t1\nq2\t0\td4999\t1\n")
     assert judged_documents(qrels) == {"d7", "d4999"}
@@ -223,7 +305,9 @@ def test_a_sample_keeps_the_format_of_its_lines(tmp_path):
     """Tevatron's keys, and MS MARCO's four columns: id, URL, title, body."""
     titled, documents = tmp_path / "corpus.jsonl.gz", tmp_path / "corpus.tsv"
     with gzip.open(titled, "wt") as f:
-        f.writelines(json.dumps({"docid": f"{n}", "title": "t", "text": "x"}) + "\n" for n in range(100))
+        f.writelines(
+            json.dumps({"docid": f"{n}", "title": "t", "text": "x"}) + "\n" for n in range(100)
+        )
     documents.write_text("".join(f"D{n}\thttp://x/{n}\tt\tbody\n" for n in range(100)))
     for source, needed in ((titled, "7"), (documents, "D7")):
         target = tmp_path / f"sample{source.suffixes[0]}"

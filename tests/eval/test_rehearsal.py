@@ -193,7 +193,12 @@ def options(tmp_path):
 
 
 def words(options: dict[str, Path], *more: str) -> list[str]:
-    return [*(word for name, value in options.items() for word in (f"--{name}", str(value))), "--threads", "1", *more]
+    return [
+        *(word for name, value in options.items() for word in (f"--{name}", str(value))),
+        "--threads",
+        "1",
+        *more,
+    ]
 
 
 def cases(capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:
@@ -223,7 +228,13 @@ def test_every_kind_of_case_on_two_processes(options, tmp_path, capsys):
         assert set(accepted) <= {"OK", "OKISH"}, name
     # A given model ends the preparation: elsewhere, nothing is downloaded and nothing trained.
     given = {**options, "output": tmp_path / "again", "cache": tmp_path / "nothing"}
-    main(["run", "rehearsal/staged", *words(given, "--model", f"staged={folder / 'stage3'}", "--quiet", "--json")])
+    main(
+        [
+            "run",
+            "rehearsal/staged",
+            *words(given, "--model", f"staged={folder / 'stage3'}", "--quiet", "--json"),
+        ]
+    )
     assert cases(capsys)["staged"]["result"]["values"] == measured["staged"]["result"]["values"]
     assert not (tmp_path / "again" / "training").exists()
     assert not (tmp_path / "nothing").exists()

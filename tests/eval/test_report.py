@@ -20,7 +20,11 @@ from dupmae_ir.eval.reports.text import (
 from dupmae_ir.types import Hit
 
 QRELS = {"1": {"a": 1}, "2": {"b": 2}, "3": {"c": 1}}
-GOOD = {"1": [Hit("a", 2.0), Hit("x", 1.0)], "2": [Hit("x", 2.0), Hit("b", 1.0)], "9": [Hit("x", 1.0)]}
+GOOD = {
+    "1": [Hit("a", 2.0), Hit("x", 1.0)],
+    "2": [Hit("x", 2.0), Hit("b", 1.0)],
+    "9": [Hit("x", 1.0)],
+}
 POOR = {"1": [Hit("x", 2.0), Hit("a", 1.0)], "2": [Hit("x", 2.0), Hit("b", 1.0)]}
 
 
@@ -49,7 +53,9 @@ def test_table(report):
 
 
 def test_a_single_run_has_no_best():
-    report = EvalReport("q", {"r": evaluate(QRELS, GOOD, ["MRR"], complete=False)}, {"r": "r"}, remove_unjudged=True)
+    report = EvalReport(
+        "q", {"r": evaluate(QRELS, GOOD, ["MRR"], complete=False)}, {"r": "r"}, remove_unjudged=True
+    )
     text = as_table(report)
     assert "*" not in text
     assert "trec_eval without -c); unjudged hits removed" in text
@@ -79,12 +85,17 @@ def test_csv_and_json_hold_every_digit(report):
         assert int(row["extra_queries"]) == run["counts"]["extra_queries"]
     assert values["measures"][0] == {"name": "MRR@10", "trec_eval": "-c -M 10 -m recip_rank"}
     assert "per_query" not in values["runs"][0]
-    assert json.loads(as_json(report, per_query=True))["runs"][0]["per_query"] == report.runs["good_1"].per_query
+    assert (
+        json.loads(as_json(report, per_query=True))["runs"][0]["per_query"]
+        == report.runs["good_1"].per_query
+    )
 
 
 def test_per_query(report):
     rows = list(csv.DictReader(io.StringIO(per_query_tsv(report)), delimiter="\t"))
-    assert [(r["run"], r["qid"]) for r in rows] == [(run, q) for run in ("good_1", "poor") for q in "123"]
+    assert [(r["run"], r["qid"]) for r in rows] == [
+        (run, q) for run in ("good_1", "poor") for q in "123"
+    ]
     assert [float(r["MRR@10"]) for r in rows] == [1, 0.5, 0, 0.5, 0.5, 0]
 
 

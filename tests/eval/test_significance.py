@@ -10,7 +10,14 @@ import scipy.stats
 
 from dupmae_ir.eval import significance
 from dupmae_ir.eval.config import PERMUTATIONS
-from dupmae_ir.eval.significance import Interval, Permutation, bootstrap_intervals, holm, permutation_tests, t_test
+from dupmae_ir.eval.significance import (
+    Interval,
+    Permutation,
+    bootstrap_intervals,
+    holm,
+    permutation_tests,
+    t_test,
+)
 
 
 def one_test(differences: np.ndarray, resamples: int = PERMUTATIONS, seed: int = 0) -> Permutation:
@@ -32,7 +39,9 @@ def mean_difference(run, baseline, axis):
 @pytest.mark.parametrize(("n", "seed"), [(2, 1), (9, 2), (50, 3), (1000, 4)])
 def test_t_equals_scipys(n, seed):
     run, baseline = pairs(n, seed)
-    assert t_test(run - baseline) == pytest.approx(scipy.stats.ttest_rel(run, baseline).pvalue, rel=1e-12)
+    assert t_test(run - baseline) == pytest.approx(
+        scipy.stats.ttest_rel(run, baseline).pvalue, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("n", "seed"), [(2, 1), (5, 2), (12, 3), (13, 4)])
@@ -40,7 +49,11 @@ def test_exact_permutations_equal_scipys(n, seed):
     run, baseline = pairs(n, seed)
     found = one_test(run - baseline)
     theirs = scipy.stats.permutation_test(
-        (run, baseline), mean_difference, permutation_type="samples", n_resamples=np.inf, vectorized=True
+        (run, baseline),
+        mean_difference,
+        permutation_type="samples",
+        n_resamples=np.inf,
+        vectorized=True,
     )
     assert found.p == pytest.approx(theirs.pvalue, abs=1e-15)
     assert found.exact
@@ -101,7 +114,12 @@ def test_bootstrap_equals_scipys_to_the_draw(n, level, seed):
     d = np.subtract(*pairs(n, seed + 20))
     (found,) = bootstrap_intervals(d[:, None], level, 2000, seed)
     theirs = scipy.stats.bootstrap(
-        (d,), np.mean, confidence_level=level, n_resamples=2000, method="percentile", rng=np.random.default_rng(seed)
+        (d,),
+        np.mean,
+        confidence_level=level,
+        n_resamples=2000,
+        method="percentile",
+        rng=np.random.default_rng(seed),
     ).confidence_interval
     np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-14)
 

@@ -26,19 +26,30 @@ def flags(data, start, tmp_path):
     return ["--data", str(data), "--output", str(tmp_path / "runs")]
 
 
-def test_the_model_is_stored_in_8_bits_and_its_card_gets_new_scores(flags, tmp_path, capsys, monkeypatch):
+def test_the_model_is_stored_in_8_bits_and_its_card_gets_new_scores(
+    flags, tmp_path, capsys, monkeypatch
+):
     records = ["--records", str(tmp_path / "records")]
     assert module.main([*flags, *records]) == 0
     out = tmp_path / "runs" / "model"
-    assert json.loads(capsys.readouterr().out)["bytes"] == sum(p.stat().st_size for p in out.iterdir())
+    assert json.loads(capsys.readouterr().out)["bytes"] == sum(
+        p.stat().st_size for p in out.iterdir()
+    )
     weights = load_file(out / COMPACT)
     assert weights["encoder.layer.0.attention.self.value.weight"].dtype == torch.int8
     assert json.loads((out / "training.json").read_text())["documents"] == 4
     card = (out / "README.md").read_text()
-    for text in ("`openstax/osbooks-astronomy` @ 0c021fb283a7", "Apache-2.0", "not** a DupMAE", "Not measured yet."):
+    for text in (
+        "`openstax/osbooks-astronomy` @ 0c021fb283a7",
+        "Apache-2.0",
+        "not** a DupMAE",
+        "Not measured yet.",
+    ):
         assert text in card, text
     (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "x.json").write_text(json.dumps(a_record("embedded", table="references", dev=0.625)))
+    (tmp_path / "records" / "x.json").write_text(
+        json.dumps(a_record("embedded", table="references", dev=0.625))
+    )
     monkeypatch.setattr(module.lexical, "make", None)  # made once
     assert module.main([*flags, *records]) == 0
     assert "0.6250" in (out / "README.md").read_text()

@@ -33,9 +33,15 @@ def write(path, lines):
 @pytest.fixture
 def data(tmp_path):
     for name in module.PRETRAIN:
-        write(tmp_path / "data" / "pretrain" / f"{name}.txt.gz", ["dogs run", "", "the tree"] * (name == "xquad"))
+        write(
+            tmp_path / "data" / "pretrain" / f"{name}.txt.gz",
+            ["dogs run", "", "the tree"] * (name == "xquad"),
+        )
     write(tmp_path / "data" / "pairs" / "corpus.jsonl.gz", map(json.dumps, PASSAGES))
-    write(tmp_path / "data" / "pairs" / "dev.jsonl.gz", [json.dumps({"query": "dog", "positive": {"id": "held"}})])
+    write(
+        tmp_path / "data" / "pairs" / "dev.jsonl.gz",
+        [json.dumps({"query": "dog", "positive": {"id": "held"}})],
+    )
     return tmp_path / "data"
 
 
@@ -45,7 +51,9 @@ def start(monkeypatch):
 
     def load():
         torch.manual_seed(1)
-        return granite.Granite(BertModel(tiny_config(), add_pooling_layer=False).eval(), tiny_tokenizer())
+        return granite.Granite(
+            BertModel(tiny_config(), add_pooling_layer=False).eval(), tiny_tokenizer()
+        )
 
     monkeypatch.setattr(granite, "load", load)
     return load
@@ -64,7 +72,9 @@ def test_the_model_folder(data, start, tmp_path, capsys):
 
 def states(encoder, tokenizer, texts):
     with torch.inference_mode():
-        return torch.stack([encoder(**tokenizer(t, return_tensors="pt")).last_hidden_state[0, 0] for t in texts])
+        return torch.stack(
+            [encoder(**tokenizer(t, return_tensors="pt")).last_hidden_state[0, 0] for t in texts]
+        )
 
 
 def test_cls_is_centred_and_of_unit_length(data, start, tmp_path):
@@ -73,7 +83,9 @@ def test_cls_is_centred_and_of_unit_length(data, start, tmp_path):
     mean = states(plain, tokenizer, ["The cat sat on the mat", "cats and a dog"]).mean(0)
     wanted = states(plain, tokenizer, TEXTS) - mean
     found = encoder.encode_documents(TEXTS).cls
-    np.testing.assert_allclose(found, 4.5**0.5 * torch.nn.functional.normalize(wanted, dim=1), atol=1e-5)
+    np.testing.assert_allclose(
+        found, 4.5**0.5 * torch.nn.functional.normalize(wanted, dim=1), atol=1e-5
+    )
 
 
 def test_the_lexicon_counts_documents(data, start, tmp_path):
@@ -95,13 +107,21 @@ def test_missing_text_is_one_line(start, tmp_path, capsys):
 def a_pack(roberta, path):
     """A pack of a RoBERTa whose matrices are whole numbers of a 64th, which 8 bits store exactly; and its tokenizer."""
     state, config = roberta.state_dict(), roberta.config
-    names = {"word_emb": "word_embeddings", "pos_emb": "position_embeddings", "type_emb": "token_type_embeddings"}
+    names = {
+        "word_emb": "word_embeddings",
+        "pos_emb": "position_embeddings",
+        "type_emb": "token_type_embeddings",
+    }
     tensors = {short: state[f"embeddings.{name}.weight"] for short, name in names.items()}
-    tensors |= {f"emb_ln.{kind[0]}": state[f"embeddings.LayerNorm.{kind}"] for kind in ("weight", "bias")}
+    tensors |= {
+        f"emb_ln.{kind[0]}": state[f"embeddings.LayerNorm.{kind}"] for kind in ("weight", "bias")
+    }
     for number in range(config.num_hidden_layers):
         home = f"encoder.layer.{number}"
         for kind in ("weight", "bias"):
-            parts = [state[f"{home}.attention.self.{part}.{kind}"] for part in ("query", "key", "value")]
+            parts = [
+                state[f"{home}.attention.self.{part}.{kind}"] for part in ("query", "key", "value")
+            ]
             tensors[f"l{number}.qkv.{kind[0]}"] = torch.cat(parts)
             for short, name in granite.LAYER.items():
                 tensors[f"l{number}.{short}.{kind[0]}"] = state[f"{home}.{name}.{kind}"]
@@ -111,7 +131,9 @@ def a_pack(roberta, path):
         if name.endswith(".w") and tensor.dim() == 2:
             factors = np.full(tensor.numel() // 64, 1 / 64, "<f4")
             raw, kind = (tensor * 64).to(torch.int8).numpy().tobytes() + factors.tobytes(), "i8"
-        described.append({"name": name, "dtype": kind, "shape": list(tensor.shape), "len": len(raw)})
+        described.append(
+            {"name": name, "dtype": kind, "shape": list(tensor.shape), "len": len(raw)}
+        )
         blocks.append(raw)
     tokenizer = tiny_tokenizer().backend_tokenizer.to_str().encode()
     arch = {
@@ -123,15 +145,26 @@ def a_pack(roberta, path):
         "max_positions": config.max_position_embeddings,
         "layer_norm_eps": config.layer_norm_eps,
     }
-    header = json.dumps({"arch": arch, "tokenizer_len": len(tokenizer), "tensors": described}).encode()
-    path.write_bytes(granite.MAGIC + len(header).to_bytes(8, "little") + header + tokenizer + b"".join(blocks))
+    header = json.dumps(
+        {"arch": arch, "tokenizer_len": len(tokenizer), "tensors": described}
+    ).encode()
+    path.write_bytes(
+        granite.MAGIC + len(header).to_bytes(8, "little") + header + tokenizer + b"".join(blocks)
+    )
     return path
 
 
 def test_a_packed_roberta_is_the_same_as_a_bert(tmp_path, monkeypatch):
     torch.manual_seed(2)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = RobertaConfig(vocab_size=40, max_position_embeddings=34, layer_norm_eps=1e-12, pad_token_id=1, **sizes)
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    config = RobertaConfig(
+        vocab_size=40, max_position_embeddings=34, layer_norm_eps=1e-12, pad_token_id=1, **sizes
+    )
     roberta = RobertaModel(config, add_pooling_layer=False).eval()
     with torch.no_grad():
         for name, parameter in roberta.named_parameters():
@@ -139,7 +172,9 @@ def test_a_packed_roberta_is_the_same_as_a_bert(tmp_path, monkeypatch):
                 parameter.copy_((parameter * 64 * 8).round().clamp(-127, 127) / 64)
     file = a_pack(roberta, tmp_path / granite.NAME)
     monkeypatch.setattr(granite, "pack", lambda: file)
-    monkeypatch.setattr(granite, "SPECIAL", {"cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "unk": "[UNK]"})
+    monkeypatch.setattr(
+        granite, "SPECIAL", {"cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "unk": "[UNK]"}
+    )
     encoder, _ = granite.load()
     ids = torch.tensor([[0, 7, 9, 30, 2]])
     with torch.inference_mode():

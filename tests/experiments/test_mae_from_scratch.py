@@ -87,12 +87,19 @@ def test_weights_that_float16_cannot_hold_are_not_stored(tmp_path, capsys):
 def test_the_branches_differ_in_the_objective_only(plan):
     steps = {s.name: s for s in plan.steps()}
     plain, retromae = (steps[f"stage1.{m}.seed0"].words() for m in ("mlm", "retromae"))
-    assert {a for a, b in zip(plain, retromae, strict=True) if a != b} == {"mlm", str(plan.home / "stage1.mlm.seed0")}
+    assert {a for a, b in zip(plain, retromae, strict=True) if a != b} == {
+        "mlm",
+        str(plan.home / "stage1.mlm.seed0"),
+    }
 
 
 def test_the_registered_page_has_the_amounts_of_the_settings():
     settings, page = read_settings(), " ".join(DOCS.read_text(encoding="utf-8").split())
-    for value in (settings["stage0"]["steps"], settings["stage1"]["steps"], settings["methods"]["mlm-time"]["steps"]):
+    for value in (
+        settings["stage0"]["steps"],
+        settings["stage1"]["steps"],
+        settings["methods"]["mlm-time"]["steps"],
+    ):
         assert f"{value:,} updates" in page
     for size, amounts in settings["sizes"].items():
         assert f"{int(size):,}" in page
@@ -133,7 +140,11 @@ def test_finished_steps_are_skipped_and_those_that_need_a_failed_one_are_reporte
 
 
 def pair(kind, number):
-    passage = {"id": f"p{number}", "title": "", "text": f"passage {number} " + "word " * (number % 7)}
+    passage = {
+        "id": f"p{number}",
+        "title": "",
+        "text": f"passage {number} " + "word " * (number % 7),
+    }
     return {"query": f"query {number}", "positive": passage, "source": "s", "kind": kind}
 
 
@@ -145,20 +156,29 @@ def data(tmp_path):
     (folder / "set" / "corpus.jsonl").write_text("{}\n")
     dev = [pair("heading", n) for n in range(10)] + [pair("weak", n) for n in range(10, 12)]
     train = [pair("heading", n) for n in range(20, 25)] + [pair("weak", 25)]
-    pool = [{"_id": r["positive"]["id"], "title": "", "text": r["positive"]["text"]} for r in dev + train]
+    pool = [
+        {"_id": r["positive"]["id"], "title": "", "text": r["positive"]["text"]}
+        for r in dev + train
+    ]
     for name, rows in (("train", train), ("dev", dev), ("corpus", pool)):
         with gzip.open(folder / "pairs" / f"{name}.jsonl.gz", "wt") as f:
             f.writelines(json.dumps(r) + "\n" for r in rows)
     return folder
 
 
-SETTINGS = {"left_out": ["weak"], "mined": 3, "dev": {"queries": 6, "others": 4}, "collections": ["set"]}
+SETTINGS = {
+    "left_out": ["weak"],
+    "mined": 3,
+    "dev": {"queries": 6, "others": 4},
+    "collections": ["set"],
+}
 
 
 def test_dev_has_its_answers_among_other_passages(data, tmp_path):
     assert prepare(data, tmp_path / "out", SETTINGS) == {"pairs": 5, "dev_queries": 6, "dev": 10}
     documents = [
-        json.loads(line)["_id"] for line in (tmp_path / "out" / "dev" / "corpus.jsonl").read_text().split("\n")[:-1]
+        json.loads(line)["_id"]
+        for line in (tmp_path / "out" / "dev" / "corpus.jsonl").read_text().split("\n")[:-1]
     ]
     judged = (tmp_path / "out" / "dev" / "qrels" / "test.tsv").read_text().splitlines()[1:]
     assert {line.split("\t")[1] for line in judged} < set(documents)
@@ -218,7 +238,9 @@ def test_the_probe_finds_the_words_that_the_vector_has():
 def test_search_scores_each_part_and_their_sum(tmp_path):
     (tmp_path / "qrels").mkdir()
     rows = [("a", "1 2 3"), ("b", "4 5 6"), ("c", "1 7 8")]
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in rows))
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in rows)
+    )
     (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "1 2"}) + "\n")
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
     result, stored = search_set(Words(), tmp_path, ["nDCG@10", "R@100"])
@@ -229,7 +251,10 @@ def test_search_scores_each_part_and_their_sum(tmp_path):
 
 
 def test_a_record_has_one_line_for_each_list(tmp_path):
-    record = {"sets": {"dev": {"queries": ["a", "b"], "per_query": {"cls": [0.1, 1.0], "ot": []}}}, "é": 1}
+    record = {
+        "sets": {"dev": {"queries": ["a", "b"], "per_query": {"cls": [0.1, 1.0], "ot": []}}},
+        "é": 1,
+    }
     write_record(tmp_path / "new" / "record.json", record)
     text = (tmp_path / "new" / "record.json").read_text(encoding="utf-8")
     assert json.loads(text) == record
@@ -248,7 +273,11 @@ def outcome(method, size, mean, low, high, p):
     [
         ([outcome("r", 500, 0.02, 0.01, 0.03, 0.01)], {"r": 0.5}, "shown"),
         ([outcome("r", 30000, 0.02, 0.01, 0.03, 0.01)], {"r": 0.5}, "undecided"),
-        ([outcome("r", 500, 0.02, -0.01, 0.05, 0.2), outcome("r", 4000, 0, -0.01, 0.005, 1)], {"r": 0.5}, "undecided"),
+        (
+            [outcome("r", 500, 0.02, -0.01, 0.05, 0.2), outcome("r", 4000, 0, -0.01, 0.005, 1)],
+            {"r": 0.5},
+            "undecided",
+        ),
         ([outcome("r", s, 0.0, -0.009, 0.009, 0.9) for s in (500, 4000)], {"r": 0.5}, "refuted"),
         ([outcome("r", s, 0.0, -0.009, 0.009, 0.9) for s in (500, 4000)], {"r": 0.1}, "undecided"),
         ([outcome("r", 500, 0.0, -0.009, 0.009, 0.9)], {"r": 0.5}, "undecided"),
@@ -269,7 +298,11 @@ def write_records(folder, gain):
             part = {"nDCG@10": values, "R@100": values}
             mean = {"nDCG@10": float(np.mean(values)), "R@100": float(np.mean(values))}
             parts = ("cls", "ot", "sum")
-            one = {"queries": [], "scores": dict.fromkeys(parts, mean), "per_query": dict.fromkeys(parts, part)}
+            one = {
+                "queries": [],
+                "scores": dict.fromkeys(parts, mean),
+                "per_query": dict.fromkeys(parts, part),
+            }
             last = {"eval_loss": 4.0, "eval_loss_mlm": 4.0}
             if method == "retromae":
                 last |= {"eval_loss_decoder": 4.5, "eval_gap_decoder": 0.5}

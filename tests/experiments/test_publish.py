@@ -39,11 +39,20 @@ Licences as stated.
 def runs(tmp_path):
     """One finished row in the layout of systems.py, and a mystery among its texts."""
     home = tmp_path / "runs"
-    record = a_record("dupmae", dev=0.6, model={"folder": "rows/dupmae.seed0/stage2", "half_bytes": 1})
+    record = a_record(
+        "dupmae", dev=0.6, model={"folder": "rows/dupmae.seed0/stage2", "half_bytes": 1}
+    )
     model = write_base(home / "rows" / "dupmae.seed0" / "stage2")
-    (model / "training.json").write_text(json.dumps({"config": {"seed": 0}, "log": [{"step": 2, "loss": 1.0}]}))
+    (model / "training.json").write_text(
+        json.dumps({"config": {"seed": 0}, "log": [{"step": 2, "loss": 1.0}]})
+    )
     texts = {f"pretrain/{name}.txt.gz": "0" for name in ("textbooks", "novels", "mystery")}
-    data = {"base": "minilm", "budget": {"name": "smoke", "queries": 24}, "data": texts, "counts": {"texts": 60}}
+    data = {
+        "base": "minilm",
+        "budget": {"name": "smoke", "queries": 24},
+        "data": texts,
+        "counts": {"texts": 60},
+    }
     (home / "data").mkdir()
     (home / "data" / "data.json").write_text(json.dumps(data))
     (home / "records").mkdir()
@@ -54,7 +63,15 @@ def runs(tmp_path):
 
 
 def flags(runs, *more):
-    return ["--runs", str(runs), "--data", str(runs.parent), "--output", str(runs.parent / "out"), *more]
+    return [
+        "--runs",
+        str(runs),
+        "--data",
+        str(runs.parent),
+        "--output",
+        str(runs.parent / "out"),
+        *more,
+    ]
 
 
 def data_record(runs):
@@ -70,10 +87,13 @@ def test_the_chosen_model_is_published_with_its_card(runs, capsys):
     out = runs.parent / "out"
     weights = load_file(out / "model.safetensors")
     assert {w.dtype for w in weights.values()} == {torch.float16}
-    ours, theirs = (load_model(f)[0].state_dict() for f in (out, runs / "rows" / "dupmae.seed0" / "stage2"))
+    ours, theirs = (
+        load_model(f)[0].state_dict() for f in (out, runs / "rows" / "dupmae.seed0" / "stage2")
+    )
     for name, value in ours.items():
         torch.testing.assert_close(
-            value, theirs[name].half().to(value.dtype) if value.is_floating_point() else theirs[name]
+            value,
+            theirs[name].half().to(value.dtype) if value.is_floating_point() else theirs[name],
         )
     card = (out / "README.md").read_text()
     for text in (
@@ -92,8 +112,13 @@ def test_the_chosen_model_is_published_with_its_card(runs, capsys):
     ):
         assert text in card, text
     assert "None of them was used in training." in card
-    adapted = {**json.loads((runs / "records" / "dupmae.seed0.json").read_text()), "adapted": "demo"}
-    assert "continued on the text of `demo`" in module.card(adapted, [], data_record(runs), SOURCES, load_model(out)[2])
+    adapted = {
+        **json.loads((runs / "records" / "dupmae.seed0.json").read_text()),
+        "adapted": "demo",
+    }
+    assert "continued on the text of `demo`" in module.card(
+        adapted, [], data_record(runs), SOURCES, load_model(out)[2]
+    )
     made = json.loads((out / "training.json").read_text())
     assert (made["row"], made["config"], made["tokens"]) == ("dupmae", {"seed": 0}, 1000)
     assert str(runs) not in card + json.dumps(made)
@@ -138,4 +163,6 @@ def test_missing_sources_are_an_error(runs, tmp_path, capsys):
 def test_the_shared_sources_are_read(shared_data):
     found = read_sources((shared_data / "SOURCES.md").read_text(encoding="utf-8"))
     assert len(found) >= 23
-    assert all(len(commit) == 40 and licence and attribution for _, commit, licence, attribution in found)
+    assert all(
+        len(commit) == 40 and licence and attribution for _, commit, licence, attribution in found
+    )

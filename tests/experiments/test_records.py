@@ -55,7 +55,11 @@ def test_the_dev_pairs_decide():
 
 def test_rows_are_compared_over_the_seeds_that_all_have():
     """A kind first seed is no merit of a row that has no other."""
-    records = [a_record("often", 0, dev=0.6), a_record("often", 1, dev=0.5), a_record("once", 0, dev=0.59)]
+    records = [
+        a_record("often", 0, dev=0.6),
+        a_record("often", 1, dev=0.5),
+        a_record("once", 0, dev=0.59),
+    ]
     assert ranked(records) == ["often", "once"]
     assert dev_means(records) == pytest.approx({"often": 0.6, "once": 0.59})
     both = [*records, a_record("once", 1, dev=0.58)]

@@ -13,7 +13,9 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.search.config import SearchConfig
 
-BUDGETS = sorted(name for name, settings in read_toml(FILE)["budgets"].items() if "pretrain" in settings)
+BUDGETS = sorted(
+    name for name, settings in read_toml(FILE)["budgets"].items() if "pretrain" in settings
+)
 """Those that train."""
 PROMISED = {
     "bm25",
@@ -79,7 +81,9 @@ def test_every_row_resolves_to_valid_commands(budget, tmp_path):
             continue
         assert steps_of(made, row)  # options are checked when they are built
         assert made.plan(row, 0)[-1].startswith("dupmae_ir.finetune ")
-    checked(EncodeConfig, budget, corpus="c", index="i", **made.experiment.budget.settings("encode"))
+    checked(
+        EncodeConfig, budget, corpus="c", index="i", **made.experiment.budget.settings("encode")
+    )
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -97,10 +101,17 @@ def test_methods_differ_only_in_pretraining(budget, tmp_path):
                 same = ("corpus", "model", "steps", "length", "learning_rate", "seed", "accumulate")
                 assert [getattr(config, k) for k in same] == [getattr(first, k) for k in same], name
                 # A draw of CoT-MAE fills two rows.
-                assert config.batch_size * (2 if config.method == "cot-mae" else 1) == first.batch_size
+                assert (
+                    config.batch_size * (2 if config.method == "cot-mae" else 1) == first.batch_size
+                )
         for stage in (name for name in steps["none"] if name.startswith("stage")):
             ours, theirs = (dataclasses.asdict(steps[n][stage]) for n in (row.name, "none"))
-            differing = {k for k in ours if ours[k] != theirs[k]} - {"output", "model", "mined", "scores"}
+            differing = {k for k in ours if ours[k] != theirs[k]} - {
+                "output",
+                "model",
+                "mined",
+                "scores",
+            }
             assert differing == set(row.stage)
 
 
@@ -142,7 +153,9 @@ def test_rows_that_read_others_come_last(tmp_path):
 
 def test_a_budget_may_omit_tables():
     whole = Experiment.read("cores")
-    some = dataclasses.replace(whole, budget=dataclasses.replace(whole.budget, tables=["references", "caps"]))
+    some = dataclasses.replace(
+        whole, budget=dataclasses.replace(whole.budget, tables=["references", "caps"])
+    )
     assert {row.table for row in selected(some, [])} == {"references", "caps"}
     assert {row.table for row in selected(whole, [])} > {"references", "caps"}
 
@@ -153,6 +166,8 @@ def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(UnknownName, match="dupmae"):
         selected(Experiment.read("gpu"), ["dupmea"])
     broken = tmp_path / "broken.toml"
-    broken.write_text(FILE.read_text() + '\n[rows.new]\ntable = "systems"\ntitle = "x"\npretraned = "dupmae"\n')
+    broken.write_text(
+        FILE.read_text() + '\n[rows.new]\ntable = "systems"\ntitle = "x"\npretraned = "dupmae"\n'
+    )
     with pytest.raises(InputError, match="row new: no setting named 'pretraned'"):
         _ = Experiment.read("gpu", path=broken).rows

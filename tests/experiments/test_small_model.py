@@ -74,7 +74,10 @@ def test_the_card_has_the_stored_model_beside_bm25_and_the_default(tmp_path):
         record = {"settings": {}, "sets": {name: {"scores": scores}}}
         (tmp_path / f"readout.dupmae-small.{name}.json").write_text(json.dumps(record))
     both = {"dense": {"nDCG@10": 0.1, "R@100": 0.1}, "hybrid": {"nDCG@10": 0.75, "R@100": 0.875}}
-    references = [{"row": r, "sets": {n: {"scores": both} for n in ("cacm", "scifact")}} for r in ("bm25", "embedded")]
+    references = [
+        {"row": r, "sets": {n: {"scores": both} for n in ("cacm", "scifact")}}
+        for r in ("bm25", "embedded")
+    ]
     first, second = module.measured(tmp_path, references).split("\n\n")
     assert first.splitlines()[0] == "| nDCG@10 | cacm | scifact |"
     assert "| the embedded default | 0.7500 | 0.7500 |" in first

@@ -58,7 +58,11 @@ def environment():
 def timeless(value):
     """A record without its times."""
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k != "seconds" and not k.endswith("per_second")}
+        return {
+            k: timeless(v)
+            for k, v in value.items()
+            if k != "seconds" and not k.endswith("per_second")
+        }
     return [timeless(v) for v in value] if isinstance(value, list) else value
 
 
@@ -111,7 +115,10 @@ def test_the_scratch_model_has_the_architecture_but_not_the_weights_of_the_base(
 def test_a_pseudo_query_is_a_sentence_of_its_text():
     chance = random.Random(0)
     text = "The cat sat on the mat. A dog runs over it! Yes."
-    assert {pseudo_query(text, chance) for _ in range(50)} == {"The cat sat on the mat.", "A dog runs over it!"}
+    assert {pseudo_query(text, chance) for _ in range(50)} == {
+        "The cat sat on the mat.",
+        "A dog runs over it!",
+    }
     assert pseudo_query("word " * 40, chance, words=5) == "word word word word word"
 
 
@@ -129,12 +136,21 @@ def test_the_runs_of_two_references_are_fused(shared):
     driver = Driver(Experiment.read("smoke"), shared / "home", quiet=True)
     queries = [f"q{n}" for n in range(6)]
     runs = {
-        "bm25": {q: [Hit(f"p{n:03}", 9.0), Hit("p021", 8.0), Hit("p022", 1.0)] for n, q in enumerate(queries)},
-        "dense": {q: [Hit("p022", 0.9), Hit(f"p{n:03}", 0.8), Hit("p023", 0.1)] for n, q in enumerate(queries)},
+        "bm25": {
+            q: [Hit(f"p{n:03}", 9.0), Hit("p021", 8.0), Hit("p022", 1.0)]
+            for n, q in enumerate(queries)
+        },
+        "dense": {
+            q: [Hit("p022", 0.9), Hit(f"p{n:03}", 0.8), Hit("p023", 0.1)]
+            for n, q in enumerate(queries)
+        },
     }
     for name in ("dev", "cacm"):
         shutil.copytree(shared / "data" / "cacm", driver.home / "data" / name)
-        for kind, home in (("bm25", driver.home / "eval" / "bm25"), ("dense", driver._eval(embedded_folder()))):
+        for kind, home in (
+            ("bm25", driver.home / "eval" / "bm25"),
+            ("dense", driver._eval(embedded_folder())),
+        ):
             (home / name).mkdir(parents=True)
             (home / name / "scores.json").write_text("{}")
             write_run(home / name / f"{kind}.trec", runs[kind], "x")
@@ -170,7 +186,9 @@ def test_a_killed_row_ends_with_the_record_of_an_uninterrupted_one(shared):
     quiet = {"env": environment(), "stdout": subprocess.DEVNULL}
     subprocess.run(command(shared, "whole", "dupmae"), check=True, **quiet)
     for sign in ("pretrained/*/.model.work/checkpoint-*", "rows/*/.stage1.work/checkpoint-*"):
-        victim = subprocess.Popen(command(shared, "killed", "dupmae"), start_new_session=True, **quiet)
+        victim = subprocess.Popen(
+            command(shared, "killed", "dupmae"), start_new_session=True, **quiet
+        )
         while not list((shared / "killed" / "smoke").glob(sign)):
             assert victim.poll() is None, f"it ended before {sign}"
             time.sleep(0.02)
@@ -190,7 +208,9 @@ def test_a_killed_row_ends_with_the_record_of_an_uninterrupted_one(shared):
         mean = sum(found["per_query"]["hybrid"]["nDCG@10"]) / len(found["queries"])
         assert found["scores"]["hybrid"]["nDCG@10"] == pytest.approx(mean, abs=1e-5)
         assert found["index_bytes"]["hybrid"] > found["index_bytes"]["dense"] > 0
-    assert not any(str(shared) in line.replace(str(shared / "tiny"), "") for line in whole["commands"])
+    assert not any(
+        str(shared) in line.replace(str(shared / "tiny"), "") for line in whole["commands"]
+    )
 
 
 @pytest.mark.nightly
@@ -206,11 +226,15 @@ def test_references_and_rows_without_training(shared):
     assert set(made["minilm"]["sets"]["cacm"]["scores"]) == {"dense"}
     assert set(made["embedded"]["sets"]["cacm"]["scores"]) == {"dense", "impact", "hybrid"}
     # Word lists of the stand-in are short: a cap of 32 terms changes nothing, fewer bits change impacts alone.
-    dupmae, cap, level = (made[name]["sets"]["cacm"]["per_query"] for name in ("dupmae", "cap-32", "level-4"))
+    dupmae, cap, level = (
+        made[name]["sets"]["cacm"]["per_query"] for name in ("dupmae", "cap-32", "level-4")
+    )
     assert cap == dupmae
     assert level["dense"] == dupmae["dense"]
     records = [json.loads(p.read_text()) for p in (shared / "out").rglob("cacm/**/meta.json")]
-    scales = [meta["scale"] for meta in records if meta.get("scale", 255) != 255]  # 255 is the embedded model's own
+    scales = [
+        meta["scale"] for meta in records if meta.get("scale", 255) != 255
+    ]  # 255 is the embedded model's own
     assert max(scales) / min(scales) == pytest.approx(255 / 15)
     before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
     subprocess.run(command(shared, "out", *names), check=True, **quiet)

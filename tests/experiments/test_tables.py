@@ -46,7 +46,10 @@ def test_means_deviations_and_holms_p(records):
     for collection in ("dev", "cacm"):
         for mode in ("hybrid", "dense", "impact"):
             ours, theirs = (
-                np.mean([r["sets"][collection]["per_query"][mode]["nDCG@10"] for r in grouped[name]], axis=0)
+                np.mean(
+                    [r["sets"][collection]["per_query"][mode]["nDCG@10"] for r in grouped[name]],
+                    axis=0,
+                )
                 for name in ("dupmae", "none")
             )
             raw[mode, collection] = ttest_rel(ours, theirs).pvalue
@@ -75,9 +78,17 @@ def test_the_table_in_markdown(records):
 
 def test_a_row_of_one_seed_is_compared_with_that_seed_of_the_control(records):
     """The same model searched otherwise differs by nothing, whatever the control's other seeds score."""
-    same = {**json.loads(json.dumps(records[3])), "row": "cap-1024", "title": "CAP", "table": "caps", "of": "dupmae"}
+    same = {
+        **json.loads(json.dumps(records[3])),
+        "row": "cap-1024",
+        "title": "CAP",
+        "table": "caps",
+        "of": "dupmae",
+    }
     lines = score_table([*records, same], ("caps", "levels"), "dupmae", "nDCG@10").splitlines()
-    dupmae, cap = (next(line for line in lines if f"| {name} | hybrid" in line) for name in ("DUPMAE", "CAP"))
+    dupmae, cap = (
+        next(line for line in lines if f"| {name} | hybrid" in line) for name in ("DUPMAE", "CAP")
+    )
     assert dupmae.split("|")[3:] == cap.split("|")[3:]
     assert "±" not in cap
     assert "*" not in cap.replace("**", "")
@@ -105,13 +116,19 @@ def test_a_reference_is_tested_against_a_control_of_the_same_only_mode(records):
         for key in ("scores", "per_query"):
             found[key] = {"dense": found[key]["dense"]}
     grouped = rows(records[6], other)
-    assert all(c.p is not None for c in cells({"bm25": grouped["bm25"]}, grouped["minilm"], "nDCG@10").values())
+    assert all(
+        c.p is not None
+        for c in cells({"bm25": grouped["bm25"]}, grouped["minilm"], "nDCG@10").values()
+    )
 
 
 def test_rows_are_in_the_order_of_the_file(records):
     for record in records:
         record["place"] = {"dupmae": 0, "none": 2}.get(record["row"], 1)
-    found = [line.split("|")[1].strip() for line in score_table(records, ("systems",), "dupmae", "R@100").splitlines()]
+    found = [
+        line.split("|")[1].strip()
+        for line in score_table(records, ("systems",), "dupmae", "R@100").splitlines()
+    ]
     assert list(dict.fromkeys(found[2:])) == ["DUPMAE", "NONE"]
     assert [line.split("|")[1].strip() for line in cost_table(records).splitlines()[2:6]] == [
         "DUPMAE",
@@ -217,7 +234,9 @@ def test_differences_over_the_queries_of_all_sets(records):
     records = [r for r in records if r["row"] in ("dupmae", "bm25", "none")]
     table = pooled_table(records, "dupmae", ("bm25", "none")).splitlines()
     queries = {name: len(records[0]["sets"][name]["queries"]) for name in ("dev", "cacm")}
-    assert table[0].endswith(f"| all ({sum(queries.values())} queries) | without dev ({queries['cacm']} queries) |")
+    assert table[0].endswith(
+        f"| all ({sum(queries.values())} queries) | without dev ({queries['cacm']} queries) |"
+    )
     assert [line.split("|")[1].strip() for line in table[2:]] == ["BM25", "NONE"]
     grouped = rows(*records)
     both = [
@@ -227,6 +246,8 @@ def test_differences_over_the_queries_of_all_sets(records):
     cell = table[2].split("|")[2].strip()
     assert cell.startswith(f"{(both[0] - both[1]).mean():+.4f} (")
     p = ttest_rel(*both).pvalue
-    assert p <= float(cell.rpartition("= ")[2]) * 1.06  # Holm's correction never lowers it; one digit is printed
+    assert (
+        p <= float(cell.rpartition("= ")[2]) * 1.06
+    )  # Holm's correction never lowers it; one digit is printed
     with pytest.raises(InputError, match="no record of minilm"):
         pooled_table(records, "dupmae", ("minilm",))

@@ -26,7 +26,9 @@ class Fixed(torch.nn.Module):
             return torch.randn(n, width, generator=g, dtype=torch.float64)
 
         self.cls = torch.nn.Parameter(torch.cat([draw(queries, dim), draw(documents, dim)]))
-        self.ot = torch.nn.Parameter(torch.cat([draw(queries, vocabulary), draw(documents, vocabulary)]))
+        self.ot = torch.nn.Parameter(
+            torch.cat([draw(queries, vocabulary), draw(documents, vocabulary)])
+        )
 
     def parts(self, rows):
         return self.cls[rows], torch.relu(self.ot[rows])
@@ -45,7 +47,9 @@ def batch(same=()):
 
 
 def loss_of(model, targets, objective, anchors=()):
-    return batch_loss(model.parts(slice(0, 3)), model.parts(slice(3, 8)), targets, objective, anchors=anchors)
+    return batch_loss(
+        model.parts(slice(0, 3)), model.parts(slice(3, 8)), targets, objective, anchors=anchors
+    )
 
 
 def restated(model, k, same):
@@ -105,17 +109,23 @@ def test_the_teacher_is_the_mean_of_its_tokens_at_one_length():
 
 def test_the_anchor_is_the_distance_from_the_teacher_and_joins_the_loss():
     model, o = Fixed(), Objective(top_k=5, teacher="minilm", anchor_weight=2.0, **PLAIN)
-    there = loss_of(model, batch(), o, [model.cls[rows].detach() for rows in (slice(0, 3), slice(3, 8))])
+    there = loss_of(
+        model, batch(), o, [model.cls[rows].detach() for rows in (slice(0, 3), slice(3, 8))]
+    )
     assert there[1]["anchor"] == 0
     away = loss_of(model, batch(), o, [torch.ones(3, 4), torch.ones(5, 4)])
-    means = [(model.cls[rows] - 1).square().sum(1).mean() / 4 for rows in (slice(0, 3), slice(3, 8))]
+    means = [
+        (model.cls[rows] - 1).square().sum(1).mean() / 4 for rows in (slice(0, 3), slice(3, 8))
+    ]
     assert away[1]["anchor"].item() == pytest.approx(sum(means).item() / 2)
     assert away[0].item() == pytest.approx(there[0].item() + 2.0 * away[1]["anchor"].item())
 
 
 def test_temperature_divides():
     scores = torch.randn(3, 5, dtype=torch.float64)
-    assert contrastive(scores, temperature=2.0).item() == pytest.approx(contrastive(scores / 2).item(), abs=1e-12)
+    assert contrastive(scores, temperature=2.0).item() == pytest.approx(
+        contrastive(scores / 2).item(), abs=1e-12
+    )
 
 
 def test_flops_is_the_squared_mean_weight_summed_over_words():

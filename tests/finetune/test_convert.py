@@ -14,7 +14,13 @@ import pytest
 from dupmae_ir.errors import InputError
 from dupmae_ir.finetune import formats
 from dupmae_ir.finetune.convert import ConvertConfig, main, run, scores_path
-from dupmae_ir.finetune.data import open_passages, read_mined, read_pairs, read_scores, require_scores
+from dupmae_ir.finetune.data import (
+    open_passages,
+    read_mined,
+    read_pairs,
+    read_scores,
+    require_scores,
+)
 from dupmae_ir.finetune.examples import mined_examples
 from dupmae_ir.finetune.formats import array_items, st_hard_negatives
 from dupmae_ir.io.jobs import read_record, record_path
@@ -31,7 +37,16 @@ def marco(tmp_path):
 
 
 def convert(folder, kind, name, *more, output="out.jsonl"):
-    words = ["--format", kind, "--input", folder / name, "--output", folder / output, "--quiet", *more]
+    words = [
+        "--format",
+        kind,
+        "--input",
+        folder / name,
+        "--output",
+        folder / output,
+        "--quiet",
+        *more,
+    ]
     return main([str(w) for w in words])
 
 
@@ -53,7 +68,9 @@ def summary(capsys):
 
 
 def test_judgements(marco, capsys):
-    assert convert(marco, "msmarco-qrels", "qrels.tsv", *ids(marco), "--json", "--kind", "marco") == 0
+    assert (
+        convert(marco, "msmarco-qrels", "qrels.tsv", *ids(marco), "--json", "--kind", "marco") == 0
+    )
     assert summary(capsys) == {
         "output": str(marco / "out.jsonl"),
         "status": "complete",
@@ -74,30 +91,46 @@ def test_judged_documents_have_titles_of_their_own(marco):
     (marco / "qrels.tsv").write_text("10 0 D0 1\n11 0 D1 1\n")
     flags = ("--queries", marco / "queries.tsv", "--collection", marco / "msmarco-docs.tsv.gz")
     assert convert(marco, "msmarco-qrels", "qrels.tsv", *flags) == 0
-    assert [p.positive.joined() for p in read_pairs(marco / "out.jsonl")] == ["A title its body", "no title"]
+    assert [p.positive.joined() for p in read_pairs(marco / "out.jsonl")] == [
+        "A title its body",
+        "no title",
+    ]
 
 
 def test_titles_for_passages_that_have_none(marco, capsys):
     (marco / "titles.txt").write_text("0\tA title\n2\tAnother\n1\t\n")
     titles = ("--titles", marco / "titles.txt")
-    assert convert(marco, "titles", "collection.tsv", *titles, "--json", output="titled.jsonl.gz") == 0
+    assert (
+        convert(marco, "titles", "collection.tsv", *titles, "--json", output="titled.jsonl.gz") == 0
+    )
     assert summary(capsys)["with_title"] == 2
     flags = ("--queries", marco / "queries.tsv", "--collection", marco / "titled.jsonl.gz")
     assert convert(marco, "msmarco-qrels", "qrels.tsv", *flags) == 0
-    assert convert(marco, "msmarco-qrels", "qrels.tsv", *ids(marco), *titles, output="at-once.jsonl") == 0
+    assert (
+        convert(marco, "msmarco-qrels", "qrels.tsv", *ids(marco), *titles, output="at-once.jsonl")
+        == 0
+    )
     assert read_pairs(marco / "out.jsonl") == read_pairs(marco / "at-once.jsonl")
-    assert [p.positive.joined() for p in read_pairs(marco / "out.jsonl")] == ["A title first passage", "second passage"]
+    assert [p.positive.joined() for p in read_pairs(marco / "out.jsonl")] == [
+        "A title first passage",
+        "second passage",
+    ]
 
 
 def test_triples_of_ids_become_a_mined_file(marco, capsys):
     # A positive, its copy, and a line twice.
-    (marco / "triples.tsv").write_text("10\t0\t1\n10\t0\t0\n10\t0\t2\n10\t0\t3\n10\t0\t2\n11\t1\t0\n11\t1\t3\n")
+    (marco / "triples.tsv").write_text(
+        "10\t0\t1\n10\t0\t0\n10\t0\t2\n10\t0\t3\n10\t0\t2\n11\t1\t0\n11\t1\t3\n"
+    )
     assert convert(marco, "msmarco-triples", "triples.tsv", *ids(marco), "--json") == 0
     counts = summary(capsys)
     assert (counts["queries"], counts["negatives"]) == (2, 3)
     assert (counts["positives_as_negatives"], counts["duplicates"]) == (2, 1)
     mined = read_mined(marco / "out.jsonl")
-    assert [(m.qid, m.query, m.negatives) for m in mined] == [("10", "one?", ("1", "2")), ("11", "two?", ("0",))]
+    assert [(m.qid, m.query, m.negatives) for m in mined] == [
+        ("10", "one?", ("1", "2")),
+        ("11", "two?", ("0",)),
+    ]
     assert [m.positives[0].text for m in mined] == ["first passage", "second passage"]
     assert open_passages(marco / "out.jsonl", mined)["2"].text == "third passage"
     assert read_record(marco / "out.jsonl")["result"]["lines"] == 2
@@ -135,7 +168,10 @@ def test_sentence_transformers_negatives(hard):
         )
     ):
         output = f"{number}.jsonl"
-        assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), *flags, output=output) == 0
+        assert (
+            convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), *flags, output=output)
+            == 0
+        )
         assert [m.negatives for m in read_mined(hard / output)] == expected
 
 
@@ -184,7 +220,9 @@ def test_teacher_scores_go_along(hard, form):
         with gzip.open(path, "wt") as f:
             f.writelines(f"{qid}\t{pid}\t{score}\n" for qid, pid, score in flat)
     elif form == "rows":
-        write_lines(path, [{"qid": int(qid), "pid": int(pid), "score": score} for qid, pid, score in flat])
+        write_lines(
+            path, [{"qid": int(qid), "pid": int(pid), "score": score} for qid, pid, score in flat]
+        )
     else:
         write_lines(path, [{"qid": qid, "scores": scores} for qid, scores in SCORES.items()])
     assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--scores", path) == 0
@@ -210,7 +248,9 @@ def test_passages_without_a_score(hard, capsys):
 def test_a_beir_folder(tmp_path):
     home = tmp_path / "set"
     (home / "qrels").mkdir(parents=True)
-    (home / "corpus.jsonl").write_text('{"_id": "d1", "title": "T", "text": "x"}\n{"_id": "d2", "text": "y"}\n')
+    (home / "corpus.jsonl").write_text(
+        '{"_id": "d1", "title": "T", "text": "x"}\n{"_id": "d2", "text": "y"}\n'
+    )
     write_lines(home / "queries.jsonl.gz", [{"_id": "q1", "text": "what?"}])
     (home / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n")
     assert convert(tmp_path, "beir", "set") == 0
@@ -232,7 +272,10 @@ def dpr_item(n=0, text="yes"):
 
 def test_dpr(tmp_path, capsys):
     several = dpr_item(2)
-    several["positive_ctxs"] += [{"title": "", "text": "also", "passage_id": 7}, several["positive_ctxs"][0]]
+    several["positive_ctxs"] += [
+        {"title": "", "text": "also", "passage_id": 7},
+        several["positive_ctxs"][0],
+    ]
     items = [dpr_item(0), {**dpr_item(1), "positive_ctxs": []}, several]
     (tmp_path / "nq.json").write_text(json.dumps(items, indent=4))
     assert convert(tmp_path, "dpr", "nq.json", "--json", output="out.jsonl.gz") == 0
@@ -242,9 +285,15 @@ def test_dpr(tmp_path, capsys):
     pairs = read_pairs(tmp_path / "out.jsonl.gz")
     assert [(p.query, p.positive.docid) for p in pairs] == [("q0", "p0"), ("q2", "p2"), ("q2", "7")]
     # Hard ones first, with every positive; what is the positive itself is gone.
-    assert [[d.text for d in p.negatives] for p in pairs] == [["hard 0", "no 0"], *[["hard 2", "no 2"]] * 2]
+    assert [[d.text for d in p.negatives] for p in pairs] == [
+        ["hard 0", "no 0"],
+        *[["hard 2", "no 2"]] * 2,
+    ]
     assert convert(tmp_path, "dpr", "nq.json", "--positives", "1", "--negatives", "1") == 0
-    assert [(p.positive.docid, len(p.negatives)) for p in read_pairs(tmp_path / "out.jsonl")] == [("p0", 1), ("p2", 1)]
+    assert [(p.positive.docid, len(p.negatives)) for p in read_pairs(tmp_path / "out.jsonl")] == [
+        ("p0", 1),
+        ("p2", 1),
+    ]
 
 
 def test_tevatron(tmp_path):
@@ -252,7 +301,10 @@ def test_tevatron(tmp_path):
         "query_id": "7",
         "query": "q",
         "positive_passages": [{"docid": "a", "title": "T", "text": "x"}],
-        "negative_passages": [{"docid": "b", "title": None, "text": "y"}, {"docid": "a", "text": "x, cut"}],
+        "negative_passages": [
+            {"docid": "b", "title": None, "text": "y"},
+            {"docid": "a", "text": "x, cut"},
+        ],
     }
     write_lines(tmp_path / "t.jsonl.gz", [row])
     assert convert(tmp_path, "tevatron", "t.jsonl.gz") == 0
@@ -265,7 +317,11 @@ def test_triples_of_texts_and_pairs(tmp_path, capsys):
     assert convert(tmp_path, "msmarco-triples", "t.tsv", "--json") == 0
     counts = summary(capsys)
     assert (counts["lines"], counts["duplicates"], counts["positives_as_negatives"]) == (3, 1, 1)
-    assert [[d.text for d in p.negatives] for p in read_pairs(tmp_path / "out.jsonl")] == [["no"], ["not this"], []]
+    assert [[d.text for d in p.negatives] for p in read_pairs(tmp_path / "out.jsonl")] == [
+        ["no"],
+        ["not this"],
+        [],
+    ]
     (tmp_path / "p.tsv").write_text("q1\tyes\nq2\tyes too\n")
     assert convert(tmp_path, "tsv", "p.tsv", output="pairs.jsonl") == 0
     assert read_pairs(tmp_path / "pairs.jsonl") == read_pairs(tmp_path / "p.tsv")
@@ -280,7 +336,9 @@ def large(tmp_path_factory):
     path = tmp_path_factory.mktemp("dpr") / "large.json"
     with open(path, "w") as f:
         f.write("[")
-        f.writelines((", " if n else "") + json.dumps(dpr_item(n, "word " * 400)) for n in range(5_000))
+        f.writelines(
+            (", " if n else "") + json.dumps(dpr_item(n, "word " * 400)) for n in range(5_000)
+        )
         f.write("]")
     assert path.stat().st_size > 20e6
     return path
@@ -289,7 +347,9 @@ def large(tmp_path_factory):
 @pytest.mark.nightly
 def test_a_large_array_is_never_whole_in_memory(large, tmp_path):
     tracemalloc.start()
-    summary = run(ConvertConfig(format="dpr", input=str(large), output=str(tmp_path / "o.jsonl"), quiet=True))
+    summary = run(
+        ConvertConfig(format="dpr", input=str(large), output=str(tmp_path / "o.jsonl"), quiet=True)
+    )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert summary["lines"] == 5_000
@@ -304,7 +364,11 @@ def test_items_are_the_same_wherever_the_pieces_end(tmp_path, monkeypatch, at_on
     monkeypatch.setattr(formats, "BLOCK", at_once)
     assert [item for _, item in array_items(path)] == items
     lines = path.read_text(encoding="utf-8-sig").splitlines()
-    assert all(str(item)[:1] in lines[line - 1] for line, item in array_items(path) if isinstance(item, int))
+    assert all(
+        str(item)[:1] in lines[line - 1]
+        for line, item in array_items(path)
+        if isinstance(item, int)
+    )
 
 
 def test_what_never_ends_is_not_read_to_the_end(tmp_path, monkeypatch):
@@ -321,15 +385,31 @@ def test_what_never_ends_is_not_read_to_the_end(tmp_path, monkeypatch):
     ("kind", "content", "message"),
     [
         ("dpr", '{"question": 1}', "not a JSON array"),
-        ("dpr", '[\n{"question": "q", "positive_ctxs": [{"title": "t"}]}]', 'in:2: item 1: "positive_ctxs" must'),
-        ("dpr", '[{"question": "q", "positive_ctxs": []},\n{"question": "q"', "in:2: invalid or truncated JSON"),
+        (
+            "dpr",
+            '[\n{"question": "q", "positive_ctxs": [{"title": "t"}]}]',
+            'in:2: item 1: "positive_ctxs" must',
+        ),
+        (
+            "dpr",
+            '[{"question": "q", "positive_ctxs": []},\n{"question": "q"',
+            "in:2: invalid or truncated JSON",
+        ),
         ("dpr", "[1", "in:1: invalid or truncated JSON: no end of the array"),
         ("dpr", "[]", "nothing in it can be trained on (it is empty)"),
         ("dpr", '[{"question": "q", "positive_ctxs": []}]', "(1 queries without positive (1 at"),
         ("tevatron", '{"query": [1, 2]}', ":1: contains token ids"),
-        ("tevatron", '{"query": "q", "positives": [[1, 2]], "negatives": []}', ":1: contains token ids"),
+        (
+            "tevatron",
+            '{"query": "q", "positives": [[1, 2]], "negatives": []}',
+            ":1: contains token ids",
+        ),
         ("tevatron", '{"query": "q"}', ':1: expected "query" and "positive_passages"'),
-        ("tevatron", '{"query": "q", "positive_passages": ["text"]}', 'in:1: "positive_passages" must be a list'),
+        (
+            "tevatron",
+            '{"query": "q", "positive_passages": ["text"]}',
+            'in:1: "positive_passages" must be a list',
+        ),
         ("msmarco-triples", "q\tp\tn\nonly one\n", "in:2: expected query, positive and negative"),
         ("msmarco-triples", "1\t2\t3\n", "in:1: these are ids; give --queries and --collection"),
         ("tsv", "q\tp\textra\n", "in:1: expected query and passage"),
@@ -348,9 +428,21 @@ def test_wrong_content_is_one_line(tmp_path, capsys, kind, content, message):
     ("kind", "content", "message"),
     [
         ("msmarco-triples", "10\t0\t1\n10\t0\n", "in:2: expected query, positive and negative"),
-        ("msmarco-triples", "10\t0\t1\n11\t1\t0\n10\t0\t2\n", "in:3: query 10 occurs twice; sort the lines"),
-        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": [1]}', 'in:1: expected "qid", "pos": [ids]'),
-        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": {"a": [{"id": 1}]}}', 'in:1: "a": an id must be'),
+        (
+            "msmarco-triples",
+            "10\t0\t1\n11\t1\t0\n10\t0\t2\n",
+            "in:3: query 10 occurs twice; sort the lines",
+        ),
+        (
+            "st-hard-negatives",
+            '{"qid": 10, "pos": [0], "neg": [1]}',
+            'in:1: expected "qid", "pos": [ids]',
+        ),
+        (
+            "st-hard-negatives",
+            '{"qid": 10, "pos": [0], "neg": {"a": [{"id": 1}]}}',
+            'in:1: "a": an id must be',
+        ),
         ("st-hard-negatives", '{"qid": 10, "neg": {}}', 'in:1: "pos" is not a list'),
         ("msmarco-qrels", "10 0 0 1\n10 0\n", "in:2: expected 4 columns"),
     ],
@@ -378,7 +470,10 @@ def test_wrong_content_with_ids_is_one_line(marco, capsys, kind, content, messag
 )
 def test_wrong_scores_are_one_line(hard, capsys, content, message):
     (hard / "scores").write_text(content)
-    assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--scores", hard / "scores") == 2
+    assert (
+        convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--scores", hard / "scores")
+        == 2
+    )
     assert message in capsys.readouterr().err
 
 
@@ -393,7 +488,10 @@ def test_unknown_ids_are_named_and_counted(marco, capsys):
     said = capsys.readouterr().err
     assert "1 unknown queries (12), 1 unknown positives (99 of query 11); give the files" in said
     assert not list(marco.glob("*out*"))
-    assert convert(marco, "msmarco-qrels", "qrels.tsv", *ids(marco), "--unknown", "skip", "--json") == 0
+    assert (
+        convert(marco, "msmarco-qrels", "qrels.tsv", *ids(marco), "--unknown", "skip", "--json")
+        == 0
+    )
     report = summary(capsys)
     assert (report["lines"], report["unknown_positives"], report["unknown_queries"]) == (1, 1, 1)
 
@@ -416,9 +514,18 @@ def test_unknown_negatives(marco, capsys):
         ("--format dpr --input .", "expected a file"),
         ("--format beir --input pyproject.toml", "expected a BEIR folder"),
         ("--format dpr --input x --titles t", "--titles applies only with --format msmarco-qrels"),
-        ("--format dpr --input x --systems bm25", "--systems applies only with --format st-hard-negatives"),
-        ("--format st-hard-negatives --input pyproject.toml --queries q --collection c --scores s.pkl.gz", "a pickle"),
-        ("--format st-hard-negatives --input x --queries q --collection c --titles t", "--titles applies only with"),
+        (
+            "--format dpr --input x --systems bm25",
+            "--systems applies only with --format st-hard-negatives",
+        ),
+        (
+            "--format st-hard-negatives --input pyproject.toml --queries q --collection c --scores s.pkl.gz",
+            "a pickle",
+        ),
+        (
+            "--format st-hard-negatives --input x --queries q --collection c --titles t",
+            "--titles applies only with",
+        ),
         ("--format msmarco-triples --input x --queries q", "require --queries and --collection"),
         ("--format msmarco-triples --input x --scores s", "triples of texts have none"),
         ("--format tsv --input x --negatives -1", "must be at least 0"),
@@ -471,7 +578,9 @@ sys.exit(main(sys.argv[1:]))
 
 def test_killed_it_leaves_nothing_and_goes_again(hard):
     scores = hard / "scores.tsv"
-    scores.write_text("".join(f"{q} {p} {s}\n" for q, row in SCORES.items() for p, s in row.items()))
+    scores.write_text(
+        "".join(f"{q} {p} {s}\n" for q, row in SCORES.items() for p, s in row.items())
+    )
     words = [
         "--format",
         "st-hard-negatives",
@@ -487,7 +596,11 @@ def test_killed_it_leaves_nothing_and_goes_again(hard):
     words = list(map(str, words))
     killed = subprocess.run([sys.executable, "-c", KILLED, *words], check=False)
     assert killed.returncode == -signal.SIGKILL
-    published = [hard / "out.jsonl", scores_path(hard / "out.jsonl"), record_path(hard / "out.jsonl")]
+    published = [
+        hard / "out.jsonl",
+        scores_path(hard / "out.jsonl"),
+        record_path(hard / "out.jsonl"),
+    ]
     assert not any(p.exists() for p in published)
     assert main(words) == 0
     assert all(p.exists() for p in published)

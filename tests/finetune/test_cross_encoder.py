@@ -19,7 +19,13 @@ from support.rerank_samples import ROOT, kill_when, pair_tokenizer, write_base, 
 from dupmae_ir.finetune.cross_encoder import main
 from dupmae_ir.finetune.data import open_passages, read_mined
 from dupmae_ir.finetune.examples import ExampleKey
-from dupmae_ir.finetune.reranker_training import GroupCollator, Groups, ShuffledBatches, group_scores, listwise
+from dupmae_ir.finetune.reranker_training import (
+    GroupCollator,
+    Groups,
+    ShuffledBatches,
+    group_scores,
+    listwise,
+)
 from dupmae_ir.models.reranker import load_reranker, relevance
 
 # Tiny models are saved within a second of each other, which transformers takes for a clock that stands still.
@@ -104,7 +110,11 @@ def test_every_query_once_a_pass_and_another_draw_each_time(inputs):
     flat = [d for b in batches for d in b]
     assert sorted(d.row for d in flat if d.epoch == 0) == list(range(10))
     assert [d.row for d in flat[:10]] != [d.row for d in flat[10:]]
-    assert batches == list(ShuffledBatches(10, 4, 5, seed=1)) != list(ShuffledBatches(10, 4, 5, seed=2))
+    assert (
+        batches
+        == list(ShuffledBatches(10, 4, 5, seed=1))
+        != list(ShuffledBatches(10, 4, 5, seed=2))
+    )
     mined = read_mined(inputs / "mined.jsonl")
     passages = open_passages(inputs / "mined.jsonl", mined)
     groups = Groups(mined, passages, 4, " ", seed=1)
@@ -115,7 +125,9 @@ def test_every_query_once_a_pass_and_another_draw_each_time(inputs):
     for query, texts in drawn:
         assert (query, texts[0], len(texts)) == (mined[0].query, own, len(set(texts)))
         assert set(texts[1:]) <= others
-    assert len(Groups(mined, passages, 99, " ", 1)[ExampleKey(0, 0)][1]) == 1 + len(mined[0].negatives)
+    assert len(Groups(mined, passages, 99, " ", 1)[ExampleKey(0, 0)][1]) == 1 + len(
+        mined[0].negatives
+    )
 
 
 def test_it_learns_and_writes_a_teacher(inputs, tmp_path, capsys):
@@ -138,7 +150,12 @@ def test_it_learns_and_writes_a_teacher(inputs, tmp_path, capsys):
 def test_accumulation_is_one_larger_batch(inputs, tmp_path):
     more = ("--epochs", 1, "--learning-rate", "1e-3", "--quiet")
     assert main(flags(inputs, tmp_path / "a", "--batch-size", 8, *more, base="still")) == 0
-    assert main(flags(inputs, tmp_path / "b", "--batch-size", 2, "--accumulate", 4, *more, base="still")) == 0
+    assert (
+        main(
+            flags(inputs, tmp_path / "b", "--batch-size", 2, "--accumulate", 4, *more, base="still")
+        )
+        == 0
+    )
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     # Both biases shift all scores of a softmax alike: their gradient is rounding noise, which Adam blows up.
     names = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]
@@ -151,7 +168,19 @@ def test_accumulation_is_one_larger_batch(inputs, tmp_path):
 @pytest.mark.nightly
 def test_two_processes_share_the_batches_of_one(inputs, tmp_path):
     """Three batches of an update are no number for two processes: each has half of every batch."""
-    more = ("--epochs", 2, "--learning-rate", "1e-3", "--held-out", 8, "--quiet", "--batch-size", 4, "--accumulate", 3)
+    more = (
+        "--epochs",
+        2,
+        "--learning-rate",
+        "1e-3",
+        "--held-out",
+        8,
+        "--quiet",
+        "--batch-size",
+        4,
+        "--accumulate",
+        3,
+    )
     assert main(flags(inputs, tmp_path / "one", *more, base="still")) == 0
     two = [*flags(inputs, tmp_path / "two", *more, base="still"), "--processes", "2"]
     command = [sys.executable, "-m", "dupmae_ir.finetune.cross_encoder", *two]
@@ -207,7 +236,9 @@ def test_other_model_families_get_only_the_inputs_they_accept(tmp_path):
     """DistilBERT has no token types, whatever its tokenizer says."""
     from transformers import DistilBertConfig, DistilBertModel
 
-    config = DistilBertConfig(vocab_size=29, dim=24, n_layers=1, n_heads=3, hidden_dim=48, max_position_embeddings=64)
+    config = DistilBertConfig(
+        vocab_size=29, dim=24, n_layers=1, n_heads=3, hidden_dim=48, max_position_embeddings=64
+    )
     DistilBertModel(config).save_pretrained(tmp_path / "m")
     pair_tokenizer().save_pretrained(tmp_path / "m")
     model, tokenizer = load_reranker(tmp_path / "m", new_head=True)
@@ -221,7 +252,9 @@ def test_checkpointing_and_bfloat16_run(inputs, tmp_path):
     assert all(w.dtype == torch.float32 for w in weights(tmp_path / "t").values())
 
 
-def test_finished_and_unfinished_work_is_only_continued_with_the_same_settings(inputs, tmp_path, capsys):
+def test_finished_and_unfinished_work_is_only_continued_with_the_same_settings(
+    inputs, tmp_path, capsys
+):
     assert main(flags(inputs, tmp_path / "t", "--epochs", 0.2, "--quiet")) == 0
     assert main(flags(inputs, tmp_path / "t", "--epochs", 0.2, "--quiet", "--json")) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "already complete"
@@ -261,7 +294,9 @@ def test_queries_without_negatives_are_left_out_and_counted(inputs, tmp_path, ca
     rows = [json.loads(line) for line in (inputs / "mined.jsonl").read_text().splitlines()]
     for row in rows[:5]:
         row.update(negatives=[], scores=[], ranks=[])
-    (tmp_path / "mined.jsonl.meta.json").write_bytes((inputs / "mined.jsonl.meta.json").read_bytes())
+    (tmp_path / "mined.jsonl.meta.json").write_bytes(
+        (inputs / "mined.jsonl.meta.json").read_bytes()
+    )
     (tmp_path / "mined.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     more = ("--mined", tmp_path / "mined.jsonl", "--epochs", 0.2, "--limit", 30)
     assert main(flags(inputs, tmp_path / "t", *more)) == 0
@@ -270,7 +305,22 @@ def test_queries_without_negatives_are_left_out_and_counted(inputs, tmp_path, ca
 
 
 def test_a_loss_that_is_not_finite_stops_with_advice(inputs, tmp_path, capsys):
-    assert main(flags(inputs, tmp_path / "t", "--learning-rate", 1e30, "--clip", 1e30, "--warmup", 0, "--quiet")) == 1
+    assert (
+        main(
+            flags(
+                inputs,
+                tmp_path / "t",
+                "--learning-rate",
+                1e30,
+                "--clip",
+                1e30,
+                "--warmup",
+                0,
+                "--quiet",
+            )
+        )
+        == 1
+    )
     assert "lower --learning-rate" in capsys.readouterr().err
     assert not (tmp_path / "t").exists()
 
@@ -279,4 +329,6 @@ def test_untrained_scores_have_the_loss_of_guessing():
     """Untrained scores give the loss of guessing, log n: the scale on which learning shows."""
     rng = random.Random(0)
     scores = torch.tensor([[rng.gauss(0, 1e-3) for _ in range(4)] for _ in range(50)])
-    assert listwise(scores, torch.ones(50, 4, dtype=torch.bool)).item() == pytest.approx(math.log(4), abs=1e-3)
+    assert listwise(scores, torch.ones(50, 4, dtype=torch.bool)).item() == pytest.approx(
+        math.log(4), abs=1e-3
+    )

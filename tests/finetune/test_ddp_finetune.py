@@ -47,7 +47,9 @@ def test_killed_and_resumed_is_the_undisturbed_run(stage, folder, tmp_path):
     changes |= {"dropout": 0.1, "steps": 40, "save_steps": 4, "log_steps": 4}
     assert main(stage_flags(folder, tmp_path / "whole", **changes)) == 0
     work = tmp_path / ".killed.work"
-    kill_when(COMMAND, stage_flags(folder, tmp_path / "killed", **changes), lambda: reached(work, 8))
+    kill_when(
+        COMMAND, stage_flags(folder, tmp_path / "killed", **changes), lambda: reached(work, 8)
+    )
     assert not (tmp_path / "killed").exists()
     assert main(stage_flags(folder, tmp_path / "killed", **changes)) == 0
     ours, theirs = weights(tmp_path / "whole"), weights(tmp_path / "killed")
@@ -56,7 +58,9 @@ def test_killed_and_resumed_is_the_undisturbed_run(stage, folder, tmp_path):
 
 
 def reached(work, step):
-    return any(int(p.parent.name[11:]) >= step for p in work.glob("checkpoint-*/trainer_state.json"))
+    return any(
+        int(p.parent.name[11:]) >= step for p in work.glob("checkpoint-*/trainer_state.json")
+    )
 
 
 @pytest.mark.nightly
@@ -66,12 +70,28 @@ def test_two_processes_share_the_batches_of_one(encoder, chunk, folder, tmp_path
     changes = {**distilling(folder), "contrastive_weight": 0.3}
     if encoder == "untied":  # pairs, whose batches have neighbours, and two batches an update
         changes = {"pairs": write_pairs(folder), "mined": None, "group_size": 3, "accumulate": 2}
-    changes |= {"encoder": encoder, "learning_rate": 1e-4, "grad_cache": chunk, "batch_size": 12, "device": "cpu"}
+    changes |= {
+        "encoder": encoder,
+        "learning_rate": 1e-4,
+        "grad_cache": chunk,
+        "batch_size": 12,
+        "device": "cpu",
+    }
     assert main(stage_flags(folder, tmp_path / "one", **changes)) == 0
-    command = [sys.executable, "-m", "dupmae_ir.finetune", *stage_flags(folder, tmp_path / "two", **changes)]
+    command = [
+        sys.executable,
+        "-m",
+        "dupmae_ir.finetune",
+        *stage_flags(folder, tmp_path / "two", **changes),
+    ]
     command += ["--processes", "2"]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for one, two in zip(losses(tmp_path / "one"), losses(tmp_path / "two"), strict=True):

@@ -53,7 +53,9 @@ def test_the_losses_are_the_formulas(kind, temperature):
     assert torch.isfinite(scores.grad).all()
     # A passage that is not there teaches nothing.
     assert scores.grad[1, 2] == 0
-    assert torch.autograd.gradcheck(lambda s: distillation(s, taught, there, kind, temperature), scores)
+    assert torch.autograd.gradcheck(
+        lambda s: distillation(s, taught, there, kind, temperature), scores
+    )
 
 
 def test_kl_and_soft_labels_have_the_same_gradient():

@@ -42,7 +42,9 @@ def test_negatives_are_the_best_ranked_ones_drawn_anew_each_epoch(mined):
     assert len(seen) > 5
     assert {examples[ExampleKey(3, e)].positive.docid for e in range(30)} == {"p3", "p3b"}
     other = mined_examples(mined, negatives=2, top=4, seed=1)
-    assert [other[ExampleKey(3, e)] for e in range(5)] != [examples[ExampleKey(3, e)] for e in range(5)]
+    assert [other[ExampleKey(3, e)] for e in range(5)] != [
+        examples[ExampleKey(3, e)] for e in range(5)
+    ]
 
 
 def test_scores_go_with_their_passages(mined, tmp_path):
@@ -50,7 +52,9 @@ def test_scores_go_with_their_passages(mined, tmp_path):
     with open(scores, "w") as f:
         for m in read_mined(mined):
             ids = [*(p.docid for p in m.positives), *m.negatives]
-            f.write(json.dumps({"qid": m.qid, "scores": {d: len(d) + hash(d) % 7 for d in ids}}) + "\n")
+            f.write(
+                json.dumps({"qid": m.qid, "scores": {d: len(d) + hash(d) % 7 for d in ids}}) + "\n"
+            )
     examples = mined_examples(mined, 3, 6, 0, scores)
     example = examples[ExampleKey(5, 2)]
     ids = [example.positive.docid, *(d.docid for d in example.negatives)]
@@ -60,7 +64,10 @@ def test_scores_go_with_their_passages(mined, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda row: row["negatives"].__setitem__(0, row["positives"][0]["id"]), "negative is a positive"),
+        (
+            lambda row: row["negatives"].__setitem__(0, row["positives"][0]["id"]),
+            "negative is a positive",
+        ),
         (lambda row: row["negatives"].__setitem__(0, "n999"), "negative is not in"),
         (lambda row: row.__setitem__("positives", []), "has no positive"),
     ],
@@ -114,7 +121,11 @@ def test_a_pairs_own_negatives():
 
 def test_batches_run_over_epochs():
     pairs = [Pair(str(i), Document(str(i), str(i))) for i in range(10)]
-    draws = [d for batch in TopicalSchedule(TopicalBatches([p.positive.docid for p in pairs], 4), 5) for d in batch]
+    draws = [
+        d
+        for batch in TopicalSchedule(TopicalBatches([p.positive.docid for p in pairs], 4), 5)
+        for d in batch
+    ]
     assert len(draws) == 20
     assert [d.epoch for d in draws] == [0] * 8 + [1] * 8 + [2] * 4
     assert len({d.row for d in draws[:8]}) == 8

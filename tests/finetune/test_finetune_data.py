@@ -15,7 +15,12 @@ from dupmae_ir.types import Document
 
 def test_json_lines_plain_and_gz_and_tsv(tmp_path):
     rows = [
-        {"query": "a?", "positive": {"id": "1", "title": "T", "text": "x"}, "kind": "k", "source": "ignored"},
+        {
+            "query": "a?",
+            "positive": {"id": "1", "title": "T", "text": "x"},
+            "kind": "k",
+            "source": "ignored",
+        },
         {"query": "b?", "positive": "y", "negatives": ["z", {"text": "w"}]},
     ]
     text = "".join(json.dumps(r) + "\n" for r in rows)
@@ -59,7 +64,9 @@ def test_a_missing_file_is_named(tmp_path):
 
 def pairs(n):
     kinds = ("even", "odd")
-    return [Pair(f"q{i}", Document(f"{i // 4:03d}", f"text {i}"), (), kinds[i % 2]) for i in range(n)]
+    return [
+        Pair(f"q{i}", Document(f"{i // 4:03d}", f"text {i}"), (), kinds[i % 2]) for i in range(n)
+    ]
 
 
 def docids(data):
@@ -84,7 +91,10 @@ def test_batches_use_every_pair_at_most_once_and_keep_neighbours_together():
     flat = [i for b in drawn for i in b]
     assert len(set(flat)) == len(flat)
     shared = [len({data[i].positive.docid for i in b}) for b in drawn]
-    alone = [len({data[i].positive.docid for i in b}) for b in TopicalBatches(docids(data), 8, 1, seed=3).of_epoch(0)]
+    alone = [
+        len({data[i].positive.docid for i in b})
+        for b in TopicalBatches(docids(data), 8, 1, seed=3).of_epoch(0)
+    ]
     assert sum(shared) < sum(alone)
     assert drawn == list(batches.of_epoch(0))
     assert drawn != list(batches.of_epoch(1))

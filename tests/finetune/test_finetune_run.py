@@ -14,7 +14,20 @@ from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.training.trainer import last_checkpoint
 
-WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "quick", "brown", "lazy"]
+WORDS = [
+    "cat",
+    "dog",
+    "fox",
+    "heap",
+    "queue",
+    "list",
+    "tree",
+    "graph",
+    "mat",
+    "quick",
+    "brown",
+    "lazy",
+]
 
 
 @pytest.fixture
@@ -32,7 +45,10 @@ def folder(tmp_path):
         for i in range(96):
             word = WORDS[i % len(WORDS)]
             noise = " ".join(rng.choices(["the", "on", "over", "sat", "runs"], k=5))
-            f.write(json.dumps({"query": f"{word} on", "positive": f"{noise} {word}", "kind": "x"}) + "\n")
+            f.write(
+                json.dumps({"query": f"{word} on", "positive": f"{noise} {word}", "kind": "x"})
+                + "\n"
+            )
     return tmp_path
 
 
@@ -62,7 +78,12 @@ def command(folder, *more, output="out"):
 
 
 def test_it_learns_and_writes_a_checkpoint_that_encodes(folder, capsys):
-    assert command(folder, "--epochs", "15", "--learning-rate", "3e-3", "--document-length", "16", "--json") == 0
+    assert (
+        command(
+            folder, "--epochs", "15", "--learning-rate", "3e-3", "--document-length", "16", "--json"
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["queries"] == 96
     record = json.loads((folder / "out" / "training.json").read_text())
     losses = [row["loss_contrastive"] for row in record["log"] if "loss" in row]
@@ -77,13 +98,26 @@ def test_it_learns_and_writes_a_checkpoint_that_encodes(folder, capsys):
 
 @pytest.mark.parametrize(
     ("stop", "last"),
-    [("on_step_end", "checkpoint-5"), pytest.param("on_train_end", "checkpoint-16", marks=pytest.mark.nightly)],
+    [
+        ("on_step_end", "checkpoint-5"),
+        pytest.param("on_train_end", "checkpoint-16", marks=pytest.mark.nightly),
+    ],
 )
 def test_an_interrupted_run_resumes_to_the_same_files(folder, monkeypatch, stop, last):
     """The weights, the tokenizer, the log and the share of padding, stopped in the middle and after the last update."""
     dev = ("--dev", str(folder / "pairs.jsonl"), "--eval-steps", "4")
     # The checkpoint is between two entries of the log, whose means go on from it.
-    settings = ("--epochs", "2", "--learning-rate", "1e-3", "--save-steps", "5", "--log-steps", "4", *dev)
+    settings = (
+        "--epochs",
+        "2",
+        "--learning-rate",
+        "1e-3",
+        "--save-steps",
+        "5",
+        "--log-steps",
+        "4",
+        *dev,
+    )
     assert command(folder, *settings, output="whole") == 0
 
     import transformers
@@ -112,7 +146,11 @@ def test_an_interrupted_run_resumes_to_the_same_files(folder, monkeypatch, stop,
 def contents(folder):
     """The files of a model folder, without pictures, TensorBoard's times and the seconds of the run."""
     made = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    kept = {name: data for name, data in made.items() if name.suffix != ".png" and "tensorboard" not in name.parts}
+    kept = {
+        name: data
+        for name, data in made.items()
+        if name.suffix != ".png" and "tensorboard" not in name.parts
+    }
     record = json.loads((folder / "training.json").read_text())
     kept[(folder / "training.json").relative_to(folder)] = {
         k: v for k, v in record.items() if k not in ("seconds", "created", "time")
@@ -122,7 +160,10 @@ def contents(folder):
 
 @pytest.mark.parametrize(
     ("other", "expected"),
-    [(("--epochs", "2"), "--epochs 1.0 (requested 2.0)"), (("--dropout", "0.1"), "--dropout 0.0 (requested 0.1)")],
+    [
+        (("--epochs", "2"), "--epochs 1.0 (requested 2.0)"),
+        (("--dropout", "0.1"), "--dropout 0.0 (requested 0.1)"),
+    ],
 )
 def test_other_settings_are_refused_and_named(folder, capsys, other, expected):
     assert command(folder) == 0
@@ -196,10 +237,23 @@ def test_a_base_without_a_head_needs_enough_passages(folder, capsys):
 
 
 def test_a_teacher_holds_the_cls_part_near_its_vectors(folder):
-    flags = ("--epochs", "4", "--learning-rate", "3e-3", "--document-length", "16", "--cls-dim", "24")
+    flags = (
+        "--epochs",
+        "4",
+        "--learning-rate",
+        "3e-3",
+        "--document-length",
+        "16",
+        "--cls-dim",
+        "24",
+    )
     teacher = ("--teacher", str(folder / "base"), "--anchor-weight", "20")
     assert command(folder, *flags, *teacher) == 0
-    log = [row for row in json.loads((folder / "out" / "training.json").read_text())["log"] if "loss" in row]
+    log = [
+        row
+        for row in json.loads((folder / "out" / "training.json").read_text())["log"]
+        if "loss" in row
+    ]
     assert log[-1]["loss_anchor"] < 0.6 * log[0]["loss_anchor"]
 
 
@@ -209,7 +263,9 @@ def test_a_new_projection_is_the_least_squares_to_the_teachers_vectors(folder):
 
     from dupmae_ir.finetune.base import load_base, load_teacher
 
-    config = FinetuneConfig(pairs=("-",), output="-", teacher=str(folder / "base"), cls_dim=24, document_length=16)
+    config = FinetuneConfig(
+        pairs=("-",), output="-", teacher=str(folder / "base"), cls_dim=24, document_length=16
+    )
     passages = [" ".join(random.Random(i).choices(WORDS, k=4)) for i in range(300)]
     model, tokenizer = load_base(config, folder / "base", passages, True)
     read = tokenizer(passages, padding=True, return_tensors="pt")
@@ -221,7 +277,11 @@ def test_a_new_projection_is_the_least_squares_to_the_teachers_vectors(folder):
         return (first @ weight.t() - target).square().sum(1).mean().item()
 
     fitted = model.projection.weight.detach()
-    others = [torch.nn.init.orthogonal_(torch.empty(24, 24)), 1.1 * fitted, fitted + 0.05 * torch.randn(24, 24)]
+    others = [
+        torch.nn.init.orthogonal_(torch.empty(24, 24)),
+        1.1 * fitted,
+        fitted + 0.05 * torch.randn(24, 24),
+    ]
     assert distance(fitted) < 0.9 * min(map(distance, others))
 
 
@@ -238,7 +298,9 @@ def test_two_encoders_start_with_one_projection(folder):
     from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
     tokenizer = tiny_tokenizer()
-    sides = [Retriever(BertForMaskedLM(tiny_config()), None, *excluded_ids(tokenizer)) for _ in range(2)]
+    sides = [
+        Retriever(BertForMaskedLM(tiny_config()), None, *excluded_ids(tokenizer)) for _ in range(2)
+    ]
     save_model(folder / "two", UntiedRetriever(*sides), tokenizer, ModelConfig())
     config = FinetuneConfig(pairs=("-",), output="-", encoder="untied", cls_dim=8)
     model, _ = load_base(config, folder / "two", [], True)
@@ -259,9 +321,13 @@ def test_adding_a_head_keeps_the_projection(folder):
     from dupmae_ir.models.retriever import Retriever
 
     tokenizer = tiny_tokenizer()
-    bare = Retriever(BertModel(tiny_config()), torch.nn.Linear(24, 5, bias=False), *excluded_ids(tokenizer))
+    bare = Retriever(
+        BertModel(tiny_config()), torch.nn.Linear(24, 5, bias=False), *excluded_ids(tokenizer)
+    )
     save_model(folder / "bare", bare, tokenizer, ModelConfig())
-    model, _ = load_with_calibrated_head(folder / "bare", [f"{a} {b}" for a in WORDS for b in WORDS] * 2, cls_dim=24)
+    model, _ = load_with_calibrated_head(
+        folder / "bare", [f"{a} {b}" for a in WORDS for b in WORDS] * 2, cls_dim=24
+    )
     assert torch.equal(model.projection.weight, bare.projection.weight)
 
 
@@ -270,7 +336,9 @@ def test_a_calibrated_start_has_few_ot_weights_and_a_small_loss(folder):
 
     from dupmae_ir.finetune.base import load_base
 
-    passages = [json.loads(line)["positive"] for line in (folder / "pairs.jsonl").read_text().splitlines()]
+    passages = [
+        json.loads(line)["positive"] for line in (folder / "pairs.jsonl").read_text().splitlines()
+    ]
     logits = []
     for calibrate in (False, True):
         config = FinetuneConfig(pairs=("-",), output="-", calibrate=calibrate, activation="none")
@@ -278,7 +346,9 @@ def test_a_calibrated_start_has_few_ot_weights_and_a_small_loss(folder):
         batch = tokenizer(passages, padding=True, return_tensors="pt")
         side = model.side("document")
         with torch.no_grad():
-            logits.append(side(batch["input_ids"], batch["attention_mask"], cls=False)[1][:, side.term_mask])
+            logits.append(
+                side(batch["input_ids"], batch["attention_mask"], cls=False)[1][:, side.term_mask]
+            )
     before, after = logits
     assert (before > 0).float().mean() > 0.3
     assert (after > 0).float().mean() < 0.1  # a word must be 2.5 deviations above its mean

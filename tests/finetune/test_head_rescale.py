@@ -18,9 +18,22 @@ from dupmae_ir.models.heads.masked_lm import head_of
 def modernbert():
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 3}
-    special = {"pad_token_id": 0, "cls_token_id": 3, "sep_token_id": 4, "bos_token_id": 3, "eos_token_id": 4}
-    return ModernBertForMaskedLM(ModernBertConfig(vocab_size=29, max_position_embeddings=64, **sizes, **special))
+    sizes = {
+        "hidden_size": 24,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+    }
+    special = {
+        "pad_token_id": 0,
+        "cls_token_id": 3,
+        "sep_token_id": 4,
+        "bos_token_id": 3,
+        "eos_token_id": 4,
+    }
+    return ModernBertForMaskedLM(
+        ModernBertConfig(vocab_size=29, max_position_embeddings=64, **sizes, **special)
+    )
 
 
 def bert():
@@ -53,7 +66,8 @@ def logits(retriever, tokenizer):
 
 @pytest.mark.parametrize("family", [modernbert, bert])
 @pytest.mark.parametrize(
-    ("norm", "how", "factor"), [(20, "auto", 20 / 1.4), (3, "auto", 1), (3, "16", 16), (20, "none", 1)]
+    ("norm", "how", "factor"),
+    [(20, "auto", 20 / 1.4), (3, "auto", 1), (3, "16", 16), (20, "none", 1)],
 )
 def test_logits_are_divided_and_embeddings_stay(base, capsys, family, norm, how, factor):
     folder = base(family(), norm)
@@ -70,7 +84,9 @@ def test_logits_are_divided_and_embeddings_stay(base, capsys, family, norm, how,
     printed = capsys.readouterr().err
     assert ("divided by" in printed) == (factor != 1)
     if how == "auto" and factor != 1:
-        assert head_of(retriever.side("document").lm).spread() == pytest.approx(BERT_SPREAD, rel=1e-4)
+        assert head_of(retriever.side("document").lm).spread() == pytest.approx(
+            BERT_SPREAD, rel=1e-4
+        )
 
 
 def test_both_encoders_of_an_untied_model_are_divided_once(base):
@@ -88,15 +104,29 @@ def test_the_factor_is_recorded(base, tmp_path, capsys):
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"query": word, "positive": {"id": word, "text": f"{word} dog"}} for word in WORDS[:8]]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["--pairs", str(pairs), "--model", str(folder), "--output", str(tmp_path / "m"), "--steps", "1"]
+    words = [
+        "--pairs",
+        str(pairs),
+        "--model",
+        str(folder),
+        "--output",
+        str(tmp_path / "m"),
+        "--steps",
+        "1",
+    ]
     assert finetune([*words, "--batch-size", "4", "--group-size", "2", "--cls-dim", "0"]) == 0
-    assert "logits of the masked-LM head divided by 21.4: they spread 30, BERT's 1.4" in capsys.readouterr().err
-    assert json.loads((tmp_path / "m" / "training.json").read_text())["result"]["head_rescale"] == pytest.approx(
-        21.43, abs=0.01
+    assert (
+        "logits of the masked-LM head divided by 21.4: they spread 30, BERT's 1.4"
+        in capsys.readouterr().err
     )
+    assert json.loads((tmp_path / "m" / "training.json").read_text())["result"][
+        "head_rescale"
+    ] == pytest.approx(21.43, abs=0.01)
 
 
 @pytest.mark.parametrize("value", ["0", "-2", "0.5", "many", "nan", "1e400"])
 def test_anything_else_is_refused(value):
-    with pytest.raises(UsageError, match=r"`head_rescale` must be auto, none or a number of at least 1"):
+    with pytest.raises(
+        UsageError, match=r"`head_rescale` must be auto, none or a number of at least 1"
+    ):
         FinetuneConfig(pairs=("-",), output="-", head_rescale=value)

@@ -18,7 +18,12 @@ from dupmae_ir.finetune.objective import BiEncoder, batch_loss
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
 OBJECTIVE = Objective(
-    top_k=6, contrastive_weight=1.0, part_weight=0.5, query_flops=0.1, document_flops=0.1, distill="kl"
+    top_k=6,
+    contrastive_weight=1.0,
+    part_weight=0.5,
+    query_flops=0.1,
+    document_flops=0.1,
+    distill="kl",
 )
 
 
@@ -26,7 +31,9 @@ def retriever(seed=0, dropout=0.0):
     from transformers import BertForMaskedLM
 
     torch.manual_seed(seed)
-    lm = BertForMaskedLM(tiny_config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout))
+    lm = BertForMaskedLM(
+        tiny_config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    )
     model = Retriever(lm, torch.nn.Linear(24, 8, bias=False), [0, 1, 2, 3, 4], [0, 3, 4])
     return model.double().train()
 
@@ -43,7 +50,12 @@ def texts(queries=6, negatives=1, seed=0):
         return ids * mask, mask
 
     (qi, qm), (di, dm) = side(queries, 7), side(documents, 12)
-    group = torch.tensor([[i, *range(queries + i * negatives, queries + (i + 1) * negatives)] for i in range(queries)])
+    group = torch.tensor(
+        [
+            [i, *range(queries + i * negatives, queries + (i + 1) * negatives)]
+            for i in range(queries)
+        ]
+    )
     return {
         "query_ids": qi,
         "query_mask": qm,
@@ -70,7 +82,11 @@ def test_grad_cache_has_the_plain_steps_gradient(chunk):
     batch = texts()
     loss, expected = plain_gradient(one, batch)
     cached = cached_step(
-        other, batch, chunk, lambda p: batch_loss(p["query"], p["document"], batch, OBJECTIVE)[0], torch.Tensor.backward
+        other,
+        batch,
+        chunk,
+        lambda p: batch_loss(p["query"], p["document"], batch, OBJECTIVE)[0],
+        torch.Tensor.backward,
     )
     assert cached.item() == pytest.approx(loss, rel=1e-9)
     for name, p in other.named_parameters():
@@ -92,14 +108,20 @@ def test_the_second_encoding_has_the_first_ones_dropout(monkeypatch):
 
     monkeypatch.setattr(BiEncoder, "encode", noted)
     cached_step(
-        model, batch, 5, lambda p: batch_loss(p["query"], p["document"], batch, OBJECTIVE)[0], torch.Tensor.backward
+        model,
+        batch,
+        5,
+        lambda p: batch_loss(p["query"], p["document"], batch, OBJECTIVE)[0],
+        torch.Tensor.backward,
     )
     half = len(seen) // 2
     for first, again in zip(seen[:half], seen[half:], strict=True):
         assert first[0] == again[0]
         torch.testing.assert_close(first[1:], again[1:], rtol=0, atol=0)
     # And what follows the step is not the same chance again.
-    assert not torch.equal(seen[0][1], real(model, batch["query_ids"][:5], batch["query_mask"][:5], "query")[0])
+    assert not torch.equal(
+        seen[0][1], real(model, batch["query_ids"][:5], batch["query_mask"][:5], "query")[0]
+    )
 
 
 def test_grouped_encoding_changes_nothing_but_the_work():
@@ -117,7 +139,9 @@ def test_two_encoders_read_their_own_texts():
     batch = texts()
     _, gradients = plain_gradient(model, batch)
     own = model.retriever.query(batch["query_ids"], batch["query_mask"])[0]
-    torch.testing.assert_close(model.encode(batch["query_ids"], batch["query_mask"], "query")[0], own)
+    torch.testing.assert_close(
+        model.encode(batch["query_ids"], batch["query_mask"], "query")[0], own
+    )
     assert {n.split(".")[1] for n in gradients} == {"query", "document"}
 
 
@@ -175,7 +199,11 @@ def test_two_processes_give_the_gradient_of_one(tmp_path):
     keep = [d for d in range(12) if d != 11]
     group = whole["group"].clone()
     group[5, 1] = -1
-    batch = {**whole, "group": group, **{k: whole[k][keep] for k in ("document_ids", "document_mask", "document_keys")}}
+    batch = {
+        **whole,
+        "group": group,
+        **{k: whole[k][keep] for k in ("document_ids", "document_mask", "document_keys")},
+    }
     loss, expected = plain_gradient(BiEncoder(retriever()), batch)
     found = torch.load(tmp_path / "gradient.pt", weights_only=True)
     assert found.pop("loss").item() == pytest.approx(loss, rel=1e-9)

@@ -33,9 +33,24 @@ from dupmae_ir.types import Document
 
 RNG = random.Random(2)
 TEXTS = [" ".join(RNG.choices([*WORDS, "running", "Cats"], k=4 + i % 9)) for i in range(300)]
-DOCUMENTS = [Document(f"d{i}", text, "lazy dogs" * (i % 3 == 0)) for i, text in enumerate(TEXTS[:24])]
+DOCUMENTS = [
+    Document(f"d{i}", text, "lazy dogs" * (i % 3 == 0)) for i, text in enumerate(TEXTS[:24])
+]
 QUERIES = [" ".join(text.split()[:3]) for text in TEXTS[:24]]
-TRAINING = ["--steps", 3, "--batch-size", 6, "--log-steps", 1, "--top-k", 9, "--query-length", 12, "--group-size", 2]
+TRAINING = [
+    "--steps",
+    3,
+    "--batch-size",
+    6,
+    "--log-steps",
+    1,
+    "--top-k",
+    9,
+    "--query-length",
+    12,
+    "--group-size",
+    2,
+]
 TRAINING += [
     "--document-length",
     16,
@@ -58,7 +73,16 @@ def train(base, output, *more):
         for i, t in enumerate(TEXTS)
     ]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = ["--pairs", folder / "pairs.jsonl", "--dev", folder / "pairs.jsonl", "--model", base, "--output", output]
+    flags = [
+        "--pairs",
+        folder / "pairs.jsonl",
+        "--dev",
+        folder / "pairs.jsonl",
+        "--model",
+        base,
+        "--output",
+        output,
+    ]
     return main([*map(str, [*flags, *TRAINING, *more])])
 
 
@@ -84,7 +108,10 @@ def as_in_training(folder, documents=DOCUMENTS, top_k=9):
     encoder = BiEncoder(model.eval(), (True, config.has_head))
     with torch.no_grad():
         parts = encoder(batch)
-    whole = {side: (cls, with_lexical(ot, batch, side, len(examples))) for side, (cls, ot) in parts.items()}
+    whole = {
+        side: (cls, with_lexical(ot, batch, side, len(examples)))
+        for side, (cls, ot) in parts.items()
+    }
     kept = whole["document"][0], cut(whole["document"][1], top_k, batch)
     return whole["query"], kept, (parts, batch)
 
@@ -97,7 +124,9 @@ def test_training_and_encoding_have_the_same_scores(models, form):
     np.testing.assert_allclose(queries.cls, of_queries[0].numpy(), atol=1e-5)
     impact = similarity((None, of_queries[1]), (None, of_documents[1])).numpy()
     # float32; the closed form itself is compared exactly below
-    np.testing.assert_allclose((queries.ot @ documents.ot.T).toarray(), impact, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        (queries.ot @ documents.ot.T).toarray(), impact, rtol=1e-5, atol=1e-5
+    )
     weights = [np.sort(row[row > 0]) for row in of_documents[1].numpy()]
     for row, wanted in zip(documents.ot, weights, strict=True):
         assert len(wanted) <= 9
@@ -126,7 +155,9 @@ def test_the_sum_is_the_closed_form_and_the_scaled_head(models):
         assert min(weights) >= 29  # word pieces have the head's weights alone
         wanted = np.concatenate([alone, np.zeros(512, np.float32)])
         wanted[list(weights)] = list(weights.values())
-        np.testing.assert_allclose(row.toarray()[0], wanted, atol=1e-6)  # another batch, other float32 rounding
+        np.testing.assert_allclose(
+            row.toarray()[0], wanted, atol=1e-6
+        )  # another batch, other float32 rounding
         positive += int((bare > 0).sum())
         stems = {d: np.float32(w) for d, w in weights.items()}
         assert {d: row[0, d] for d in stems} == stems
@@ -151,7 +182,10 @@ def test_a_scale_of_zero_is_the_closed_form(models):
     assert (one.ot != other.ot).nnz == 0
     assert (base.encode_queries(QUERIES).ot != trained.encode_queries(QUERIES).ot).nnz == 0
     assert np.abs(one.cls - other.cls).max() > 1e-3
-    assert "head_scale" not in json.loads((models["lexical"] / "dupmae_config.json").read_text())["lexical"]
+    assert (
+        "head_scale"
+        not in json.loads((models["lexical"] / "dupmae_config.json").read_text())["lexical"]
+    )
     assert (models["lexical"] / LEXICON).read_bytes() == (models["base"] / LEXICON).read_bytes()
 
 
@@ -165,7 +199,8 @@ def test_the_factor_gets_a_gradient_through_the_sum(models):
     loss, _ = batch_loss(trained["query"], trained["document"], batch, Objective(**settings))
     loss.backward()
     queries, documents = (
-        (trained[side][0], with_lexical(trained[side][1], batch, side, len(QUERIES))) for side in ("query", "document")
+        (trained[side][0], with_lexical(trained[side][1], batch, side, len(QUERIES)))
+        for side in ("query", "document")
     )
     scores = similarity(queries, (documents[0], cut(documents[1], 30, batch)))
     wanted = torch.nn.functional.cross_entropy(scores, torch.arange(len(QUERIES)))
@@ -185,7 +220,9 @@ def test_the_bases_weights_of_the_parts_stay_and_measure_the_start(tmp_path):
     found = encoder.encode_collection(documents)
     dense, impact = queries.cls @ found.cls.T, (queries.ot @ found.ot.T).toarray()
     joined = [document.joined() for document in documents]
-    right, other = (mrr(ranks(torch.from_numpy(s), joined)) for s in (4 * dense + 0.5 * impact, dense + impact))
+    right, other = (
+        mrr(ranks(torch.from_numpy(s), joined)) for s in (4 * dense + 0.5 * impact, dense + impact)
+    )
     assert before["start"] == pytest.approx(right, abs=1e-6)
     assert abs(right - other) > 1e-3
 
@@ -193,8 +230,15 @@ def test_the_bases_weights_of_the_parts_stay_and_measure_the_start(tmp_path):
 @pytest.mark.parametrize("weight", [0.1, 5.0])
 def test_a_model_is_measured_as_a_search_would_rank(tmp_path, weight):
     encoder = TextEncoder.load(make_lexical(tmp_path, dense_weight=weight, normalize=True))
-    corpus, pairs = tmp_path / "corpus.jsonl", [Pair(q, d) for q, d in zip(QUERIES, DOCUMENTS, strict=True)]
-    corpus.write_text("".join(json.dumps({"_id": d.docid, "title": d.title, "text": d.text}) + "\n" for d in DOCUMENTS))
+    corpus, pairs = (
+        tmp_path / "corpus.jsonl",
+        [Pair(q, d) for q, d in zip(QUERIES, DOCUMENTS, strict=True)],
+    )
+    corpus.write_text(
+        "".join(
+            json.dumps({"_id": d.docid, "title": d.title, "text": d.text}) + "\n" for d in DOCUMENTS
+        )
+    )
     index = str(tmp_path / "index")
     encode(EncodeConfig(corpus=str(corpus), index=index, model=str(tmp_path / "model"), quiet=True))
     searcher, ranking = Searcher.open(index), []
@@ -206,20 +250,42 @@ def test_a_model_is_measured_as_a_search_would_rank(tmp_path, weight):
 
 def test_the_index_records_the_form_and_the_export_keeps_it(models, tmp_path):
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"_id": d.docid, "title": d.title, "text": d.text}) + "\n" for d in DOCUMENTS))
-    encode(EncodeConfig(corpus=str(corpus), index=str(tmp_path / "index"), model=str(models["mixed"]), quiet=True))
+    corpus.write_text(
+        "".join(
+            json.dumps({"_id": d.docid, "title": d.title, "text": d.text}) + "\n" for d in DOCUMENTS
+        )
+    )
+    encode(
+        EncodeConfig(
+            corpus=str(corpus),
+            index=str(tmp_path / "index"),
+            model=str(models["mixed"]),
+            quiet=True,
+        )
+    )
     made = json.loads((tmp_path / "index" / "meta.json").read_text())["encoder"]
     scale = read_config(models["mixed"]).lexical.head_scale
     assert (made["ot"], made["head_scale"]) == ("lexical", scale)
     small = tmp_path / "small"
-    assert export(["--model", str(models["mixed"]), "--to", "compact", "--output", str(small), "--quiet"]) == 0
+    assert (
+        export(
+            ["--model", str(models["mixed"]), "--to", "compact", "--output", str(small), "--quiet"]
+        )
+        == 0
+    )
     assert read_config(small).lexical == read_config(models["mixed"]).lexical
     whole, stored = (
-        TextEncoder.load(f, top_k=10_000).encode_collection(DOCUMENTS).ot for f in (models["mixed"], small)
+        TextEncoder.load(f, top_k=10_000).encode_collection(DOCUMENTS).ot
+        for f in (models["mixed"], small)
     )
-    np.testing.assert_array_equal(whole[:, 29:].toarray(), stored[:, 29:].toarray())  # stems are not in the weights
+    np.testing.assert_array_equal(
+        whole[:, 29:].toarray(), stored[:, 29:].toarray()
+    )  # stems are not in the weights
     np.testing.assert_allclose(whole.toarray(), stored.toarray(), atol=0.05)  # a head in 8 bits
-    assert export(["--model", str(models["mixed"]), "--part", "ot", "--output", str(tmp_path / "ot")]) == 2
+    assert (
+        export(["--model", str(models["mixed"]), "--part", "ot", "--output", str(tmp_path / "ot")])
+        == 2
+    )
 
 
 def test_the_papers_form_of_a_lexical_base(models, tmp_path):
@@ -233,7 +299,9 @@ def test_the_papers_form_of_a_lexical_base(models, tmp_path):
 def test_what_cannot_be_trained_is_one_line(models, tmp_path, capsys):
     assert train(models["base"], tmp_path / "ot", "--similarity", "ot") == 2
     assert "nothing to train; use --ot lexical+mlm" in capsys.readouterr().err
-    assert train(models["base"], tmp_path / "cls", "--similarity", "cls", "--ot", "lexical+mlm") == 2
+    assert (
+        train(models["base"], tmp_path / "cls", "--similarity", "cls", "--ot", "lexical+mlm") == 2
+    )
     assert "trains no head" in capsys.readouterr().err
     plain = tmp_path / "plain"
     assert train(models["base"], plain, "--ot", "mlm") == 0

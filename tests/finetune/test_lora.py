@@ -13,7 +13,12 @@ from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.models.checkpoints.loading import load_model
 
-ROWS = [("cat on", "the cat sat"), ("dog on", "a dog runs"), ("fox on", "the quick fox"), ("heap on", "heap sorts")]
+ROWS = [
+    ("cat on", "the cat sat"),
+    ("dog on", "a dog runs"),
+    ("fox on", "the quick fox"),
+    ("heap on", "heap sorts"),
+]
 
 
 @pytest.fixture
@@ -30,8 +35,17 @@ def folder(tmp_path):
 
 
 def command(folder, *more, output="out"):
-    places = [f"--{name}={folder / file}" for name, file in (("pairs", "pairs.jsonl"), ("model", "base"))]
-    sizes = ["--batch-size=4", "--group-size=1", "--cls-dim=8", "--steps=4", "--log-steps=2", "--save-steps=2"]
+    places = [
+        f"--{name}={folder / file}" for name, file in (("pairs", "pairs.jsonl"), ("model", "base"))
+    ]
+    sizes = [
+        "--batch-size=4",
+        "--group-size=1",
+        "--cls-dim=8",
+        "--steps=4",
+        "--log-steps=2",
+        "--save-steps=2",
+    ]
     sizes += ["--learning-rate=3e-3", "--threads=1", "--quiet", f"--output={folder / output}"]
     return main([*places, *sizes, *more])
 
@@ -43,7 +57,9 @@ def lora():
     pytest.importorskip("peft", reason="adapters need the extra: pip install 'dupmae-ir[lora]'")
 
 
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft with transformers 5
+@pytest.mark.filterwarnings(
+    "ignore:.*is_gradient_checkpointing:FutureWarning"
+)  # peft with transformers 5
 def test_the_model_is_merged_and_the_kept_adapter_gives_the_same(folder):
     lora()
     from peft import PeftModel
@@ -53,13 +69,18 @@ def test_the_model_is_merged_and_the_kept_adapter_gives_the_same(folder):
     assert made.keys() == base.keys()
     moved = {name for name in base if not torch.equal(base[name], made[name])}
     assert moved
-    assert all(name.endswith(("query.weight", "key.weight", "value.weight", "dense.weight")) for name in moved)
+    assert all(
+        name.endswith(("query.weight", "key.weight", "value.weight", "dense.weight"))
+        for name in moved
+    )
     start, tokenizer, _ = load_model(folder / "base")
     merged, _, _ = load_model(folder / "out")
     adapted = PeftModel.from_pretrained(start.lm, folder / "out" / "adapter").eval()
     inputs = tokenizer(["the cat sat on the mat"], return_tensors="pt")
     with torch.no_grad():
-        torch.testing.assert_close(adapted(**inputs).logits, merged.lm(**inputs).logits, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            adapted(**inputs).logits, merged.lm(**inputs).logits, rtol=0, atol=1e-5
+        )
     settings = json.loads((folder / "out" / "adapter" / "adapter_config.json").read_text())
     assert (settings["r"], settings["lora_alpha"]) == (2, 4)
     assert settings["base_model_name_or_path"] == "base"
@@ -90,8 +111,13 @@ def test_an_interrupted_run_resumes_to_identical_weights(folder, monkeypatch):
 def test_two_encoders_have_an_adapter_each(folder):
     lora()
     assert command(folder, *LORA, "--encoder=untied", "--keep-adapter") == 0
-    assert {p.name for p in (folder / "out").glob("*_adapter")} == {"query_adapter", "document_adapter"}
-    query, document = (load_file(folder / "out" / f"{s}_model" / "model.safetensors") for s in ("query", "passage"))
+    assert {p.name for p in (folder / "out").glob("*_adapter")} == {
+        "query_adapter",
+        "document_adapter",
+    }
+    query, document = (
+        load_file(folder / "out" / f"{s}_model" / "model.safetensors") for s in ("query", "passage")
+    )
     assert any(not torch.equal(query[name], document[name]) for name in query)
 
 
@@ -110,7 +136,9 @@ def test_every_family_has_default_targets(kind):
     lm = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
     ids = torch.tensor([[3, 6, 7, 4]])
     plain, names = lm(ids).logits, [name for name, _ in lm.named_parameters()]
-    adapters = add_adapters(Retriever(lm, None, [], []), FinetuneConfig(pairs=("p",), output="o", lora_rank=2))
+    adapters = add_adapters(
+        Retriever(lm, None, [], []), FinetuneConfig(pairs=("p",), output="o", lora_rank=2)
+    )
     trained = [p for p in lm.parameters() if p.requires_grad]
     assert len(trained) >= 2 * 2 * 4  # two matrices in at least four maps of both layers
     torch.testing.assert_close(lm(ids).logits, plain, rtol=0, atol=1e-6)
@@ -138,7 +166,10 @@ def test_without_peft_is_one_line(folder, monkeypatch, capsys):
     import importlib.util
 
     real = importlib.util.find_spec
-    monkeypatch.setattr("dupmae_ir.device.importlib.util.find_spec", lambda n, *a: None if n == "peft" else real(n, *a))
+    monkeypatch.setattr(
+        "dupmae_ir.device.importlib.util.find_spec",
+        lambda n, *a: None if n == "peft" else real(n, *a),
+    )
     assert command(folder, *LORA) == 1
     assert "--lora-rank needs peft: pip install 'dupmae-ir[lora]'" in capsys.readouterr().err
 
@@ -146,5 +177,7 @@ def test_without_peft_is_one_line(folder, monkeypatch, capsys):
 def test_activation_checkpointing_changes_no_bit(folder):
     for name, more in (("plain", ()), ("checkpointed", ("--checkpointing",))):
         assert command(folder, *more, output=name) == 0
-    a, b = ((folder / name / "model.safetensors").read_bytes() for name in ("plain", "checkpointed"))
+    a, b = (
+        (folder / name / "model.safetensors").read_bytes() for name in ("plain", "checkpointed")
+    )
     assert a == b

@@ -42,13 +42,21 @@ def lines(path, rows):
 def folder(tmp_path):
     """120 passages of random words, 12 judged queries; d5 is a copy of q0's answer, d7 one of d6."""
     rng = random.Random(0)
-    passages = [{"_id": f"d{i}", "title": "", "text": " ".join(rng.choices(WORDS, k=12))} for i in range(120)]
+    passages = [
+        {"_id": f"d{i}", "title": "", "text": " ".join(rng.choices(WORDS, k=12))}
+        for i in range(120)
+    ]
     passages[5]["text"] = "  " + passages[0]["text"].upper() + " "
     passages[7]["text"] = passages[6]["text"].replace(" ", "\u00a0 ", 1)
     lines(tmp_path / "corpus.jsonl", passages)
-    queries = [{"_id": f"q{i}", "text": " ".join(rng.sample(passages[i]["text"].split(), 5))} for i in range(12)]
+    queries = [
+        {"_id": f"q{i}", "text": " ".join(rng.sample(passages[i]["text"].split(), 5))}
+        for i in range(12)
+    ]
     lines(tmp_path / "queries.jsonl", queries)
-    (tmp_path / "qrels.txt").write_text("".join(f"q{i} 0 d{i} 1\nq{i} 0 d{i + 20} 0\n" for i in range(12)))
+    (tmp_path / "qrels.txt").write_text(
+        "".join(f"q{i} 0 d{i} 1\nq{i} 0 d{i + 20} 0\n" for i in range(12))
+    )
     return tmp_path
 
 
@@ -106,7 +114,9 @@ def by_bm25(query, texts):
         df = sum(word in c for c in counts.values())
         for d, c in counts.items():
             if c[word]:  # all passages have 12 words, so lengths do not matter
-                scores[d] += math.log(1 + (len(counts) - df + 0.5) / (df + 0.5)) * c[word] / (c[word] + 0.9)
+                scores[d] += (
+                    math.log(1 + (len(counts) - df + 0.5) / (df + 0.5)) * c[word] / (c[word] + 0.9)
+                )
     return ranked({d: round(s, 5) for d, s in scores.items()})
 
 
@@ -141,11 +151,15 @@ def test_both_searches_are_joined_by_reciprocal_ranks(folder):
     assert found == wanted
     for alone in (by_vectors, by_bm25):
         lists = by_hand(folder, alone, 30)
-        assert all(set(lists[q][:10]) <= set(found[q]) for q in found)  # the best of each list are in
+        assert all(
+            set(lists[q][:10]) <= set(found[q]) for q in found
+        )  # the best of each list are in
         assert lists != wanted
     settings = read_record(folder / "mined.jsonl")["settings"]
     assert (settings["by"], settings["k1"], settings["parts"]) == ("both", 0.9, "dense")
-    assert mine(folder, *MODEL, "--by", "both", "--depth", 30, "--b", 0.5) == 2  # BM25's settings decide
+    assert (
+        mine(folder, *MODEL, "--by", "both", "--depth", 30, "--b", 0.5) == 2
+    )  # BM25's settings decide
 
 
 @pytest.mark.jvm
@@ -157,9 +171,14 @@ def test_both_parts_search_by_their_sum(folder):
     texts = {r["_id"]: r["text"] for r in read(folder / "corpus.jsonl")}
     encoder = HashingEncoder()
     for m in both:
-        q, d = encoder.encode_queries([m.query]), encoder.encode_documents([texts[n] for n in m.negatives])
+        q, d = (
+            encoder.encode_queries([m.query]),
+            encoder.encode_documents([texts[n] for n in m.negatives]),
+        )
         # The index keeps impacts in 8 bits: half a step of 1/S on either side of every product.
-        assert m.scores == pytest.approx(d.cls @ q.cls[0] + (d.ot @ q.ot.T).toarray()[:, 0], abs=0.1)
+        assert m.scores == pytest.approx(
+            d.cls @ q.cls[0] + (d.ot @ q.ot.T).toarray()[:, 0], abs=0.1
+        )
         assert np.all(np.diff(m.scores) <= 0)
         assert np.all(np.diff(m.ranks) > 0)
 
@@ -193,7 +212,10 @@ def test_a_draw_is_a_subset_in_order_and_depends_on_the_seed(folder):
     whole = {m.qid: m for m in read_mined(folder / "all.jsonl")}
     draws = []
     for seed in (0, 0, 1):
-        assert mine(folder, *MODEL, "--negatives", 7, "--seed", seed, output=f"{len(draws)}.jsonl") == 0
+        assert (
+            mine(folder, *MODEL, "--negatives", 7, "--seed", seed, output=f"{len(draws)}.jsonl")
+            == 0
+        )
         draws.append(read_mined(folder / f"{len(draws)}.jsonl"))
     for m in draws[0]:
         assert len(m.negatives) == 7
@@ -205,12 +227,21 @@ def test_a_draw_is_a_subset_in_order_and_depends_on_the_seed(folder):
 
 def test_pairs_are_their_own_pool(folder):
     rows = [
-        {"query": "word1 word2", "positive": {"id": "a", "title": "T", "text": "word1 word2 word3"}},
-        {"query": "word1 word2", "positive": "word1 word9", "negatives": ["word4 word5", {"id": "n", "text": "word6"}]},
+        {
+            "query": "word1 word2",
+            "positive": {"id": "a", "title": "T", "text": "word1 word2 word3"},
+        },
+        {
+            "query": "word1 word2",
+            "positive": "word1 word9",
+            "negatives": ["word4 word5", {"id": "n", "text": "word6"}],
+        },
         {"query": "word4", "positive": {"id": "b", "text": "word4 WORD5"}},
     ]
     pairs = lines(folder / "pairs.jsonl", rows)
-    assert main(["--pairs", str(pairs), "--output", str(folder / "own.jsonl"), *MODEL, "--quiet"]) == 0
+    assert (
+        main(["--pairs", str(pairs), "--output", str(folder / "own.jsonl"), *MODEL, "--quiet"]) == 0
+    )
     mined = read_mined(folder / "own.jsonl")
     assert [(m.query, [p.text for p in m.positives]) for m in mined] == [
         ("word1 word2", ["word1 word2 word3", "word1 word9"]),
@@ -242,12 +273,23 @@ def test_pairs_against_a_collection(folder, capsys):
     ]
     pairs = lines(folder / "pairs.jsonl", rows)
     corpus = str(folder / "corpus.jsonl")
-    flags = ["--pairs", str(pairs), "--collection", corpus, "--output", str(folder / "o.jsonl"), *MODEL, "--json"]
+    flags = [
+        "--pairs",
+        str(pairs),
+        "--collection",
+        corpus,
+        "--output",
+        str(folder / "o.jsonl"),
+        *MODEL,
+        "--json",
+    ]
     assert main(flags) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["unknown_positives"] == 1
     assert "corpus.jsonl (p-" in said.err
-    assert [("d3" in m.negatives, len(m.positives)) for m in read_mined(folder / "o.jsonl")] == [(False, 1)] * 2
+    assert [("d3" in m.negatives, len(m.positives)) for m in read_mined(folder / "o.jsonl")] == [
+        (False, 1)
+    ] * 2
 
 
 def test_unknown_ids_are_refused_in_one_line_or_skipped(folder, capsys):
@@ -260,12 +302,24 @@ def test_unknown_ids_are_refused_in_one_line_or_skipped(folder, capsys):
     assert "corpus.jsonl (nowhere of query q0, lost of query q1)" in said
     assert mine(folder, *MODEL, "--unknown", "skip", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["unknown_positives"], report["judged_without_topic"], report["queries"]) == (2, 1, 12)
+    assert (report["unknown_positives"], report["judged_without_topic"], report["queries"]) == (
+        2,
+        1,
+        12,
+    )
 
 
 def test_queries_without_a_positive_are_counted_and_left_out(folder, capsys):
     (folder / "qrels.txt").write_text("q0 0 d0 1\nq1 0 d1 0\nq2 0 d2 0\n")
-    flags = ["--topics", folder / "queries.jsonl", "--qrels", folder / "qrels.txt", "--output", folder / "m", *MODEL]
+    flags = [
+        "--topics",
+        folder / "queries.jsonl",
+        "--qrels",
+        folder / "qrels.txt",
+        "--output",
+        folder / "m",
+        *MODEL,
+    ]
     assert main([*map(str, flags), "--collection", str(folder / "corpus.jsonl")]) == 0
     assert "note: 2 queries have no positive and are left out (q1, q2)" in capsys.readouterr().err
     assert [m.qid for m in read_mined(folder / "m")] == ["q0"]
@@ -284,7 +338,10 @@ def test_queries_without_a_negative_are_counted(folder, capsys):
 
 
 def test_the_topics_own_document_can_be_left_out(folder):
-    rows = [{"_id": f"d{i + 30}", "text": r["text"]} for i, r in enumerate(read(folder / "queries.jsonl"))]
+    rows = [
+        {"_id": f"d{i + 30}", "text": r["text"]}
+        for i, r in enumerate(read(folder / "queries.jsonl"))
+    ]
     lines(folder / "queries.jsonl", rows)
     (folder / "qrels.txt").write_text("".join(f"d{i + 30} 0 d{i} 1\n" for i in range(12)))
     assert mine(folder, *MODEL, "--depth", 120, output="with.jsonl") == 0
@@ -331,7 +388,16 @@ def test_misuse_is_one_line(tmp_path, monkeypatch, capsys, flags, says):
 
 def test_a_model_that_is_not_there(tmp_path, capsys):
     (tmp_path / "p").write_text('{"query": "q", "positive": "p"}\n')
-    flags = ["--pairs", str(tmp_path / "p"), "--output", str(tmp_path / "o"), "--by", "model", "--model", "/nowhere"]
+    flags = [
+        "--pairs",
+        str(tmp_path / "p"),
+        "--output",
+        str(tmp_path / "o"),
+        "--by",
+        "model",
+        "--model",
+        "/nowhere",
+    ]
     assert main(flags) == 2
     assert "no such model folder" in capsys.readouterr().err
 
@@ -369,14 +435,18 @@ def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
     ]
     grown = folder / ".mined.jsonl.work" / "lines.jsonl"
     for least in (2, 6):
-        kill_when(SLOW, flags, lambda n=least: grown.exists() and grown.read_bytes().count(b"\n") >= n)
+        kill_when(
+            SLOW, flags, lambda n=least: grown.exists() and grown.read_bytes().count(b"\n") >= n
+        )
         assert grown.exists()
         assert not (folder / "mined.jsonl").exists()
     with open(grown, "a") as f:
         f.write('{"qid": "torn')
     assert mine(folder, *MODEL) == 0
     for name in ("{}.jsonl", "{}.jsonl.meta.json"):
-        assert (folder / name.format("mined")).read_bytes() == (folder / name.format("whole")).read_bytes()
+        assert (folder / name.format("mined")).read_bytes() == (
+            folder / name.format("whole")
+        ).read_bytes()
     assert not [p.name for p in folder.glob(".mined*")]
 
 
@@ -408,7 +478,11 @@ def test_a_resumed_file_continues_at_a_window(tmp_path):
     assert read(tmp_path / "o") == [{"n": n} for n in range(5)]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o", "o.meta.json"]
     with Job(tmp_path / "o", "mine", {}) as job:
-        assert job.finished() == {"output": str(tmp_path / "o"), "lines": 5, "status": "already complete"}
+        assert job.finished() == {
+            "output": str(tmp_path / "o"),
+            "lines": 5,
+            "status": "already complete",
+        }
 
 
 def test_passages_by_id_from_every_kind_of_file(tmp_path):
@@ -480,13 +554,19 @@ def test_scores_must_be_there_for_positives_and_negatives(tmp_path):
     for partial in ({"q": {"a": 1.0}}, {"q": {"b": 1.0}}, {}):
         with pytest.raises(InputError, match=r"passages? ha(s|ve) no score"):
             require_scores(mined, partial, path)
-    for bad in ({"qid": "q"}, {"qid": "q", "scores": {"a": None}}, {"qid": "q", "scores": {"a": math.nan}}):
+    for bad in (
+        {"qid": "q"},
+        {"qid": "q", "scores": {"a": None}},
+        {"qid": "q", "scores": {"a": math.nan}},
+    ):
         with pytest.raises(InputError):
             read_scores(lines(tmp_path / "bad.jsonl", [bad]))
 
 
 def test_text_keys_forgive_case_blanks_and_unicode_forms():
-    assert text_key(Document("1", "Caf\u00e9  au\nlait", "T")) == text_key(Document("2", "cafe\u0301 AU lait"))
+    assert text_key(Document("1", "Caf\u00e9  au\nlait", "T")) == text_key(
+        Document("2", "cafe\u0301 AU lait")
+    )
     assert text_key(Document("1", "", "Title")) == text_key(Document("2", "title"))
     assert text_key(Document("1", "a b")) != text_key(Document("2", "ab"))
 

@@ -33,7 +33,10 @@ def drawn(queries=3, documents=9, dim=4, vocabulary=11, seed=0):
     """(queries' parts, documents' parts, batch) of random representations; query i has two negatives of its own."""
     g = torch.Generator().manual_seed(seed)
     parts = [
-        (torch.randn(n, dim, generator=g).double(), torch.randn(n, vocabulary, generator=g).double().relu())
+        (
+            torch.randn(n, dim, generator=g).double(),
+            torch.randn(n, vocabulary, generator=g).double().relu(),
+        )
         for n in (queries, documents)
     ]
     batch = {
@@ -57,7 +60,12 @@ def test_stage_3_is_equation_15_on_equation_12(similarity, k):
     """KL of the softmax over {d+} and D- alone, of <q,d> = cls.cls + sum over I_d, plus a share of Eq. 14."""
     queries, documents, batch = drawn()
     objective = Objective(
-        similarity=similarity, top_k=k, contrastive_weight=0.2, distill="kl", teacher_temperature=2.0, **PLAIN
+        similarity=similarity,
+        top_k=k,
+        contrastive_weight=0.2,
+        distill="kl",
+        teacher_temperature=2.0,
+        **PLAIN,
     )
     loss, _ = batch_loss(queries, documents, batch, objective)
     total = 0.0
@@ -65,7 +73,9 @@ def test_stage_3_is_equation_15_on_equation_12(similarity, k):
         scores = []
         for d in range(9):
             kept = sorted(range(11), key=lambda v: -documents[1][d, v].item())[: k or 11]
-            dense = sum(a * b for a, b in zip(queries[0][q].tolist(), documents[0][d].tolist(), strict=True))
+            dense = sum(
+                a * b for a, b in zip(queries[0][q].tolist(), documents[0][d].tolist(), strict=True)
+            )
             impact = sum(queries[1][q, v].item() * documents[1][d, v].item() for v in kept)
             scores.append({"sum": dense + impact, "cls": dense, "ot": impact}[similarity])
         own = [scores[d] for d in batch["group"][q]]
@@ -89,7 +99,9 @@ def test_dense_training_leaves_the_documents_whole():
     dense, _ = batch_loss(queries, documents, batch, Objective(top_k=2, train_top_k=False, **PLAIN))
     whole, _ = batch_loss(queries, documents, batch, Objective(top_k=0, **PLAIN))
     assert dense.item() == whole.item()
-    assert dense.item() != batch_loss(queries, documents, batch, Objective(top_k=2, **PLAIN))[0].item()
+    assert (
+        dense.item() != batch_loss(queries, documents, batch, Objective(top_k=2, **PLAIN))[0].item()
+    )
 
 
 def test_inner_products_are_exact_under_bfloat16():
@@ -97,7 +109,12 @@ def test_inner_products_are_exact_under_bfloat16():
     queries, documents, batch = drawn(dim=64)
     queries, documents = (tuple(v.float() * 4 for v in parts) for parts in (queries, documents))
     objective = Objective(
-        top_k=4, distill="margin-mse", contrastive_weight=1.0, part_weight=0.5, query_flops=0, document_flops=0
+        top_k=4,
+        distill="margin-mse",
+        contrastive_weight=1.0,
+        part_weight=0.5,
+        query_flops=0,
+        document_flops=0,
     )
     exact, _ = batch_loss(queries, documents, batch, objective)
     with torch.autocast("cpu", torch.bfloat16):
@@ -107,7 +124,12 @@ def test_inner_products_are_exact_under_bfloat16():
 
 @pytest.mark.parametrize(
     ("distill", "given", "expected"),
-    [(None, None, (1.0, 0.5)), ("kl", None, (0.0, 0.0)), ("kl", 1e-4, (1e-4, 5e-5)), ("soft-ce", 0.2, (0.2, 0.1))],
+    [
+        (None, None, (1.0, 0.5)),
+        ("kl", None, (0.0, 0.0)),
+        ("kl", 1e-4, (1e-4, 5e-5)),
+        ("soft-ce", 0.2, (0.2, 0.1)),
+    ],
 )
 def test_the_parts_have_the_share_of_the_whole(distill, given, expected):
     """A contrastive share of 1e-4 must not bring the parts' contrastive losses along at full weight."""
@@ -129,7 +151,11 @@ def test_the_regulariser_warms_up_quadratically(folder, tmp_path):
         "part_weight": 0,
     }
     assert main(stage_flags(folder, tmp_path / "out", **changes)) == 0
-    log = [r for r in json.loads((tmp_path / "out" / "training.json").read_text())["log"] if "loss" in r]
+    log = [
+        r
+        for r in json.loads((tmp_path / "out" / "training.json").read_text())["log"]
+        if "loss" in r
+    ]
     shares = [(r["loss"] - r["loss_contrastive"]) / (1000 * r["loss_l1_d"]) for r in log]
     assert shares == pytest.approx([(n / 4) ** 2 for n in (1, 2, 3, 4)] + [1, 1], rel=1e-3)
 
@@ -149,12 +175,19 @@ ROWS = {
 def test_the_rows_of_the_ablation(row, folder, tmp_path):
     """The paper's dimensions at the tiny model's scale: trained, stored, and encoded as they were trained."""
     changes, dim = ROWS[row]
-    assert main(stage_flags(folder, tmp_path / "out", query_flops=0.01, document_flops=0.01, **changes)) == 0
+    assert (
+        main(
+            stage_flags(folder, tmp_path / "out", query_flops=0.01, document_flops=0.01, **changes)
+        )
+        == 0
+    )
     config = read_config(tmp_path / "out")
     assert config.activation == changes.get("activation", "relu")
     assert config.top_k == (changes.get("top_k", 6) or 29)
     encoder = TextEncoder.load(tmp_path / "out")
-    documents = encoder.encode_documents(["the quick brown fox jumps over the lazy dog", "tree graph list heap"])
+    documents = encoder.encode_documents(
+        ["the quick brown fox jumps over the lazy dog", "tree graph list heap"]
+    )
     assert documents.cls.shape == (2, dim)
     assert 0 < documents.ot.getnnz(axis=1).max() <= config.top_k
 
@@ -166,7 +199,12 @@ def sides(output):
 
 FAMILIES = {
     "distilbert": {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 48},
-    "roberta": {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 48},
+    "roberta": {
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 48,
+    },
 }
 
 
@@ -176,19 +214,31 @@ def test_groups_of_like_length_are_the_padded_batch_in_every_family(family):
     from transformers import AutoConfig, AutoModelForMaskedLM
 
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, vocab_size=29, max_position_embeddings=64, pad_token_id=0, **FAMILIES[family])
-    model = Retriever(AutoModelForMaskedLM.from_config(config), None, [0, 1, 2, 3, 4], [0, 3, 4]).double().eval()
+    config = AutoConfig.for_model(
+        family, vocab_size=29, max_position_embeddings=64, pad_token_id=0, **FAMILIES[family]
+    )
+    model = (
+        Retriever(AutoModelForMaskedLM.from_config(config), None, [0, 1, 2, 3, 4], [0, 3, 4])
+        .double()
+        .eval()
+    )
     lengths = torch.tensor([9, 3, 60, 4, 30, 3])
     mask = (torch.arange(60) < lengths.unsqueeze(1)).long()
     ids = torch.randint(6, 29, mask.shape) * mask
-    for grouped, padded in zip(BiEncoder(model).encode(ids, mask, "document"), model(ids, mask), strict=True):
+    for grouped, padded in zip(
+        BiEncoder(model).encode(ids, mask, "document"), model(ids, mask), strict=True
+    ):
         torch.testing.assert_close(grouped, padded, rtol=1e-9, atol=1e-9)
 
 
 def test_two_encoders_grow_apart(folder, tmp_path):
     assert main(stage_flags(folder, tmp_path / "out", encoder="untied")) == 0
     query, document = sides(tmp_path / "out")
-    assert {k for k in query if "attention" in k and "weight" in k and not torch.equal(query[k], document[k])}
+    assert {
+        k
+        for k in query
+        if "attention" in k and "weight" in k and not torch.equal(query[k], document[k])
+    }
 
 
 def test_experts_share_all_but_their_feed_forward_parts(folder, tmp_path):
@@ -203,7 +253,9 @@ def test_experts_share_all_but_their_feed_forward_parts(folder, tmp_path):
     assert main(stage_flags(folder, tmp_path / "tied", model=tmp_path / "out")) == 2
 
 
-@pytest.mark.parametrize("encoder", ["mote", *(pytest.param(e, marks=pytest.mark.nightly) for e in ("tied", "untied"))])
+@pytest.mark.parametrize(
+    "encoder", ["mote", *(pytest.param(e, marks=pytest.mark.nightly) for e in ("tied", "untied"))]
+)
 def test_every_encoder_learns_by_distillation_in_small_memory(encoder, folder, tmp_path):
     changes = {
         **distilling(folder),
@@ -215,14 +267,20 @@ def test_every_encoder_learns_by_distillation_in_small_memory(encoder, folder, t
         "save_steps": 40,
     }
     assert main(stage_flags(folder, tmp_path / "out", **changes)) == 0
-    log = [r for r in json.loads((tmp_path / "out" / "training.json").read_text())["log"] if "loss_distill" in r]
+    log = [
+        r
+        for r in json.loads((tmp_path / "out" / "training.json").read_text())["log"]
+        if "loss_distill" in r
+    ]
     assert log[-1]["loss_distill"] < 0.6 * log[0]["loss_distill"]
 
 
 def test_dev_queries_are_judged_on_documents_cut_as_in_search(folder, tmp_path):
     """Also where training was dense."""
     dev = tmp_path / "dev.jsonl"
-    dev.write_text('{"query": "cat on", "positive": "the cat sorts"}\n{"query": "dog", "positive": "sorts dog mat"}\n')
+    dev.write_text(
+        '{"query": "cat on", "positive": "the cat sorts"}\n{"query": "dog", "positive": "sorts dog mat"}\n'
+    )
     from dupmae_ir.finetune import lexical
 
     seen = []
@@ -245,7 +303,10 @@ def test_a_bare_encoder_is_enough_for_the_cls_part(folder, tmp_path):
 
     BertModel(tiny_config()).save_pretrained(folder / "base")
     assert main(stage_flags(folder, tmp_path / "out", similarity="cls", cls_dim=0)) == 0
-    assert TextEncoder.load(tmp_path / "out", parts=("cls",)).encode_queries(["cat"]).cls.shape == (1, 24)
+    assert TextEncoder.load(tmp_path / "out", parts=("cls",)).encode_queries(["cat"]).cls.shape == (
+        1,
+        24,
+    )
 
 
 def test_queries_without_negatives_are_left_out_and_counted(folder, tmp_path, capsys):
@@ -263,12 +324,16 @@ def test_a_changed_base_of_the_same_name_is_refused(folder, tmp_path, capsys):
     assert main(flags) == 0
     write_stage(folder)
     weights = folder / "base" / "config.json"
-    weights.write_text(weights.read_text().replace('"layer_norm_eps": 1e-12', '"layer_norm_eps": 1e-11'))
+    weights.write_text(
+        weights.read_text().replace('"layer_norm_eps": 1e-12', '"layer_norm_eps": 1e-11')
+    )
     assert main(flags) == 2
     assert "the contents of --model" in capsys.readouterr().err
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(folder, tmp_path, capsys):
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(
+    folder, tmp_path, capsys
+):
     # Good for some steps, then at a rate at which nothing holds.
     changes = {"learning_rate": 1e30, "warmup": 0.5, "steps": 12, "save_steps": 1, "log_steps": 1}
     with pytest.MonkeyPatch.context() as m:
@@ -283,7 +348,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(fo
 
         breaks.calls = 0
         m.setattr(trainer, "batch_loss", breaks)
-        assert main(stage_flags(folder, tmp_path / "out", **{**changes, "learning_rate": 1e-4})) == 1
+        assert (
+            main(stage_flags(folder, tmp_path / "out", **{**changes, "learning_rate": 1e-4})) == 1
+        )
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     for word in ("step 5", "loss is nan", "checkpoint-4", "lower --learning-rate"):

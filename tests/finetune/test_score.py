@@ -58,7 +58,9 @@ def one_by_one(folder, model, separator=" "):
         for d in (*m.positives, *(passages[n] for n in m.negatives)):
             text = f"{d.title}{separator}{d.text}" if d.title else d.text
             with torch.no_grad():
-                logits = net(**tokenizer(m.query, text, truncation=True, max_length=40, return_tensors="pt")).logits[0]
+                logits = net(
+                    **tokenizer(m.query, text, truncation=True, max_length=40, return_tensors="pt")
+                ).logits[0]
             value = logits[0] if len(logits) == 1 else logits[1] - logits[0]
             found.setdefault(m.qid, {})[d.docid] = float(value)
     return found
@@ -81,7 +83,10 @@ def test_scores_are_those_of_plain_transformers_one_by_one(folder, labels):
 def test_the_title_separator_is_the_models_own(folder):
     assert command(folder, "--title-separator", "sep") == 0
     wanted = one_by_one(folder, "teacher", " [SEP] ")
-    assert all(row == pytest.approx(wanted[q], abs=1e-5) for q, row in read_scores(folder / "scores.jsonl").items())
+    assert all(
+        row == pytest.approx(wanted[q], abs=1e-5)
+        for q, row in read_scores(folder / "scores.jsonl").items()
+    )
 
 
 def test_bfloat16_is_near(folder):
@@ -89,7 +94,10 @@ def test_bfloat16_is_near(folder):
     wanted = one_by_one(folder, "teacher")
     for qid, row in read_scores(folder / "scores.jsonl").items():
         assert row == pytest.approx(wanted[qid], abs=0.02)  # eight bits of mantissa over two layers
-    assert json.loads((folder / "scores.jsonl.meta.json").read_text())["settings"]["dtype"] == "bfloat16"
+    assert (
+        json.loads((folder / "scores.jsonl.meta.json").read_text())["settings"]["dtype"]
+        == "bfloat16"
+    )
 
 
 SLOW = """
@@ -152,11 +160,18 @@ def test_a_finished_file_is_reused_and_other_settings_are_refused(folder, capsys
 def test_what_is_no_reranker_is_refused(folder, capsys):
     write_base(folder / "encoder")
     write_base(folder / "nli", labels=3)
-    for model, says in (("encoder", "not a sequence classifier"), ("nli", "a classifier with 3 labels")):
+    for model, says in (
+        ("encoder", "not a sequence classifier"),
+        ("nli", "a classifier with 3 labels"),
+    ):
         assert command(folder, model=model) == 2
         assert says in capsys.readouterr().err
     config = json.loads((folder / "encoder" / "config.json").read_text())
-    config |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "x"}, "label2id": {"x": 0}}
+    config |= {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "x"},
+        "label2id": {"x": 0},
+    }
     (folder / "encoder" / "config.json").write_text(json.dumps(config))
     assert command(folder, model="encoder") == 2
     assert "weights are missing (first: classifier" in capsys.readouterr().err
@@ -191,15 +206,36 @@ def mined(tmp_path):
     """40 passages of random words and 6 pairs whose positives are among them, mined by BM25 and by vectors."""
     rng = random.Random(1)
     words = [f"word{i}" for i in range(40)]
-    passages = [{"_id": f"d{i}", "title": "", "text": " ".join(rng.choices(words, k=10))} for i in range(40)]
+    passages = [
+        {"_id": f"d{i}", "title": "", "text": " ".join(rng.choices(words, k=10))} for i in range(40)
+    ]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(p) + "\n" for p in passages))
     pairs = [
-        {"query": " ".join(p["text"].split()[:3]), "positive": {"id": p["_id"], "title": "", "text": p["text"]}}
+        {
+            "query": " ".join(p["text"].split()[:3]),
+            "positive": {"id": p["_id"], "title": "", "text": p["text"]},
+        }
         for p in passages[:6]
     ]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(p) + "\n" for p in pairs))
-    flags = ["--pairs", tmp_path / "pairs.jsonl", "--collection", tmp_path / "corpus.jsonl", "--by", "both"]
-    flags += ["--model", "testing:hashing", "--parts", "dense", "--depth", 12, "--output", tmp_path / "mined.jsonl"]
+    flags = [
+        "--pairs",
+        tmp_path / "pairs.jsonl",
+        "--collection",
+        tmp_path / "corpus.jsonl",
+        "--by",
+        "both",
+    ]
+    flags += [
+        "--model",
+        "testing:hashing",
+        "--parts",
+        "dense",
+        "--depth",
+        12,
+        "--output",
+        tmp_path / "mined.jsonl",
+    ]
     assert mine([*map(str, flags), "--quiet"]) == 0
     return tmp_path
 
@@ -224,7 +260,9 @@ def lists(folder):
             for word in m.query.split():
                 df = sum(word in q["text"].split() for q in passages)
                 norm = 0.9 * (0.6 + 0.4 * n / (sum(lengths) / len(lengths)))
-                score += log(1 + (40 - df + 0.5) / (df + 0.5)) * counts[word] / (counts[word] + norm)
+                score += (
+                    log(1 + (40 - df + 0.5) / (df + 0.5)) * counts[word] / (counts[word] + norm)
+                )
             if score:
                 bm25[p["_id"]] = score
         found[m.qid] = (bm25, {p["_id"]: float(d) for p, d in zip(passages, dense, strict=True)})
@@ -270,18 +308,27 @@ def test_fused_scores_are_those_of_the_lists_by_hand(mined):
 @pytest.mark.jvm
 @pytest.mark.parametrize("parts", ["hybrid", "dense"])
 def test_the_retrievers_score_has_its_own_weights_of_the_parts(mined, monkeypatch, parts):
-    monkeypatch.setattr(HashingEncoder, "__init__", partialmethod(HashingEncoder.__init__, part_weights=(6.0, 0.5)))
+    monkeypatch.setattr(
+        HashingEncoder, "__init__", partialmethod(HashingEncoder.__init__, part_weights=(6.0, 0.5))
+    )
     flags = ["--fusion", "sum", "--parts", parts, "--dense-weight", 7]
     assert fused(mined, *flags, output="sum.jsonl") == 0
     found, by_hand, encoder = read_scores(mined / "sum.jsonl"), lists(mined), HashingEncoder()
-    texts = {p["_id"]: p["text"] for p in map(json.loads, (mined / "corpus.jsonl").read_text().splitlines())}
+    texts = {
+        p["_id"]: p["text"]
+        for p in map(json.loads, (mined / "corpus.jsonl").read_text().splitlines())
+    }
     for m in read_mined(mined / "mined.jsonl"):
         bm25, dense = by_hand[m.qid]
         for docid in (*(p.docid for p in m.positives), *m.negatives):
-            weights = (encoder.encode_queries([m.query]).ot @ encoder.encode_documents([texts[docid]]).ot.T)[0, 0]
+            weights = (
+                encoder.encode_queries([m.query]).ot @ encoder.encode_documents([texts[docid]]).ot.T
+            )[0, 0]
             own = 6 * dense[docid] + 0.5 * weights if parts == "hybrid" else dense[docid]
             # the impact part is in whole impacts
-            assert found[m.qid][docid] == pytest.approx(bm25.get(docid, 0.0) + 7 * own, rel=2e-2, abs=2e-2)
+            assert found[m.qid][docid] == pytest.approx(
+                bm25.get(docid, 0.0) + 7 * own, rel=2e-2, abs=2e-2
+            )
 
 
 @pytest.mark.jvm
@@ -308,7 +355,10 @@ def test_a_positive_outside_the_collection_has_no_fused_score(folder, capsys):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--teacher", "fused", "--length", 30], "--length applies only with --teacher cross-encoder"),
+        (
+            ["--teacher", "fused", "--length", 30],
+            "--length applies only with --teacher cross-encoder",
+        ),
         (["--fusion", "rrf"], "--fusion applies only with --teacher fused"),
         (["--teacher", "fused", "--rrf-k", 5], "--rrf-k applies only with --fusion rrf"),
         (["--teacher", "fused", "--fusion", "sum", "--depth", 5], "--depth applies only"),

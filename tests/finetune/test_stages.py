@@ -21,7 +21,20 @@ from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.stages import find_recipe, plan
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "quick", "brown", "lazy"]
+WORDS = [
+    "cat",
+    "dog",
+    "fox",
+    "heap",
+    "queue",
+    "list",
+    "tree",
+    "graph",
+    "mat",
+    "quick",
+    "brown",
+    "lazy",
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +53,10 @@ def sample(tmp_path_factory):
     with open(folder / "pairs.jsonl", "w") as f:
         for i in range(36):
             noise = " ".join(rng.choices(["the", "on", "over", "sat", "runs"], k=5))
-            row = {"query": f"{WORDS[i % 12]} {WORDS[i // 12]} on", "positive": f"{noise} {WORDS[i % 12]} {i % 7}"}
+            row = {
+                "query": f"{WORDS[i % 12]} {WORDS[i // 12]} on",
+                "positive": f"{noise} {WORDS[i % 12]} {i % 7}",
+            }
             f.write(json.dumps(row) + "\n")
     return folder
 
@@ -103,8 +119,14 @@ def test_a_recipe_resumes_after_a_kill_and_runs_once(sample, tmp_path, capfd):
 def test_processes_are_for_the_steps_that_train(sample, tmp_path, capfd):
     words = command(recipe(tmp_path), sample, tmp_path / "out")
     assert main([*words, "--dry-run", "--processes", "4"]) == 0
-    trained = [line.split()[2] for line in capfd.readouterr().err.splitlines() if "--processes 4" in line]
-    assert trained == [*["dupmae_ir.finetune"] * 2, "dupmae_ir.finetune.cross_encoder", "dupmae_ir.finetune"]
+    trained = [
+        line.split()[2] for line in capfd.readouterr().err.splitlines() if "--processes 4" in line
+    ]
+    assert trained == [
+        *["dupmae_ir.finetune"] * 2,
+        "dupmae_ir.finetune.cross_encoder",
+        "dupmae_ir.finetune",
+    ]
 
 
 def test_a_failed_step_is_named(sample, tmp_path, capfd):
@@ -128,7 +150,10 @@ def test_a_failed_step_is_named(sample, tmp_path, capfd):
 
 def test_stages_start_from_the_base_or_the_previous_stage(sample, tmp_path):
     given = {"model": "M", "teacher_base": "T", "pairs": "a.jsonl b.jsonl"}
-    for init, expected in (("pretrained", ["M", "M", "M"]), ("previous", ["M", "out/stage1", "out/stage2"])):
+    for init, expected in (
+        ("pretrained", ["M", "M", "M"]),
+        ("previous", ["M", "out/stage1", "out/stage2"]),
+    ):
         steps, _ = plan(recipe(tmp_path, init), "out", given)
         assert [s.config.model for s in steps if s.command == "finetune"] == expected
     assert steps[0].config.pairs == ("a.jsonl", "b.jsonl")
@@ -192,7 +217,10 @@ def test_other_weights_in_the_model_folder_run_every_step_again(tmp_path, monkey
         (('command = "finetune.mine"', 'command = "mine"'), "no command 'mine'"),
         (("depth = 8", "dept = 8"), "no setting named 'dept'. Did you mean 'depth'?"),
         (("depth = 8", 'depth = "8"'), "depth: expected int"),
-        (("{{negatives}}", "{{negative}}"), "neither an input nor an earlier step. Did you mean 'negatives'?"),
+        (
+            ("{{negatives}}", "{{negative}}"),
+            "neither an input nor an earlier step. Did you mean 'negatives'?",
+        ),
         (('by = "model"\n', ""), "missing by"),
     ],
 )
@@ -205,7 +233,9 @@ def test_a_bad_recipe_is_one_line(tmp_path, change, message):
 
 
 def test_missing_and_unknown_inputs(tmp_path):
-    with pytest.raises(UsageError, match=r"requires `values` teacher_base=\.\.\. and `values` pairs=\.\.\."):
+    with pytest.raises(
+        UsageError, match=r"requires `values` teacher_base=\.\.\. and `values` pairs=\.\.\."
+    ):
         plan(recipe(tmp_path), "out", {"model": "M"})
     with pytest.raises(UsageError, match="Did you mean 'pairs'"):
         plan(recipe(tmp_path), "out", {"pair": "x"})

@@ -29,14 +29,18 @@ def load(case):
     inputs = {k.removeprefix("input."): v for k, v in tensors.items() if k.startswith("input.")}
     outputs = {k.removeprefix("output."): v for k, v in tensors.items() if k.startswith("output.")}
     heads = tuple(f"{name}." for name in ("lm", "d_head_ln_f", "c_head", "d_head", *TASKS.values()))
-    weights = {k: v for k, v in tensors.items() if k.startswith(heads) and not k.endswith("position_ids")}
+    weights = {
+        k: v for k, v in tensors.items() if k.startswith(heads) and not k.endswith("position_ids")
+    }
     return recorded, weights, {**inputs, "outputs": outputs}
 
 
 def masked_lm(config):
     from transformers import BertConfig, BertForMaskedLM
 
-    return BertForMaskedLM(BertConfig(**config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)).double()
+    return BertForMaskedLM(
+        BertConfig(**config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    ).double()
 
 
 def filled(objective, weights):
@@ -79,7 +83,9 @@ def check_retromae(recorded, weights, inputs):
     objective = filled(RetroMAE(masked_lm(recorded["config"])), weights)
     loss, terms = objective(retromae_batch(inputs))
     assert loss.item() == pytest.approx(expected["loss"], **EXACT)
-    assert {k: v.item() for k, v in terms.items()} == pytest.approx({k: expected[k] for k in terms}, **EXACT)
+    assert {k: v.item() for k, v in terms.items()} == pytest.approx(
+        {k: expected[k] for k in terms}, **EXACT
+    )
     check_gradients(objective, loss, expected.get("grad_norm", {}))
     check_representation(objective, inputs)
 
@@ -102,19 +108,27 @@ def check_dupmae(recorded, weights, inputs):
     objective = filled(DupMAE(masked_lm(recorded["config"]), expected["bow_loss_weight"]), weights)
     loss, terms = objective(retromae_batch(inputs))
     assert loss.item() == pytest.approx(expected["loss"], **EXACT)
-    assert {k: v.item() for k, v in terms.items()} == pytest.approx({k: expected[k] for k in terms}, **EXACT)
+    assert {k: v.item() for k, v in terms.items()} == pytest.approx(
+        {k: expected[k] for k in terms}, **EXACT
+    )
     check_gradients(objective, loss, expected.get("grad_norm", {}))
 
 
 def check_master(recorded, weights, inputs):
     expected = recorded["expected"]
     assert recorded["heads"] == TASKS
-    objective = filled(MASTER(masked_lm(recorded["config"]), layers=recorded["decoder_layers"]), weights)
+    objective = filled(
+        MASTER(masked_lm(recorded["config"]), layers=recorded["decoder_layers"]), weights
+    )
     loss, terms = objective(inputs)
     assert loss.item() == pytest.approx(expected["loss"], **EXACT)
     for task, value in expected["decoder_losses"].items():
         assert terms[task].item() == pytest.approx(value, **EXACT), task
-    names = {"passage": "mlm_passage", "neighbour_first_span": "mlm_neighbour", "complementary": "mlm_complementary"}
+    names = {
+        "passage": "mlm_passage",
+        "neighbour_first_span": "mlm_neighbour",
+        "complementary": "mlm_complementary",
+    }
     for name, value in expected["encoder_mlm"].items():
         assert terms[names[name]].item() == pytest.approx(value, **EXACT), name
     check_gradients(objective, loss, expected.get("grad_norm", {}))
@@ -122,10 +136,14 @@ def check_master(recorded, weights, inputs):
 
 def check_cotmae(recorded, weights, inputs):
     expected = recorded["expected"]
-    objective = CoTMAE(masked_lm(recorded["config"]), layers(weights, "c_head"), layers(weights, "d_head"))
+    objective = CoTMAE(
+        masked_lm(recorded["config"]), layers(weights, "c_head"), layers(weights, "d_head")
+    )
     loss, terms = filled(objective, weights)(inputs)
     assert terms["mlm"].item() == pytest.approx(expected["bert_mlm_loss"], **EXACT)
     assert terms["mask_decoder"].item() == pytest.approx(expected["enc_head_mlm_loss"], **EXACT)
-    assert terms["causal_decoder"].item() == pytest.approx(expected["dec_head_casual_loss"], **EXACT)
+    assert terms["causal_decoder"].item() == pytest.approx(
+        expected["dec_head_casual_loss"], **EXACT
+    )
     assert loss.item() == pytest.approx(expected["loss"], **EXACT)
     check_gradients(objective, loss, expected.get("grad_norm", {}))

@@ -39,7 +39,9 @@ def _bm25(query: str, k1: float, b: float) -> dict[str, float]:
         idf = math.log(1 + (len(filled) - df + 0.5) / (df + 0.5))
         for i, c in enumerate(counts):
             if c[word]:
-                scores[f"d{i}"] += idf * c[word] / (c[word] + k1 * (1 - b + b * c.total() / average))
+                scores[f"d{i}"] += (
+                    idf * c[word] / (c[word] + k1 * (1 - b + b * c.total() / average))
+                )
     return scores
 
 
@@ -57,7 +59,10 @@ def test_the_formula(folder, k1, b):
 def test_a_title_field_adds_its_own_score(tmp_path):
     """The sum of what an index of the texts and an index of the titles give, with the lengths and counts of each."""
     titles = ["red", "", "tree", "blue car", "", "car"]
-    documents = [Document(f"d{i}", text, title) for i, (text, title) in enumerate(zip(TEXTS, titles, strict=True))]
+    documents = [
+        Document(f"d{i}", text, title)
+        for i, (text, title) in enumerate(zip(TEXTS, titles, strict=True))
+    ]
     build_bm25(documents, tmp_path / "both", title_field=True)
     build_bm25([Document(d.docid, d.text) for d in documents], tmp_path / "texts")
     build_bm25([Document(d.docid, d.title) for d in documents], tmp_path / "titles")
@@ -72,7 +77,10 @@ def test_a_title_field_adds_its_own_score(tmp_path):
         assert {h.docid: h.score for h in hits} == pytest.approx(dict(wanted), rel=1e-6)
         scored = dict(both.scores(text, [d.docid for d in documents]))
         assert sorted(scored.values()) == pytest.approx(sorted(wanted.values()), rel=1e-6)
-    many = [Query(str(n), text) for n, text in enumerate(["red car", "tree", "blue house red", "car"] * 100)]
+    many = [
+        Query(str(n), text)
+        for n, text in enumerate(["red car", "tree", "blue house red", "car"] * 100)
+    ]
     assert both.search(many, 10, threads=4) == both.search(many, 10)
 
 
@@ -85,14 +93,28 @@ def test_a_title_field_gives_the_published_values(tmp_path, shared_data):
     topics = [t for t in read_topics(home / "queries.jsonl") if t.qid in qrels]
     run = BM25Searcher(tmp_path / "I").search(topics, 1000)
     mean = evaluate(qrels, run, ["nDCG@10", "R@100", "R@1000"]).mean
-    assert {m: round(v, 4) for m, v in mean.items()} == {"nDCG@10": 0.6647, "R@100": 0.9076, "R@1000": 0.9800}
+    assert {m: round(v, 4) for m, v in mean.items()} == {
+        "nDCG@10": 0.6647,
+        "R@100": 0.9076,
+        "R@1000": 0.9800,
+    }
 
 
 def test_words_are_stemmed_and_stopped(tmp_path):
-    build_bm25([Document("a", "the cars were running", "Of Titles"), Document("b", "a tree")], tmp_path / "x")
+    build_bm25(
+        [Document("a", "the cars were running", "Of Titles"), Document("b", "a tree")],
+        tmp_path / "x",
+    )
     searcher = BM25Searcher(tmp_path / "x")
-    found = searcher.search([Query("1", "car runs"), Query("2", "the"), Query("3", "title"), Query("4", "")], 5)
-    assert {qid: [h.docid for h in hits] for qid, hits in found.items()} == {"1": ["a"], "2": [], "3": ["a"], "4": []}
+    found = searcher.search(
+        [Query("1", "car runs"), Query("2", "the"), Query("3", "title"), Query("4", "")], 5
+    )
+    assert {qid: [h.docid for h in hits] for qid, hits in found.items()} == {
+        "1": ["a"],
+        "2": [],
+        "3": ["a"],
+        "4": [],
+    }
 
 
 def test_ties_come_in_docid_order_also_at_the_end_of_the_list(tmp_path):
@@ -135,7 +157,9 @@ def test_the_command(tmp_path, capsys):
     )
     corpus.write_text('{"_id": "x", "text": "purple"}\n{"_id": "x", "text": "twice"}\n')
     assert main([*args, "--overwrite"]) == 2
-    assert len(BM25Searcher(tmp_path / "I").search([Query("q", "red")], 10)["q"]) == 3, "a failure leaves the old index"
+    assert len(BM25Searcher(tmp_path / "I").search([Query("q", "red")], 10)["q"]) == 3, (
+        "a failure leaves the old index"
+    )
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
     corpus.write_text('{"_id": "x", "text": "purple"}\n')
     assert main([*args, "--overwrite", "--quiet"]) == 0
@@ -166,8 +190,15 @@ def test_anchors(name, shared_data, tmp_path):
     build_bm25(read_collection(data / "corpus.jsonl"), tmp_path / "bm25")
     qrels = read_qrels(data / "qrels" / "test.tsv")
     queries = [query for query in read_topics(data / "queries.jsonl") if query.qid in qrels]
-    write_run(tmp_path / "run.trec", BM25Searcher(tmp_path / "bm25").search(queries, 1000, threads=2))
-    run = {qid: {h.docid: h.score for h in hits} for qid, hits in read_run(tmp_path / "run.trec").items()}
-    values = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.100"}).evaluate(run).values()
+    write_run(
+        tmp_path / "run.trec", BM25Searcher(tmp_path / "bm25").search(queries, 1000, threads=2)
+    )
+    run = {
+        qid: {h.docid: h.score for h in hits}
+        for qid, hits in read_run(tmp_path / "run.trec").items()
+    }
+    values = (
+        pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.100"}).evaluate(run).values()
+    )
     ndcg, recall = (sum(v[m] for v in values) / len(qrels) for m in ("ndcg_cut_10", "recall_100"))
     assert (round(ndcg, 4), round(recall, 4)) == ANCHORS[name]

@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.mutable_index import SCALE, TOPICS, Living, at_once, hashing, lists, real_texts, write_documents
+from support.mutable_index import (
+    SCALE,
+    TOPICS,
+    Living,
+    at_once,
+    hashing,
+    lists,
+    real_texts,
+    write_documents,
+)
 
 from dupmae_ir import pyserini
 from dupmae_ir.encode.config import EncodeConfig
@@ -164,7 +173,9 @@ def test_a_kill_at_every_step(name: str, begun: Path, tmp_path: Path) -> None:
         shutil.rmtree(living.where)
         shutil.copytree(snapshot, living.where, symlinks=True)
         assert state(snapshot / "I") in (before, after), snapshot
-        assert lists(snapshot / "I", hashing(), "lucene", "flat", "impact", 5)  # readers can open and search it
+        assert lists(
+            snapshot / "I", hashing(), "lucene", "flat", "impact", 5
+        )  # readers can open and search it
         living.documents = {document.docid: document for document in START}
         change(living)
         assert state(living.index) == after, snapshot
@@ -229,7 +240,11 @@ def test_restart_discards_saved_windows(living: Living, monkeypatch: pytest.Monk
 
 def test_a_reader_keeps_its_generation(living: Living) -> None:
     """Parts that it opens only after the index was compacted are those of its generation."""
-    ways = [("lucene", "flat", "hybrid"), ("postings", "flat", "impact"), ("lucene", "rotated", "dense")]
+    ways = [
+        ("lucene", "flat", "hybrid"),
+        ("postings", "flat", "impact"),
+        ("lucene", "rotated", "dense"),
+    ]
     before = [lists(living.index, hashing(), *way, 9) for way in ways]
     plain = Index.open(living.index)
     living.update([*EDITED, *NEW])
@@ -266,7 +281,9 @@ def test_two_compactions_with_readers_of_each(living: Living) -> None:
 
 def test_add_refuses_other_documents_of_known_ids_and_skips_the_same(living: Living) -> None:
     before = state(living.index)
-    with pytest.raises(UsageError, match=r"already has a document .* with other contents; nothing was added"):
+    with pytest.raises(
+        UsageError, match=r"already has a document .* with other contents; nothing was added"
+    ):
         living.add([*NEW, *EDITED])
     assert (state(living.index), hidden(living.where)) == (before, [])
     result = living.add([*NEW[:2], *START[:4]])
@@ -275,13 +292,20 @@ def test_add_refuses_other_documents_of_known_ids_and_skips_the_same(living: Liv
 
 
 def test_a_change_of_the_title_or_of_metadata_is_a_change(living: Living) -> None:
-    changed = [START[0]._replace(title="another"), START[1]._replace(metadata={"module": "other"}), START[2]]
+    changed = [
+        START[0]._replace(title="another"),
+        START[1]._replace(metadata={"module": "other"}),
+        START[2],
+    ]
     result = living.update(changed)
     assert (result["updated_now"], result["unchanged_now"]) == (2, 1)
     texts = Index.open(living.index).texts
     assert texts
     column = texts.column("module")
-    assert [column.values[code] for code in column.codes[20:]] == [START[0].metadata["module"], "other"]
+    assert [column.values[code] for code in column.codes[20:]] == [
+        START[0].metadata["module"],
+        "other",
+    ]
 
 
 def test_delete_refuses_unknown_ids(living: Living) -> None:
@@ -299,9 +323,15 @@ def test_delete_refuses_unknown_ids(living: Living) -> None:
 def test_ids_from_a_file(living: Living, capsys: pytest.CaptureFixture[str]) -> None:
     path = living.where / "ids.txt"
     path.write_text(f"{START[1].docid}\n\n{START[2].docid}\n")
-    assert index_main(["delete", "--index", str(living.index), "--ids-file", str(path), "--quiet"]) == 0
+    assert (
+        index_main(["delete", "--index", str(living.index), "--ids-file", str(path), "--quiet"])
+        == 0
+    )
     assert state(living.index)[0] == 18
-    for wrong, message in (("a b\n", ":1: 'a b' contains white space"), ("\n", "no document ids in it")):
+    for wrong, message in (
+        ("a b\n", ":1: 'a b' contains white space"),
+        ("\n", "no document ids in it"),
+    ):
         path.write_text(wrong)
         assert index_main(["delete", "--index", str(living.index), "--ids-file", str(path)]) == 2
         assert message in capsys.readouterr().err
@@ -311,10 +341,14 @@ def test_ids_from_a_file(living: Living, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_another_model_is_refused(living: Living, monkeypatch: pytest.MonkeyPatch) -> None:
     before = state(living.index)
-    monkeypatch.setattr("dupmae_ir.encode.changes.load_encoder", lambda *_, **__: HashingEncoder(seed=1))
+    monkeypatch.setattr(
+        "dupmae_ir.encode.changes.load_encoder", lambda *_, **__: HashingEncoder(seed=1)
+    )
     with pytest.raises(IndexMismatch, match="is another model"):
         living.add(NEW)
-    monkeypatch.setattr("dupmae_ir.encode.changes.load_encoder", lambda *_, **__: HashingEncoder(top_k=5))
+    monkeypatch.setattr(
+        "dupmae_ir.encode.changes.load_encoder", lambda *_, **__: HashingEncoder(top_k=5)
+    )
     with pytest.raises(IndexMismatch, match="has another top_k than"):
         living.add(NEW)
     assert (state(living.index), hidden(living.where)) == (before, [])
@@ -322,7 +356,11 @@ def test_another_model_is_refused(living: Living, monkeypatch: pytest.MonkeyPatc
 
 def test_an_emptied_index(living: Living, capsys: pytest.CaptureFixture[str]) -> None:
     """It finds nothing, can be compacted, and takes documents again; its postings and codes are then built again."""
-    ways = [("lucene", "flat", "hybrid"), ("postings", "flat", "impact"), ("lucene", "rotated", "dense")]
+    ways = [
+        ("lucene", "flat", "hybrid"),
+        ("postings", "flat", "impact"),
+        ("lucene", "rotated", "dense"),
+    ]
     living.delete([document.docid for document in START])
     assert all(hits == [] for way in ways for _, hits, _ in lists(living.index, hashing(), *way, 9))
     living.compact()
@@ -336,7 +374,9 @@ def test_an_emptied_index(living: Living, capsys: pytest.CaptureFixture[str]) ->
     assert problems(living.index) == []
 
 
-def test_sync_refuses_a_collection_that_shares_nothing(living: Living, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sync_refuses_a_collection_that_shares_nothing(
+    living: Living, capsys: pytest.CaptureFixture[str]
+) -> None:
     corpus = write_documents(living.where / "c.jsonl", NEW)
     flags = ["sync", "--index", str(living.index), "--corpus", corpus, "--quiet"]
     assert index_main(flags) == 2
@@ -345,7 +385,9 @@ def test_sync_refuses_a_collection_that_shares_nothing(living: Living, capsys: p
     assert state(living.index)[0] == len(NEW)
 
 
-def test_clipped_weights_are_counted_and_noted(living: Living, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clipped_weights_are_counted_and_noted(
+    living: Living, capsys: pytest.CaptureFixture[str]
+) -> None:
     corpus = write_documents(living.where / "c.jsonl", [NEW[0]._replace(text="word " * 60)])
     assert index_main(["add", "--index", str(living.index), "--corpus", corpus, "--json"]) == 0
     printed, errors = capsys.readouterr()
@@ -358,12 +400,20 @@ def test_what_cannot_be_changed(living: Living, capsys: pytest.CaptureFixture[st
     assert index_main(["add", "--index", str(living.where / "none"), "--corpus", corpus]) == 2
     assert "no such index" in capsys.readouterr().err
     shard = living.where / "shard"
-    encode(EncodeConfig(corpus=corpus, index=str(shard), model="testing:hashing", shard="0/1", quiet=True))
+    encode(
+        EncodeConfig(
+            corpus=corpus, index=str(shard), model="testing:hashing", shard="0/1", quiet=True
+        )
+    )
     living.delete([START[0].docid])
     with pytest.raises(IndexMismatch, match=r"this needs an index in one piece.*index compact"):
         Index.open(living.index).only_segment  # noqa: B018
-    again = EncodeConfig(corpus=corpus, index=str(living.index), model="testing:hashing", quiet=True)
-    with pytest.raises(IndexMismatch, match="was changed since it was encoded, by dupmae-ir index delete"):
+    again = EncodeConfig(
+        corpus=corpus, index=str(living.index), model="testing:hashing", quiet=True
+    )
+    with pytest.raises(
+        IndexMismatch, match="was changed since it was encoded, by dupmae-ir index delete"
+    ):
         encode(again)
 
 
@@ -371,7 +421,11 @@ def test_damage_in_a_segment_is_found(living: Living) -> None:
     living.update(EDITED)
     assert verify(VerifyConfig(index=str(living.index)))["documents"] == 20
     second = living.index / read_manifest(living.index).segments[1].path
-    for path in (second / "docid", second / "forward/impacts.npy", living.index / "segments/deleted-000001.npy"):
+    for path in (
+        second / "docid",
+        second / "forward/impacts.npy",
+        living.index / "segments/deleted-000001.npy",
+    ):
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         found = problems(living.index)
@@ -385,7 +439,9 @@ def test_damage_in_a_segment_is_found(living: Living) -> None:
     assert any(second.name in problem for problem in problems(living.index))
 
 
-def test_show_names_what_stock_pyserini_reads(living: Living, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_names_what_stock_pyserini_reads(
+    living: Living, capsys: pytest.CaptureFixture[str]
+) -> None:
     living.update(EDITED)
     assert index_main(["show", str(living.index)]) == 0
     shown = capsys.readouterr().out
@@ -421,7 +477,10 @@ def test_stock_pyserini_reads_a_compacted_index(living: Living) -> None:
     for qid, hits, _ in lists(living.index, encoder, "lucene", "flat", "dense", 9):
         assert [hit.docid for hit in found[qid]] == [hit.docid for hit in hits]
     impacts = [
-        {encoder.terms[i]: int(np.rint(w * SCALE)) for i, w in zip(row.indices, row.data, strict=True)}
+        {
+            encoder.terms[i]: int(np.rint(w * SCALE))
+            for i, w in zip(row.indices, row.data, strict=True)
+        }
         for row in queries.ot
     ]
 
@@ -431,7 +490,9 @@ def test_stock_pyserini_reads_a_compacted_index(living: Living) -> None:
 
     lucene = pyserini.LuceneImpactSearcher(str(living.index / "ot"), Known(), min_idf=-1)
     assert lucene.num_docs == len(living.documents)
-    for n, (_, hits, _) in enumerate(lists(living.index, encoder, "lucene", "flat", "impact", 9, raw_impacts=True)):
+    for n, (_, hits, _) in enumerate(
+        lists(living.index, encoder, "lucene", "flat", "impact", 9, raw_impacts=True)
+    ):
         found = lucene.search(str(n), 9)
         # Ties are in another order where they are cut at rank nine; the scores are the same.
         assert [round(hit.score) for hit in found] == [hit.score for hit in hits]
@@ -440,7 +501,9 @@ def test_stock_pyserini_reads_a_compacted_index(living: Living) -> None:
 def test_a_link_to_an_index_is_followed(living: Living) -> None:
     link = living.where / "link"
     link.symlink_to(living.index)
-    config = AddConfig(index=str(link), corpus=write_documents(living.where / "c.jsonl", NEW), quiet=True)
+    config = AddConfig(
+        index=str(link), corpus=write_documents(living.where / "c.jsonl", NEW), quiet=True
+    )
     from dupmae_ir.encode.changes import run_add
     from dupmae_ir.index.changes.changes import run_compact as compact
 

@@ -11,7 +11,21 @@ import pytest
 from dupmae_ir.index.format import joined
 from dupmae_ir.index.format.joined import MappedDocids
 
-IDS = ["b", "a", "é", "e\u0301", "\U0001f600", "\uffff", "a\x00b", "a\x00", "zz", "10", "9", "x" * 70, "ab"]
+IDS = [
+    "b",
+    "a",
+    "é",
+    "e\u0301",
+    "\U0001f600",
+    "\uffff",
+    "a\x00b",
+    "a\x00",
+    "zz",
+    "10",
+    "9",
+    "x" * 70,
+    "ab",
+]
 
 
 def write(folder: Path, *files: list[str]) -> MappedDocids:

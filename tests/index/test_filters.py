@@ -65,10 +65,28 @@ class Drawn:
         parts = [self.predicate(depth + 1) for _ in range(int(self.rng.integers(2, 4)))]
         word = "and" if chance < 0.8 else "or"
         every = all if word == "and" else any
-        return f" {word} ".join(f"({text})" for text, _ in parts), lambda d: every(h(d) for _, h in parts)
+        return f" {word} ".join(f"({text})" for text, _ in parts), lambda d: every(
+            h(d) for _, h in parts
+        )
 
     def value(self) -> tuple[str, Any]:
-        values: list[Any] = [2000, 2020, 1990, 0.5, -1.25, 3, 1e9, 1, "en", "1", True, False, "x", "n", *TAGS]
+        values: list[Any] = [
+            2000,
+            2020,
+            1990,
+            0.5,
+            -1.25,
+            3,
+            1e9,
+            1,
+            "en",
+            "1",
+            True,
+            False,
+            "x",
+            "n",
+            *TAGS,
+        ]
         value = values[int(self.rng.integers(len(values)))]
         return written(value), value
 
@@ -84,14 +102,30 @@ class Drawn:
             wanted = [v for _, v in others]
             listed = ", ".join(t for t, _ in others)
             if self.rng.random() < 0.5:
-                return f"{shown} in ({listed})", lambda d: name in d and some(d[name], lambda v: among(v, wanted))
-            return f"{shown} not in ({listed})", lambda d: name in d and not some(d[name], lambda v: among(v, wanted))
+                return (
+                    f"{shown} in ({listed})",
+                    lambda d: name in d and some(d[name], lambda v: among(v, wanted)),
+                )
+            return (
+                f"{shown} not in ({listed})",
+                lambda d: name in d and not some(d[name], lambda v: among(v, wanted)),
+            )
         if kind == 2:
             return f"{shown} contains {text}", lambda d: name in d and contains(d[name], value)
-        sign = str(self.rng.choice(["=", "!="] if isinstance(value, bool) else ["=", "!=", "<", "<=", ">", ">="]))
+        sign = str(
+            self.rng.choice(
+                ["=", "!="] if isinstance(value, bool) else ["=", "!=", "<", "<=", ">", ">="]
+            )
+        )
         if sign == "!=":
-            return f"{shown} != {text}", lambda d: name in d and not some(d[name], lambda v: same(v, value))
-        return f"{shown} {sign} {text}", lambda d: name in d and some(d[name], lambda v: ordered(v, sign, value))
+            return (
+                f"{shown} != {text}",
+                lambda d: name in d and not some(d[name], lambda v: same(v, value)),
+            )
+        return (
+            f"{shown} {sign} {text}",
+            lambda d: name in d and some(d[name], lambda v: ordered(v, sign, value)),
+        )
 
 
 def written(value: Any) -> str:
@@ -128,7 +162,9 @@ def ordered(value: Any, sign: str, wanted: Any) -> bool:
     if kind(value) != kind(wanted):
         return False
     less, equal = value < wanted, value == wanted
-    return {"=": equal, "<": less, "<=": less or equal, ">": not (less or equal), ">=": not less}[sign]
+    return {"=": equal, "<": less, "<=": less or equal, ">": not (less or equal), ">=": not less}[
+        sign
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +176,15 @@ def collection() -> list[dict[str, Any]]:
 def store(collection: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> TextStore:
     folder = tmp_path_factory.mktemp("texts") / "texts"
     with TextWriter(folder) as writer:
-        writer.add(StoredDocument(f"d{i}", "", "", metadata) for i, metadata in enumerate(collection))
+        writer.add(
+            StoredDocument(f"d{i}", "", "", metadata) for i, metadata in enumerate(collection)
+        )
     return TextStore(folder)
 
 
-def test_a_thousand_random_predicates_equal_brute_force(collection: list[dict[str, Any]], store: TextStore) -> None:
+def test_a_thousand_random_predicates_equal_brute_force(
+    collection: list[dict[str, Any]], store: TextStore
+) -> None:
     drawn, selected = Drawn(np.random.default_rng(1)), []
     for _ in range(PREDICATES):
         text, holds = drawn.predicate()
@@ -205,7 +245,11 @@ def test_meaning(text: str, metadata: dict[str, Any], holds: bool) -> None:
     ("text", "column", "problem"),
     [
         ("", 1, "expected a condition, such as"),
-        ("year", 5, "expected =, !=, <, <=, >, >=, in, contains, like, under or is missing after 'year', got the end"),
+        (
+            "year",
+            5,
+            "expected =, !=, <, <=, >, >=, in, contains, like, under or is missing after 'year', got the end",
+        ),
         ("year >= ", 9, 'expected a value ("text", a number, true or false), got the end'),
         ("year >= 2020 and", 17, "expected the name of a metadata column, got the end"),
         ("lang = en", 8, "got 'en'; write text between quotes: \"en\""),
@@ -216,7 +260,11 @@ def test_meaning(text: str, metadata: dict[str, Any], holds: bool) -> None:
         ("a in 1", 6, "expected ( after in, got '1'"),
         ("a in (1 2)", 9, "expected , or ) in a list of values, got '2'"),
         ("a in ()", 7, "expected a value"),
-        ("path=notes/*", 11, """'/*' is no part of a condition; files of a folder: path under "notes", files by a"""),
+        (
+            "path=notes/*",
+            11,
+            """'/*' is no part of a condition; files of a folder: path under "notes", files by a""",
+        ),
         ("path like 3", 11, "expected a text after like, got '3'"),
         ("a not = 1", 7, "expected in, contains, like or under after 'a', got '='"),
         ("a is 1", 6, "expected missing, got '1'"),
@@ -266,7 +314,9 @@ def test_no_text_ends_in_another_error() -> None:
 
 
 def test_unknown_columns_name_the_known_ones(store: TextStore, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"column 15: the index has no metadata 'lnag'; .* Did you mean 'lang'\?"):
+    with pytest.raises(
+        UsageError, match=r"column 15: the index has no metadata 'lnag'; .* Did you mean 'lang'\?"
+    ):
         Filter.parse("year > 1 and (lnag = 'en')").check(store.columns)
     Filter.parse("year > 1").check(store.columns)
     with TextWriter(tmp_path / "texts") as writer:
@@ -286,30 +336,45 @@ def folder(collection: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFa
     texts = [" ".join(f"w{i}" for i in rng.integers(0, 40, 6)) for _ in collection]
     encoder = HashingEncoder()
     both = encoder.encode_documents(texts)
-    stored = [StoredDocument(f"d{i}", "", text, m) for i, (text, m) in enumerate(zip(texts, collection, strict=True))]
-    with IndexBuilder(path, dim=encoder.dim, terms=encoder.terms, scale=30.0, texts=True) as builder:
+    stored = [
+        StoredDocument(f"d{i}", "", text, m)
+        for i, (text, m) in enumerate(zip(texts, collection, strict=True))
+    ]
+    with IndexBuilder(
+        path, dim=encoder.dim, terms=encoder.terms, scale=30.0, texts=True
+    ) as builder:
         builder.add([f"d{i}" for i in range(len(texts))], both.cls, both.ot, stored)
         builder.finish({"encoder": {"name": encoder.name, "digest": encoder.digest}})
     export_postings(Index.open(path).only_segment)
     return path
 
 
-def test_a_search_by_text_function_mask_and_ids_is_the_same(collection: list[dict[str, Any]], folder: Path) -> None:
+def test_a_search_by_text_function_mask_and_ids_is_the_same(
+    collection: list[dict[str, Any]], folder: Path
+) -> None:
     searcher = Searcher.open(folder, HashingEncoder(), impact_search="postings")
     condition = 'year >= 2005 and (lang = "en" or tags contains "a")'
-    ids = [f"d{i}" for i, metadata in enumerate(collection) if Filter.parse(condition).holds(metadata)]
+    ids = [
+        f"d{i}" for i, metadata in enumerate(collection) if Filter.parse(condition).holds(metadata)
+    ]
     mask = np.isin(searcher.index.docids, ids)
     everything = searcher.search("w1 w2 w3", hits=len(collection))
     wanted = [hit for hit in everything if hit.docid in set(ids)][:10]
     assert 5 < len(ids) < 250
     assert searcher.search("w1 w2 w3", filter=condition) == wanted
     assert searcher.search("w1 w2 w3", filter=mask) == wanted
-    assert searcher.search("w1 w2 w3", filter=lambda d: Filter.parse(condition).holds(d.metadata)) == wanted
+    assert (
+        searcher.search("w1 w2 w3", filter=lambda d: Filter.parse(condition).holds(d.metadata))
+        == wanted
+    )
     assert searcher.search("w1 w2 w3", within=ids) == wanted
     some = [docid for docid in ids if docid < "d2"]
     both = searcher.selection(some, condition)
     assert both.documents == len(some)
-    assert searcher.search("w1 w2 w3", within=both) == [hit for hit in everything if hit.docid in set(some)][:10]
+    assert (
+        searcher.search("w1 w2 w3", within=both)
+        == [hit for hit in everything if hit.docid in set(some)][:10]
+    )
     with pytest.raises(UsageError, match="beside its result"):
         searcher.search("w1", within=both, filter=condition)
     with pytest.raises(UsageError, match=r"a mask of shape \(300,\)"):
@@ -337,14 +402,18 @@ def test_an_index_without_metadata_says_so(tmp_path: Path) -> None:
     with IndexBuilder(tmp_path / "I", dim=encoder.dim, terms=encoder.terms, scale=30.0) as builder:
         builder.add(["d"], both.cls, both.ot)
         builder.finish({})
-    with pytest.raises(UsageError, match="stores no metadata to filter by; encode the collection again"):
+    with pytest.raises(
+        UsageError, match="stores no metadata to filter by; encode the collection again"
+    ):
         Searcher.open(tmp_path / "I", encoder).search("a", filter="year > 1")
 
 
 def test_every_condition_of_the_documentation_parses() -> None:
     page = (Path(__file__).parents[2] / "docs" / "filters.md").read_text(encoding="utf-8")
     table = page.partition("| condition |")[2].partition("\n\n")[0]
-    conditions = [c for line in table.splitlines()[2:] for c in re.findall(r"`([^`]+)`", line.split("|")[1])]
+    conditions = [
+        c for line in table.splitlines()[2:] for c in re.findall(r"`([^`]+)`", line.split("|")[1])
+    ]
     assert len(conditions) >= 13
     for condition in conditions:
         # a and b stand for conditions.

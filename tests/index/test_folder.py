@@ -43,14 +43,18 @@ def test_what_goes_in_comes_out(built):
     np.testing.assert_array_equal(index.vectors, vectors)
     _, rows = index.faiss_index.search(vectors[:3], 1)
     assert rows.ravel().tolist() == np.argmax(vectors[:3] @ vectors.T, axis=1).tolist()
-    forward = sp.csr_matrix((index.forward.impacts, index.forward.terms, index.forward.indptr), shape=weights.shape)
+    forward = sp.csr_matrix(
+        (index.forward.impacts, index.forward.terms, index.forward.indptr), shape=weights.shape
+    )
     np.testing.assert_array_equal(forward.toarray(), (2 * weights).toarray())
     assert [index.docids[row] for row in np.argsort(index.docid_rank)] == sorted(ids)
 
 
 def test_postings_and_forward_index_agree(built):
     index = samples.opened(built)
-    for query, (rows, scores) in zip(samples.queries(), index.searcher.top(samples.queries(), 1000), strict=True):
+    for query, (rows, scores) in zip(
+        samples.queries(), index.searcher.top(samples.queries(), 1000), strict=True
+    ):
         ids = np.array([samples.TERMS.index(term) for term in query], np.int64)
         exact = index.forward.scores(np.arange(120), ids, np.array(list(query.values()), np.int64))
         np.testing.assert_array_equal(exact[rows], scores)
@@ -201,10 +205,19 @@ DAMAGE = {
     "missing": (lambda folder: shutil.rmtree(folder), "no such index"),
     "unfinished": (_remove("meta.json"), "not a finished index"),
     "broken meta": (_cut("meta.json"), "meta.json cannot be read"),
-    "foreign meta": (lambda folder: (folder / "meta.json").write_text("{}"), "does not describe an index"),
-    "list as meta": (lambda folder: (folder / "meta.json").write_text("[1]"), "does not describe an index"),
+    "foreign meta": (
+        lambda folder: (folder / "meta.json").write_text("{}"),
+        "does not describe an index",
+    ),
+    "list as meta": (
+        lambda folder: (folder / "meta.json").write_text("[1]"),
+        "does not describe an index",
+    ),
     "unknown format": (_edit_meta(format=9), "has index format 9"),
-    "no counts": (lambda folder: (folder / "meta.json").write_text('{"format": 3}'), "lacks documents, parts"),
+    "no counts": (
+        lambda folder: (folder / "meta.json").write_text('{"format": 3}'),
+        "lacks documents, parts",
+    ),
     "edited meta": (_edit_meta(encoder=None), "was edited or damaged"),
     "other parts": (_edit_meta(parts=["ot", "cls"]), "parts must be"),
     "no parts": (_edit_meta(parts=None), "parts must be"),
@@ -224,7 +237,10 @@ DAMAGE = {
     "no forward": (_remove("forward/impacts.npy"), "impacts.npy is missing"),
     "cut forward": (_cut("forward/terms.npy"), "terms.npy is truncated"),
     "no terms": (_remove("terms.txt"), "terms.txt is missing"),
-    "second commit": (lambda folder: _path(folder, "ot/segments_9").touch(), "segments_9 is not a file of this index"),
+    "second commit": (
+        lambda folder: _path(folder, "ot/segments_9").touch(),
+        "segments_9 is not a file of this index",
+    ),
 }
 
 
@@ -246,14 +262,19 @@ def test_postings_of_another_index_are_noticed(folder, tmp_path):
     shutil.copytree(theirs / "ot", ours / "ot")
     with pytest.raises(IndexMismatch, match="ot belongs to another index"):
         Index.open(folder)
-    (ours / "ot" / "part.json").write_bytes((ours / "forward/part.json").read_bytes().replace(b"forward", b"ot"))
+    (ours / "ot" / "part.json").write_bytes(
+        (ours / "forward/part.json").read_bytes().replace(b"forward", b"ot")
+    )
     samples.write_records(folder, ours)
     with pytest.raises(IndexMismatch, match="has 50 documents, "):
         samples.opened(folder).searcher  # noqa: B018
 
 
 def test_a_failure_while_building_lets_go_of_everything(tmp_path):
-    with suppress(RuntimeError), IndexBuilder(tmp_path / "I", dim=2, terms=["a"], scale=1.0) as builder:
+    with (
+        suppress(RuntimeError),
+        IndexBuilder(tmp_path / "I", dim=2, terms=["a"], scale=1.0) as builder,
+    ):
         builder.add(["x"], np.zeros((1, 2)), sp.csr_matrix([[1.0]]))
         raise RuntimeError
     with pytest.raises(InputError, match="not a finished index"):

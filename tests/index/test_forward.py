@@ -12,7 +12,14 @@ import scipy.sparse as sp
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.format import forward as module
-from dupmae_ir.index.format.forward import Forward, ForwardWriter, NpyWriter, mapped, release, term_dtype
+from dupmae_ir.index.format.forward import (
+    Forward,
+    ForwardWriter,
+    NpyWriter,
+    mapped,
+    release,
+    term_dtype,
+)
 
 ROWS, VOCABULARY = 300, 500
 
@@ -34,7 +41,9 @@ def folder(tmp_path, matrix):
     return tmp_path
 
 
-@pytest.mark.parametrize(("compiled", "block"), [(True, 1), (False, 1), (False, 50), (False, 1 << 22)])
+@pytest.mark.parametrize(
+    ("compiled", "block"), [(True, 1), (False, 1), (False, 50), (False, 1 << 22)]
+)
 def test_scores_are_the_inner_products(folder, matrix, monkeypatch, compiled, block):
     monkeypatch.setattr(module, "pays", lambda _: compiled)
     monkeypatch.setattr(module, "_BLOCK", block)
@@ -59,7 +68,9 @@ def test_scores_are_the_inner_products(folder, matrix, monkeypatch, compiled, bl
 def test_sums_beyond_32_bits_are_exact(monkeypatch, compiled):
     monkeypatch.setattr(module, "pays", lambda _: compiled)
     many = 70_000
-    forward = Forward(np.array([0, many]), np.arange(many, dtype=np.uint32), np.full(many, 255, np.uint8), many)
+    forward = Forward(
+        np.array([0, many]), np.arange(many, dtype=np.uint32), np.full(many, 255, np.uint8), many
+    )
     found = forward.scores(np.array([0]), np.arange(many), np.full(many, 255))
     assert found.tolist() == [many * 255 * 255]
     assert found[0] > 2**32
@@ -71,7 +82,11 @@ def test_rows_and_types(folder, matrix):
     terms, impacts = forward.row(5)
     np.testing.assert_array_equal(terms, matrix[5].indices)
     np.testing.assert_array_equal(impacts, matrix[5].data)
-    assert (forward.terms.dtype, forward.impacts.dtype, forward.indptr.dtype) == (np.uint16, np.uint8, np.int64)
+    assert (forward.terms.dtype, forward.impacts.dtype, forward.indptr.dtype) == (
+        np.uint16,
+        np.uint8,
+        np.int64,
+    )
     assert term_dtype(1 << 16) == np.uint16
     assert term_dtype((1 << 16) + 1) == np.uint32
 
@@ -121,7 +136,11 @@ def test_damage_is_one_clear_line(folder, name, damage):
     elif damage == "short":  # a sound file of fewer values
         np.save(path, np.load(path)[:-2])
     else:
-        path.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "garbage": b"\x80\x04nonsense" * 9}[damage])
+        path.write_bytes(
+            {"empty": b"", "half": whole[: len(whole) // 2], "garbage": b"\x80\x04nonsense" * 9}[
+                damage
+            ]
+        )
     with pytest.raises(IndexMismatch, match="encode the collection again") as error:
         Forward.open(folder, VOCABULARY)
     assert str(folder) in str(error.value)

@@ -46,7 +46,14 @@ def test_every_file_is_recorded(whole):
     segment = samples.first_segment(whole)
     files = {str(p.relative_to(segment)) for p in segment.rglob("*") if p.is_file()}
     assert set(samples.opened(whole).record.files) == files
-    assert {integrity.part_of(name) for name in files} == {"ids", "cls", "cls/rotated", "ot", "forward", "postings"}
+    assert {integrity.part_of(name) for name in files} == {
+        "ids",
+        "cls",
+        "cls/rotated",
+        "ot",
+        "forward",
+        "postings",
+    }
     assert problems(whole) == []
     assert Index.open(whole).unread == 0
 
@@ -131,7 +138,9 @@ def test_decoded_parts_are_compared(folder, tmp_path):
     impacts[3] += 1
     np.save(path, impacts)
     samples.write_records(folder, segment)
-    assert ["postings/impacts.npy differs from the forward index" in p for p in problems(folder)] == [True]
+    assert [
+        "postings/impacts.npy differs from the forward index" in p for p in problems(folder)
+    ] == [True]
     samples.build(tmp_path / "J", scale=3.0)
     shutil.rmtree(segment / "ot")
     shutil.copytree(samples.first_segment(tmp_path / "J") / "ot", segment / "ot")
@@ -139,16 +148,22 @@ def test_decoded_parts_are_compared(folder, tmp_path):
         (segment / "forward" / "part.json").read_bytes().replace(b"forward", b"ot")
     )
     samples.write_records(folder, segment)
-    assert any("ot: the postings of" in problem and "differ" in problem for problem in problems(folder))
+    assert any(
+        "ot: the postings of" in problem and "differ" in problem for problem in problems(folder)
+    )
 
 
 def test_a_part_that_its_manifest_does_not_list_is_rebuilt(folder):
     """As a kill between publishing the part and updating the manifest leaves it."""
     manifest = read_manifest(folder)
     (record,) = manifest.segments
-    files = {name: file for name, file in record.files.items() if integrity.part_of(name) != "postings"}
+    files = {
+        name: file for name, file in record.files.items() if integrity.part_of(name) != "postings"
+    }
     write_meta(folder, with_segments(manifest.meta, [dataclasses.replace(record, files=files)]))
-    with pytest.raises(IndexMismatch, match=r"does not list its files; rebuild them with: dupmae-ir index postings"):
+    with pytest.raises(
+        IndexMismatch, match=r"does not list its files; rebuild them with: dupmae-ir index postings"
+    ):
         samples.opened(folder).postings  # noqa: B018
     assert main(["postings", "--index", str(folder), "--quiet"]) == 0
     assert samples.opened(folder).postings

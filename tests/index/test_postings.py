@@ -46,7 +46,10 @@ class Made:
         self.documents = impacts.shape[0]
         self.terms = [f"t{i}" for i in range(impacts.shape[1])]
         self.forward = Forward(
-            matrix.indptr.astype(np.int64), matrix.indices.astype(kind), matrix.data.astype(np.uint8), impacts.shape[1]
+            matrix.indptr.astype(np.int64),
+            matrix.indices.astype(kind),
+            matrix.data.astype(np.uint8),
+            impacts.shape[1],
         )
         self.digest = f"digest of {path.name}"
         self.record = types.SimpleNamespace(postings=matrix.nnz)
@@ -79,10 +82,14 @@ class Made:
             if term in self.terms:
                 vector[self.terms.index(term)] = weight
         sums = self.impacts @ vector
-        order = sorted(np.flatnonzero(sums), key=lambda row: (-sums[row], self.ids[row] if by_docid else row))[:k]
+        order = sorted(
+            np.flatnonzero(sums), key=lambda row: (-sums[row], self.ids[row] if by_docid else row)
+        )[:k]
         return [int(row) for row in order], sums[order].tolist()
 
-    def check(self, searcher: PostingsSearcher, queries: list[dict[str, int]], k: int, threads: int = 1) -> None:
+    def check(
+        self, searcher: PostingsSearcher, queries: list[dict[str, int]], k: int, threads: int = 1
+    ) -> None:
         for by_docid in (False, True):
             found = searcher.top(queries, k, threads, by_docid)
             assert len(found) == len(queries)
@@ -91,9 +98,13 @@ class Made:
                 assert (rows.tolist(), scores.tolist()) == self.best(query, k, by_docid)
 
 
-def drawn(rng: np.random.Generator, documents: int, terms: int, density: float, highest: int) -> np.ndarray:
+def drawn(
+    rng: np.random.Generator, documents: int, terms: int, density: float, highest: int
+) -> np.ndarray:
     """Random impacts; a third of the documents are copies of others (ties) and some are empty."""
-    impacts = rng.integers(1, highest + 1, (documents, terms)) * (rng.random((documents, terms)) < density)
+    impacts = rng.integers(1, highest + 1, (documents, terms)) * (
+        rng.random((documents, terms)) < density
+    )
     copies = rng.integers(0, documents, documents // 3)
     impacts[rng.permutation(documents)[: len(copies)]] = impacts[copies]
     impacts[rng.random(documents) < 0.1] = 0
@@ -103,18 +114,25 @@ def drawn(rng: np.random.Generator, documents: int, terms: int, density: float, 
 def asked(rng: np.random.Generator, terms: int, count: int = 12) -> list[dict[str, int]]:
     """Queries of one term, of some, of all; one that nothing matches, one that is empty."""
     sizes = [1, 1, terms, *rng.integers(1, terms + 1, count)]
-    made = [{f"t{t}": int(rng.integers(1, 256)) for t in rng.permutation(terms)[:size]} for size in sizes]
+    made = [
+        {f"t{t}": int(rng.integers(1, 256)) for t in rng.permutation(terms)[:size]}
+        for size in sizes
+    ]
     return [*made, {"unknown": 3}, {}, {"unknown": 255, "t0": 2}]
 
 
-@pytest.mark.parametrize(("seed", "window", "loops"), grid(range(8), [1, 16, 37, 64, 300, 1 << 16], [True, False]))
+@pytest.mark.parametrize(
+    ("seed", "window", "loops"), grid(range(8), [1, 16, 37, 64, 300, 1 << 16], [True, False])
+)
 def test_top_k_is_the_brute_force_top_k(tmp_path, window, seed, loops, monkeypatch):
     monkeypatch.setattr(searcher_module, "pays", lambda _: loops)
     rng = np.random.default_rng(seed)
     documents, terms = int(rng.integers(1, 300)), int(rng.integers(1, 40))
     highest = int(rng.choice([1, 3, 255]))
     ids = [f"d{i}" for i in rng.permutation(documents)]
-    made = Made(tmp_path, drawn(rng, documents, terms, float(rng.choice([0.05, 0.3, 0.9])), highest), ids)
+    made = Made(
+        tmp_path, drawn(rng, documents, terms, float(rng.choice([0.05, 0.3, 0.9])), highest), ids
+    )
     searcher = made.searcher(window)
     queries = asked(rng, terms)
     for k in (1, 2, 10, documents, 10 * documents):
@@ -128,7 +146,9 @@ def test_many_documents_fill_the_list_of_candidates_again_and_again(tmp_path, k,
     rng = np.random.default_rng(k + highest)
     ids = [f"d{i}" for i in rng.permutation(9000)]
     impacts = drawn(rng, 9000, 12, 0.4, highest)
-    impacts[:4000:2] *= rng.integers(0, 2, (2000, 1))  # a quiet start: later windows hold what is best
+    impacts[:4000:2] *= rng.integers(
+        0, 2, (2000, 1)
+    )  # a quiet start: later windows hold what is best
     made = Made(tmp_path, impacts, ids)
     for window in (4096, 1 << 16):
         made.check(made.searcher(window), asked(rng, 12, 3), k)
@@ -137,7 +157,9 @@ def test_many_documents_fill_the_list_of_candidates_again_and_again(tmp_path, k,
 def test_scores_that_rise_and_fall_with_the_row(tmp_path):
     """The worst orders for a floor: every row beats all before it, and every row is beaten."""
     steps = np.arange(3000)
-    impacts = np.stack([1 + steps % 250, 1 + steps // 250, 250 - steps % 250, 12 - steps // 250], axis=1)
+    impacts = np.stack(
+        [1 + steps % 250, 1 + steps // 250, 250 - steps % 250, 12 - steps // 250], axis=1
+    )
     made = Made(tmp_path, impacts)
     searcher = made.searcher(1024)
     made.check(searcher, [{"t0": 1, "t1": 250}, {"t2": 1, "t3": 250}, {"t1": 7}, {"t3": 7}], 20)
@@ -154,7 +176,9 @@ def test_a_floor_guessed_too_high_is_not_used(tmp_path):
 def test_queries_of_more_terms_than_lucene_takes(tmp_path):
     rng = np.random.default_rng(3)
     made = Made(tmp_path, drawn(rng, 50, 3000, 0.2, 255))
-    made.check(made.searcher(32), [dict.fromkeys(made.terms, 255), dict.fromkeys(made.terms[:1025], 1)], 50)
+    made.check(
+        made.searcher(32), [dict.fromkeys(made.terms, 255), dict.fromkeys(made.terms[:1025], 1)], 50
+    )
 
 
 def test_scores_are_exact_where_float32_is_not(tmp_path):
@@ -224,8 +248,14 @@ def test_the_files_are_the_transposed_forward_index(tmp_path):
     made = Made(tmp_path, impacts)
     made.searcher(32)
     arrays = {name: np.load(tmp_path / "postings" / f"{name}.npy") for name in module.FILES}
-    assert {name: array.dtype for name, array in arrays.items()} == {n: np.dtype(t) for n, t in module.FILES.items()}
-    starts, pointers, columns = arrays["starts"], arrays["pointers"].reshape(4, 31), arrays["columns"].reshape(4, 30)
+    assert {name: array.dtype for name, array in arrays.items()} == {
+        n: np.dtype(t) for n, t in module.FILES.items()
+    }
+    starts, pointers, columns = (
+        arrays["starts"],
+        arrays["pointers"].reshape(4, 31),
+        arrays["columns"].reshape(4, 30),
+    )
     for w in range(4):
         part = impacts[32 * w : 32 * w + 32]
         for t in range(30):
@@ -288,8 +318,14 @@ def test_damage_is_one_clear_line(tmp_path, name, damage):
     elif damage == "short":  # a sound file of fewer values
         np.save(path, np.load(path)[:-2])
     else:
-        path.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "garbage": b"\x80\x04nonsense" * 9}[damage])
-    with pytest.raises(IndexMismatch, match=f"dupmae-ir index postings --index {tmp_path}") as error:
+        path.write_bytes(
+            {"empty": b"", "half": whole[: len(whole) // 2], "garbage": b"\x80\x04nonsense" * 9}[
+                damage
+            ]
+        )
+    with pytest.raises(
+        IndexMismatch, match=f"dupmae-ir index postings --index {tmp_path}"
+    ) as error:
         PostingsSearcher(made, lambda: made.ranks)
     assert "\n" not in str(error.value)
 
@@ -300,7 +336,10 @@ def test_postings_of_another_index_are_refused(tmp_path, key):
     made.searcher(16)
     path = tmp_path / "postings" / "meta.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: 77}))
-    with pytest.raises(IndexMismatch, match="not of format 1" if key == "format" else rf"another index \({key} differ"):
+    with pytest.raises(
+        IndexMismatch,
+        match="not of format 1" if key == "format" else rf"another index \({key} differ",
+    ):
         PostingsSearcher(made, lambda: made.ranks)
 
 
@@ -316,7 +355,9 @@ def test_without_numba_the_command_that_installs_it_is_named(tmp_path, monkeypat
     made = Made(tmp_path, np.ones((4, 3), np.int64))
     write_postings(made.forward, tmp_path, "any")  # writing needs none
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "numba" else find(name, *a))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "numba" else find(name, *a)
+    )
     with pytest.raises(EnvironmentProblem, match=r"needs numba: pip install 'dupmae-ir\[speed\]'"):
         PostingsSearcher(made, lambda: made.ranks)
 
@@ -358,7 +399,9 @@ def test_an_index_without_impacts_has_no_postings(tmp_path):
 @pytest.mark.jvm
 def test_an_index_without_postings_says_how_to_make_them(tmp_path):
     samples.build(tmp_path / "index")
-    with pytest.raises(IndexMismatch, match="has no postings; build them with: dupmae-ir index postings --index"):
+    with pytest.raises(
+        IndexMismatch, match="has no postings; build them with: dupmae-ir index postings --index"
+    ):
         _ = Index.open(tmp_path / "index").only_segment.postings
 
 

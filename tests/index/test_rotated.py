@@ -48,14 +48,20 @@ def unpacked(codes: Rotated, rows: int, dim: int) -> np.ndarray:
     """(rows, dim): the byte of every component, less 127.5, wherever its halves are stored."""
     stored = codes.codes
     head = stored.head.transpose(0, 2, 1, 3).reshape(-1, CHUNK // 2)[:rows]
-    high, low = (part.reshape(rows, -1, CHUNK // 2) for part in (np.hstack([head, stored.high]), stored.low))
-    halves = [np.stack([half & 15, half >> 4], axis=2).reshape(rows, -1)[:, :dim] for half in (high, low)]
+    high, low = (
+        part.reshape(rows, -1, CHUNK // 2) for part in (np.hstack([head, stored.high]), stored.low)
+    )
+    halves = [
+        np.stack([half & 15, half >> 4], axis=2).reshape(rows, -1)[:, :dim] for half in (high, low)
+    ]
     return 16.0 * halves[0] + halves[1] - 127.5
 
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Segment:
-    return make(tmp_path / "I", np.random.default_rng(0).standard_normal((500, DIM)).astype(np.float32))
+    return make(
+        tmp_path / "I", np.random.default_rng(0).standard_normal((500, DIM)).astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize("seed", seeds())
@@ -93,7 +99,9 @@ def test_the_first_components_have_most_of_the_length(segment: Segment) -> None:
     assert (np.diff(shares) <= 1e-9 * shares[0]).all()
 
 
-def test_blocks_do_not_show(segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_do_not_show(
+    segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rotated.write_codes(segment.vectors, tmp_path / "whole")
     monkeypatch.setattr(rotated, "_ROWS", BLOCK)
     rotated.write_codes(segment.vectors, tmp_path / "pieces")
@@ -123,7 +131,9 @@ def test_memory_does_not_grow_with_the_vectors(tmp_path: Path) -> None:
     assert most < 10 * rotated._ROWS * 16 * 8  # of them in float64
 
 
-def test_encode_makes_them_for_many_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encode_makes_them_for_many_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vectors = np.random.default_rng(0).standard_normal((70, 12)).astype(np.float32)
     assert not make(tmp_path / "few", vectors).has_part(PART)
     monkeypatch.setattr(rotated, "PAYS", 70)
@@ -170,7 +180,9 @@ def test_what_was_made_from_other_vectors_is_refused(segment: Segment, tmp_path:
     refused(segment, "is damaged: its sha256")
 
 
-def test_a_build_that_fails_leaves_the_older_codes(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_fails_leaves_the_older_codes(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build_rotated(segment)
     before = (segment.path / f"{PART}.bin").read_bytes()
 
@@ -182,7 +194,12 @@ def test_a_build_that_fails_leaves_the_older_codes(segment: Segment, monkeypatch
         build_rotated(segment)
     open_rotated(segment)
     assert (segment.path / f"{PART}.bin").read_bytes() == before
-    assert {p.name for p in (segment.path / "cls").iterdir()} == {"index", "docid", "part.json", "rotated.bin"}
+    assert {p.name for p in (segment.path / "cls").iterdir()} == {
+        "index",
+        "docid",
+        "part.json",
+        "rotated.bin",
+    }
 
 
 def test_the_command(segment: Segment, capsys: pytest.CaptureFixture[str]) -> None:

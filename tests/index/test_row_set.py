@@ -17,7 +17,10 @@ def test_every_form_has_the_same_rows(documents: int) -> None:
     assert chosen.rows.tolist() == expected
     assert len(chosen) == len(expected)
     assert len(chosen.bits) % 8 == 0
-    assert np.unpackbits(chosen.bits, bitorder="little")[:documents].astype(bool).tolist() == mask.tolist()
+    assert (
+        np.unpackbits(chosen.bits, bitorder="little")[:documents].astype(bool).tolist()
+        == mask.tolist()
+    )
     assert chosen.between(10, 64).tolist() == [row for row in expected if 10 <= row < 64]
     assert [row for block in chosen.blocks(7) for row in block.tolist()] == expected
     assert all(len(block) <= 7 for block in chosen.blocks(7))

@@ -13,7 +13,14 @@ from support import index_samples as samples
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format import integrity, texts
-from dupmae_ir.index.format.texts import MOST_COLUMNS, StoredDocument, TextStore, TextWriter, pack, unpack
+from dupmae_ir.index.format.texts import (
+    MOST_COLUMNS,
+    StoredDocument,
+    TextStore,
+    TextWriter,
+    pack,
+    unpack,
+)
 
 
 def some_documents(count: int, seed: int = 0) -> list[StoredDocument]:
@@ -24,7 +31,10 @@ def some_documents(count: int, seed: int = 0) -> list[StoredDocument]:
         text = "".join(rng.choices("abcdefgh \n\té\U0001f600", k=rng.randrange(0, 3000)))
         metadata = {"path": f"folder/file {i % 7}.txt", "start": i}
         if i % 3 == 0:
-            metadata |= {"year": 2000 + i % 10, "mixed": rng.choice([1, 1.0, True, "1", [1, "a"], []])}
+            metadata |= {
+                "year": 2000 + i % 10,
+                "mixed": rng.choice([1, 1.0, True, "1", [1, "a"], []]),
+            }
         made.append(StoredDocument(f"d{i}", f"Title {i % 5}", text, metadata if i % 4 else {}))
     return made
 
@@ -62,8 +72,13 @@ def test_columns_equal_the_metadata_of_the_rows(tmp_path):
         assert len({json.dumps(v) for v in values}) == len(values)
         found = [values[code] for code in codes]
         expected = [document.metadata.get(name) for document in documents]
-        assert list(map(repr, found)) == list(map(repr, expected))  # 1, 1.0 and True are different values
-    with pytest.raises(UnknownName, match=r"no metadata 'yeer'; known: path, start, year, mixed. Did you mean 'year'"):
+        assert list(map(repr, found)) == list(
+            map(repr, expected)
+        )  # 1, 1.0 and True are different values
+    with pytest.raises(
+        UnknownName,
+        match=r"no metadata 'yeer'; known: path, start, year, mixed. Did you mean 'year'",
+    ):
         store.column("yeer")
 
 
@@ -71,7 +86,9 @@ def test_bytes_do_not_depend_on_how_the_documents_are_given(tmp_path):
     documents = some_documents(300)
     one, many = write(tmp_path / "one", documents), write(tmp_path / "many", documents, pieces=50)
     names = sorted(path.name for path in one.iterdir())
-    assert {name: (one / name).read_bytes() for name in names} == {n: (many / n).read_bytes() for n in names}
+    assert {name: (one / name).read_bytes() for name in names} == {
+        n: (many / n).read_bytes() for n in names
+    }
     raw = sum(len(d.text.encode()) for d in documents)
     assert sum(path.stat().st_size for path in one.iterdir()) < 0.7 * raw
 
@@ -81,7 +98,9 @@ def test_a_row_reads_one_block(tmp_path, monkeypatch):
     assert len(store._table) > 5
     read = []
     plain = store._read_block
-    monkeypatch.setattr(texts.TextStore, "_read_block", lambda self, number: read.append(number) or plain(number))
+    monkeypatch.setattr(
+        texts.TextStore, "_read_block", lambda self, number: read.append(number) or plain(number)
+    )
     other = TextStore(tmp_path / "texts")
     other.get(200)
     other.get(200)
@@ -108,7 +127,9 @@ def test_several_threads_read_the_same(tmp_path):
 
 
 def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
-    store = TextStore(write(tmp_path / "texts", [StoredDocument("d", "t\ud800", "x\udfff", {"a": "\ud800"})]))
+    store = TextStore(
+        write(tmp_path / "texts", [StoredDocument("d", "t\ud800", "x\udfff", {"a": "\ud800"})])
+    )
     assert store.get(0) == StoredDocument("d", "t?", "x?", {"a": "?"})
     assert store.column("a").values == [None, "?"]
 
@@ -123,7 +144,9 @@ def test_metadata_that_no_column_can_have(tmp_path, value):
 
 def test_more_names_of_metadata_than_files_that_can_be_open(tmp_path):
     values = {f"n{i}": i for i in range(MOST_COLUMNS + 1)}
-    with pytest.raises(UsageError, match=f"document 'd': 'n{MOST_COLUMNS}' is a metadata name beyond"):
+    with pytest.raises(
+        UsageError, match=f"document 'd': 'n{MOST_COLUMNS}' is a metadata name beyond"
+    ):
         write(tmp_path / "texts", [StoredDocument("d", "", "", values)])
 
 
@@ -160,7 +183,9 @@ def test_an_index_with_texts_records_them(tmp_path):
 
 def test_texts_of_other_documents_are_refused(tmp_path):
     ids, vectors, _ = samples.documents()
-    with IndexBuilder(tmp_path / "I", dim=samples.DIM, terms=None, scale=None, texts=True) as builder:
+    with IndexBuilder(
+        tmp_path / "I", dim=samples.DIM, terms=None, scale=None, texts=True
+    ) as builder:
         with pytest.raises(IndexMismatch, match="the index needs texts"):
             builder.add(ids, vectors, None)
         with pytest.raises(IndexMismatch, match="their ids differ"):

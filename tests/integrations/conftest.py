@@ -66,7 +66,9 @@ def framework() -> Callable[[str], Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return pytest.importorskip(
-                f"dupmae_ir.integrations.{name}", reason=f"{name} is not installed", exc_type=ImportError
+                f"dupmae_ir.integrations.{name}",
+                reason=f"{name} is not installed",
+                exc_type=ImportError,
             )
 
     return imported

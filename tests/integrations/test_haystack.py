@@ -19,7 +19,9 @@ def test_a_pipeline_returns_the_hits_and_can_be_saved(framework, searcher, index
 
         pipeline = Pipeline()
         pipeline.add_component("retriever", module.HaystackRetriever(index, top_k=3))
-        again = Pipeline.loads(pipeline.dumps(), allowed_modules=["dupmae_ir.integrations.haystack"])
+        again = Pipeline.loads(
+            pipeline.dumps(), allowed_modules=["dupmae_ir.integrations.haystack"]
+        )
         found = again.run({"retriever": {"query": "rotate log files"}})["retriever"]["documents"]
     hits = searcher.search("rotate log files", 3)
     assert [(d.id, d.score) for d in found] == [(h.docid, h.score) for h in hits]
@@ -31,7 +33,9 @@ def test_filters_restrict_the_search(framework, index):
     retriever = framework("haystack").HaystackRetriever(index)
     late = {"field": "meta.number", "operator": ">", "value": 1}
     named = {"field": "meta.number", "operator": "in", "value": [0, 3]}
-    found = retriever.run("log files", filters={"operator": "AND", "conditions": [late, named]})["documents"]
+    found = retriever.run("log files", filters={"operator": "AND", "conditions": [late, named]})[
+        "documents"
+    ]
     assert [d.id for d in found] == ["files"]
 
 
@@ -39,8 +43,14 @@ def test_filters_restrict_the_search(framework, index):
     ("filters", "expected"),
     [
         ({"field": "meta.lang", "operator": "==", "value": 'say "x"'}, 'lang = "say \\"x\\""'),
-        ({"field": "year", "operator": "not in", "value": [1999, 2000]}, "year not in (1999, 2000)"),
-        ({"operator": "NOT", "conditions": [{"field": "new", "operator": "==", "value": True}]}, "not (new = true)"),
+        (
+            {"field": "year", "operator": "not in", "value": [1999, 2000]},
+            "year not in (1999, 2000)",
+        ),
+        (
+            {"operator": "NOT", "conditions": [{"field": "new", "operator": "==", "value": True}]},
+            "not (new = true)",
+        ),
     ],
 )
 def test_conditions_in_the_language_of_the_command(framework, filters, expected):

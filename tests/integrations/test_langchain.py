@@ -12,7 +12,9 @@ pytestmark = pytest.mark.jvm
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("langchain_core", reason="langchain-core is not installed")
-    standard = pytest.importorskip("langchain_tests.integration_tests", reason="langchain-tests is not installed")
+    standard = pytest.importorskip(
+        "langchain_tests.integration_tests", reason="langchain-tests is not installed"
+    )
     from dupmae_ir.integrations.langchain import LangChainRetriever
 
 
@@ -46,6 +48,8 @@ def test_documents_have_texts_scores_and_metadata(searcher, index):
 
 def test_modes_filters_and_blank_queries(searcher):
     retriever = LangChainRetriever(index=searcher, mode="impact", k=4)
-    assert [d.id for d in retriever.invoke("log files")] == [h.docid for h in searcher.search("log files", 4, "impact")]
+    assert [d.id for d in retriever.invoke("log files")] == [
+        h.docid for h in searcher.search("log files", 4, "impact")
+    ]
     assert {d.id for d in retriever.invoke("log files", filter="number >= 3")} == {"files"}
     assert retriever.invoke("  ") == []

@@ -21,8 +21,12 @@ def test_nodes_are_the_hits_with_their_texts(framework, searcher):
 
 def test_texts_may_come_from_elsewhere(framework, index_without_texts):
     module = framework("llama_index")
-    own = {docid: Document(docid, f"text of {docid}") for docid in ("logs", "mail", "time", "files")}
-    nodes = module.LlamaIndexRetriever(index_without_texts, 1, texts=own).retrieve("rotate log files")
+    own = {
+        docid: Document(docid, f"text of {docid}") for docid in ("logs", "mail", "time", "files")
+    }
+    nodes = module.LlamaIndexRetriever(index_without_texts, 1, texts=own).retrieve(
+        "rotate log files"
+    )
     assert nodes[0].node.get_content() == "text of logs"
     with pytest.raises(UsageError, match="stores no texts"):
         module.LlamaIndexRetriever(index_without_texts)

@@ -21,7 +21,10 @@ def files(tmp_path: Path) -> tuple[str, str]:
     rng = np.random.default_rng(0)
     grades = [(q, d, g) for q in range(20) for d, g in enumerate(rng.integers(0, 4, 30).tolist())]
     (tmp_path / "qrels").write_text("".join(f"{q} 0 d{d} {g}\n" for q, d, g in grades))
-    run = {str(q): [Hit(f"d{d}", float(s)) for d, s in enumerate(rng.permutation(60))] for q in range(20)}
+    run = {
+        str(q): [Hit(f"d{d}", float(s)) for d, s in enumerate(rng.permutation(60))]
+        for q in range(20)
+    }
     write_run(tmp_path / "run.trec", run)
     return str(tmp_path / "qrels"), str(tmp_path / "run.trec")
 
@@ -48,5 +51,11 @@ def test_ranx_gives_the_same_values(files):
     qrels, run = files
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        value = ranx.evaluate(ranx.Qrels.from_file(qrels, kind="trec"), ranx.Run.from_file(run, kind="trec"), "ndcg@10")
-    assert evaluate(read_qrels(qrels), read_run(run), ["nDCG@10"]).mean["nDCG@10"] == pytest.approx(value, abs=1e-9)
+        value = ranx.evaluate(
+            ranx.Qrels.from_file(qrels, kind="trec"),
+            ranx.Run.from_file(run, kind="trec"),
+            "ndcg@10",
+        )
+    assert evaluate(read_qrels(qrels), read_run(run), ["nDCG@10"]).mean["nDCG@10"] == pytest.approx(
+        value, abs=1e-9
+    )

@@ -16,13 +16,27 @@ pytestmark = pytest.mark.jvm
 def searched(framework, tmp_path_factory):
     """``DupmaeSearch`` with an indexed corpus."""
     module = framework("mteb")
-    search = module.DupmaeSearch("testing:hashing", folder=tmp_path_factory.mktemp("mteb"), device="cpu")
+    search = module.DupmaeSearch(
+        "testing:hashing", folder=tmp_path_factory.mktemp("mteb"), device="cpu"
+    )
     corpus = [
-        {"id": "a", "title": "Logs", "body": "rotate the log files", "text": "Logs rotate the log files"},
+        {
+            "id": "a",
+            "title": "Logs",
+            "body": "rotate the log files",
+            "text": "Logs rotate the log files",
+        },
         {"id": "b", "title": "", "text": "send mail"},
         {"id": "c", "text": "log of the ship"},
     ]
-    search.index(corpus, task_metadata=None, hf_split="test", hf_subset="default", encode_kwargs={}, num_proc=None)
+    search.index(
+        corpus,
+        task_metadata=None,
+        hf_split="test",
+        hf_subset="default",
+        encode_kwargs={},
+        num_proc=None,
+    )
     return search
 
 
@@ -35,7 +49,9 @@ def test_search_gives_the_run(searched):
 
 
 def test_reranking_keeps_the_given_documents(searched):
-    found = searched.search([{"id": "1", "text": "log files"}], top_k=10, top_ranked={"1": ["b", "c"]})
+    found = searched.search(
+        [{"id": "1", "text": "log files"}], top_k=10, top_ranked={"1": ["b", "c"]}
+    )
     assert list(found["1"]) == ["c", "b"]
 
 
@@ -51,7 +67,10 @@ def test_protocols_and_metadata(framework, searched):
     assert searched.mteb_model_meta.model_type == ["hybrid"]
     # MTEB keeps results by name and revision: the outputs of one model must not share them.
     modes = ("dense", "impact", "hybrid")
-    metas = [module.DupmaeSearch("testing:hashing", mode=mode, device="cpu").mteb_model_meta for mode in modes]
+    metas = [
+        module.DupmaeSearch("testing:hashing", mode=mode, device="cpu").mteb_model_meta
+        for mode in modes
+    ]
     assert [meta.model_type for meta in metas] == [["dense"], ["sparse"], ["hybrid"]]
     assert len({meta.name for meta in metas}) == 3
 
@@ -69,7 +88,9 @@ def test_vectors_of_queries_and_documents(framework):
 
 @pytest.mark.parametrize(("mode", "parts"), [("dense", ["cls"]), ("impact", ["ot"])])
 def test_a_mode_encodes_its_part_alone(framework, tmp_path, mode, parts):
-    search = framework("mteb").DupmaeSearch("testing:hashing", mode=mode, folder=tmp_path, device="cpu")
+    search = framework("mteb").DupmaeSearch(
+        "testing:hashing", mode=mode, folder=tmp_path, device="cpu"
+    )
     search.index([{"id": "a", "text": "log files"}, {"id": "b", "text": "mail"}])
     assert search._searcher.index.parts == tuple(parts)
     assert next(iter(search.search([{"id": 1, "text": "mail"}], top_k=1)["1"])) == "b"

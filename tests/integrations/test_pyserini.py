@@ -17,9 +17,16 @@ TEXTS = {"a": "rotate the log files", "b": "send mail"}
 
 
 def run_python(code: str, *, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "OPENAI_API_KEY", "JVM_PATH")}
+    env = {
+        k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "OPENAI_API_KEY", "JVM_PATH")
+    }
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=env | environment, cwd=folder, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=env | environment,
+        cwd=folder,
+        check=False,
     )
 
 
@@ -63,7 +70,17 @@ def test_pyserinis_encode_command_takes_our_models(tmp_path, prefix):
     lines = [json.dumps({"id": docid, "text": text}) for docid, text in TEXTS.items()]
     (tmp_path / "corpus" / "c.jsonl").write_text("\n".join(lines) + "\n")
     # The hashing encoder has no scale of its own, so impacts are refused in one line.
-    words = ["input", "--corpus", "corpus", "--fields", "text", "output", "--embeddings", "out", "encoder"]
+    words = [
+        "input",
+        "--corpus",
+        "corpus",
+        "--fields",
+        "text",
+        "output",
+        "--embeddings",
+        "out",
+        "encoder",
+    ]
     words += ["--encoder", f"{prefix}:testing:hashing", "--fields", "text", "--device", "cpu"]
     code = f"import sys; from dupmae_ir import pyserini; sys.exit(pyserini.main({['pyserini.encode', *words]!r}))"
     done = run_python(code, folder=tmp_path)
@@ -72,7 +89,10 @@ def test_pyserinis_encode_command_takes_our_models(tmp_path, prefix):
         assert "impacts need a scale" in done.stderr
         return
     assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in (tmp_path / "out" / "embeddings.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "embeddings.jsonl").read_text().splitlines()
+    ]
     expected = DupmaeDocumentEncoder("testing:hashing").dense.encode(list(TEXTS.values()))
     assert [row["id"] for row in rows] == list(TEXTS)
     np.testing.assert_allclose([row["vector"] for row in rows], expected, rtol=1e-6)

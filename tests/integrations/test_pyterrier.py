@@ -9,7 +9,10 @@ import pytest
 from dupmae_ir import evaluate
 from dupmae_ir.types import Query
 
-pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("ignore:The inplace keyword")]  # PyTerrier's
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.filterwarnings("ignore:The inplace keyword"),
+]  # PyTerrier's
 
 TOPICS = [("1", "rotate log files"), ("2", "print the time"), ("3", "mail")]
 
@@ -21,7 +24,9 @@ def pyterrier(framework):
     import pandas as pd
 
     topics = pd.DataFrame(TOPICS, columns=["qid", "query"])
-    qrels = pd.DataFrame([("1", "logs", 1), ("2", "time", 1), ("3", "files", 1)], columns=["qid", "docno", "label"])
+    qrels = pd.DataFrame(
+        [("1", "logs", 1), ("2", "time", 1), ("3", "files", 1)], columns=["qid", "docno", "label"]
+    )
     return module, topics, qrels
 
 
@@ -45,7 +50,9 @@ def test_operators_and_an_experiment(pyterrier, searcher):
     dense = module.PyTerrierRetriever(searcher, mode="dense")
     assert len((hybrid % 1)(topics)) == 3
     assert set((dense + hybrid)(topics)["docno"]) <= {"logs", "mail", "time", "files"}
-    assert len((hybrid >> pt.apply.doc_score(lambda row: -row["rank"]))(topics)) == len(hybrid(topics))
+    assert len((hybrid >> pt.apply.doc_score(lambda row: -row["rank"]))(topics)) == len(
+        hybrid(topics)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         table = pt.Experiment([hybrid], topics, qrels, ["ndcg_cut_10"], names=["hybrid"])

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("hypothesis", reason="property-based tests need the extra: pip install 'dupmae-ir[dev]'")
+pytest.importorskip(
+    "hypothesis", reason="property-based tests need the extra: pip install 'dupmae-ir[dev]'"
+)
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -59,7 +61,9 @@ def _in_folder(path: Path, name: str) -> Path:
     return folder
 
 
-KEYS = st.sampled_from(["_id", "id", "qid", "text", "title", "contents", "query", "positive", "negatives", "vector"])
+KEYS = st.sampled_from(
+    ["_id", "id", "qid", "text", "title", "contents", "query", "positive", "negatives", "vector"]
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
@@ -73,9 +77,13 @@ CONTENTS = st.binary(max_size=60) | OBJECTS | WORDS | (OBJECTS | WORDS).map(gzip
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(content=CONTENTS, ending=st.sampled_from([".jsonl", ".tsv", ".txt", ".gz"]))
-def test_a_reader_returns_or_explains(name: str, content: bytes, ending: str, tmp_path: Path) -> None:
+def test_a_reader_returns_or_explains(
+    name: str, content: bytes, ending: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"file{ending}"
     path.write_bytes(content)
     try:

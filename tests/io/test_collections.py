@@ -14,10 +14,19 @@ from pathlib import Path
 import pytest
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.collections import LinesCollection, Seen, file_digests, list_files, natural_key, read_collection
+from dupmae_ir.io.collections import (
+    LinesCollection,
+    Seen,
+    file_digests,
+    list_files,
+    natural_key,
+    read_collection,
+)
 from dupmae_ir.types import Document
 
-BEIR = '{"_id": "d1", "title": "One", "text": "first"}\n{"_id": "d2", "title": "", "text": "second"}\n'
+BEIR = (
+    '{"_id": "d1", "title": "One", "text": "first"}\n{"_id": "d2", "title": "", "text": "second"}\n'
+)
 BOTH_HALVES = gzip.compress(BEIR[:47].encode()) + gzip.compress(BEIR[47:].encode())
 EXPECTED = [Document("d1", "first", "One"), Document("d2", "second", "")]
 
@@ -62,9 +71,19 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
         ("c.jsonl", '{"id": "1", "text": null, "title": null}', {}, [Document("1", "")]),
         ("c.jsonl", '{"id": "1", "text": "half \\ud83d pair"}', {}, [Document("1", "half ? pair")]),
         # Titles that serve as ids (FEVER, DBpedia): a joiner is no white space, C's isspace agrees.
-        ("c.jsonl", '{"id": "<a:b_(c)>\u200cd\u0301", "text": "x"}', {}, [Document("<a:b_(c)>\u200cd\u0301", "x")]),
+        (
+            "c.jsonl",
+            '{"id": "<a:b_(c)>\u200cd\u0301", "text": "x"}',
+            {},
+            [Document("<a:b_(c)>\u200cd\u0301", "x")],
+        ),
         ("c.tsv", "0\tfirst text\n1\t\n", {}, [Document("0", "first text"), Document("1", "")]),
-        ("c.tsv", "D1\thttp://x\tTitle\tBody\n", {}, [Document("D1", "Body", "Title", {"url": "http://x"})]),
+        (
+            "c.tsv",
+            "D1\thttp://x\tTitle\tBody\n",
+            {},
+            [Document("D1", "Body", "Title", {"url": "http://x"})],
+        ),
         (
             "c.tsv",
             "id\turl\ttext\n1\tu\tbody\n2\t\tmore\n",
@@ -74,12 +93,19 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
         (
             "c.jsonl",
             '{"_id": "1", "text": "x", "year": 2020, "tags": ["a", "b"], "none": null, "": 1, "deep": {"a": 1}, '
-            '"metadata": {"lang": "en", "x": NaN, "ok": true}, "long": "' + 1001 * "x" + '", "vector": [1, 2]}',
+            '"metadata": {"lang": "en", "x": NaN, "ok": true}, "long": "'
+            + 1001 * "x"
+            + '", "vector": [1, 2]}',
             {},
             [Document("1", "x", "", {"year": 2020, "tags": ["a", "b"], "lang": "en", "ok": True})],
         ),
         ("c.tsv", "id\ttext\ttitle\n1\tbody\tT\n", {}, [Document("1", "body", "T")]),
-        ("c.tsv", "1\tT\tbody\tx\n", {"fields": ["title", "text", "_"]}, [Document("1", "body", "T")]),
+        (
+            "c.tsv",
+            "1\tT\tbody\tx\n",
+            {"fields": ["title", "text", "_"]},
+            [Document("1", "body", "T")],
+        ),
         ("no-ending", BEIR, {}, EXPECTED),
         ("no-ending", "1\ttext\n", {}, [Document("1", "text")]),
         ("c.jsonl", b"\xef\xbb\xbf" + BEIR.replace("\n", "\r\n\r\n").encode(), {}, EXPECTED),
@@ -122,11 +148,17 @@ def test_digests_are_of_the_bytes_on_disk(tmp_path):
     put(tmp_path, "b.tsv", "3\tthird\n")
     collection = LinesCollection(tmp_path)
     assert len(list(collection)) == 3
-    expected = [(str(p), hashlib.sha256(p.read_bytes()).hexdigest()) for p in sorted(tmp_path.iterdir())]
+    expected = [
+        (str(p), hashlib.sha256(p.read_bytes()).hexdigest()) for p in sorted(tmp_path.iterdir())
+    ]
     assert [(i.path, i.sha256) for i in collection.inputs] == expected
     assert file_digests(tmp_path) == [digest for _, digest in expected]
     assert [i.documents for i in collection.inputs] == [2, 1]
-    assert collection.bytes_read == collection.total_bytes == sum(p.stat().st_size for p in tmp_path.iterdir())
+    assert (
+        collection.bytes_read
+        == collection.total_bytes
+        == sum(p.stat().st_size for p in tmp_path.iterdir())
+    )
 
 
 GOOD = '{"id": "ok", "contents": "fine"}\n'
@@ -135,26 +167,62 @@ BROKEN = {
     "JSON cut at the end": ("c.jsonl", GOOD + '{"id": "x", "contents": "ab', r":2: broken JSON"),
     "a string": ("c.jsonl", GOOD + '"text"\n', r":2: a string; expected one JSON object"),
     "a number": ("c.jsonl", GOOD + "17\n", r":2: a single value; expected"),
-    "an array of objects": ("c.json", '[{"id": "x", "contents": "a"}]', r":1: a JSON array; expected one JSON object"),
+    "an array of objects": (
+        "c.json",
+        '[{"id": "x", "contents": "a"}]',
+        r":1: a JSON array; expected one JSON object",
+    ),
     "nested beyond reason": ("c.jsonl", '{"id":' * 200000, r":1: broken JSON"),
-    "no id": ("c.jsonl", '{"contents": "a"}', r":1: no id: expected 'id' or '_id' or 'docid', found 'contents'"),
+    "no id": (
+        "c.jsonl",
+        '{"contents": "a"}',
+        r":1: no id: expected 'id' or '_id' or 'docid', found 'contents'",
+    ),
     "empty id": ("c.jsonl", GOOD + '{"id": "", "contents": "a"}', r":2: empty id"),
     "empty id in a tsv": ("c.tsv", "\ttext\n", r":1: empty id"),
     "id null": ("c.jsonl", '{"id": null, "contents": "a"}', r":1: the id 'id' is null"),
     "id true": ("c.jsonl", '{"id": true, "contents": "a"}', r":1: the id 'id' is true"),
     "id 1.5": ("c.jsonl", '{"id": 1.5, "contents": "a"}', r":1: the id 'id' is 1.5"),
-    "id with a blank": ("c.jsonl", '{"id": "a b", "contents": "a"}', r":1: the id 'a b' contains white space"),
+    "id with a blank": (
+        "c.jsonl",
+        '{"id": "a b", "contents": "a"}',
+        r":1: the id 'a b' contains white space",
+    ),
     "id with a blank in a tsv": ("c.tsv", "a b\ttext\n", r":1: the id 'a b' contains white space"),
     "id with a no-break space": ("c.tsv", "a\u00a0b\ttext\n", r"contains white space"),
     "id with a control character": ("c.tsv", "a\u0007b\ttext\n", r"control character"),
     "id with a line end": ("c.jsonl", '{"id": "a\\n", "contents": "a"}', r"contains white space"),
-    "id with half a surrogate": ("c.jsonl", '{"id": "a\\ud800", "contents": "a"}', r"control character"),
-    "duplicate id": ("c.jsonl", GOOD + '{"id": "x", "contents": "a"}\n' + GOOD, r":3: duplicate id 'ok'"),
-    "no text": ("c.jsonl", GOOD + '{"id": "x", "body": "a"}', r":2: no text: expected .* found 'id', 'body'"),
-    "text is a list": ("c.jsonl", '{"id": "x", "text": ["a"]}', r""":1: 'text' is \["a"\]; expected a string"""),
-    "title is a number": ("c.jsonl", '{"id": "x", "text": "a", "title": 5}', r":1: 'title' is 5; expected a string"),
+    "id with half a surrogate": (
+        "c.jsonl",
+        '{"id": "a\\ud800", "contents": "a"}',
+        r"control character",
+    ),
+    "duplicate id": (
+        "c.jsonl",
+        GOOD + '{"id": "x", "contents": "a"}\n' + GOOD,
+        r":3: duplicate id 'ok'",
+    ),
+    "no text": (
+        "c.jsonl",
+        GOOD + '{"id": "x", "body": "a"}',
+        r":2: no text: expected .* found 'id', 'body'",
+    ),
+    "text is a list": (
+        "c.jsonl",
+        '{"id": "x", "text": ["a"]}',
+        r""":1: 'text' is \["a"\]; expected a string""",
+    ),
+    "title is a number": (
+        "c.jsonl",
+        '{"id": "x", "text": "a", "title": 5}',
+        r":1: 'title' is 5; expected a string",
+    ),
     "NUL byte": ("c.jsonl", GOOD.encode() + b'{"id": "x\0"}', r":2: a binary file"),
-    "latin-1": ("c.tsv", "1\tcaf\xe9\n".encode("latin-1"), r":1: not UTF-8 text: byte 0xe9 at position 6"),
+    "latin-1": (
+        "c.tsv",
+        "1\tcaf\xe9\n".encode("latin-1"),
+        r":1: not UTF-8 text: byte 0xe9 at position 6",
+    ),
     "UTF-16": ("c.jsonl", GOOD.encode("utf-16"), r":1: UTF-16 text; save"),
     "an image": ("c", b"\x89PNG\r\n\x1a\n\0\0\0", r":1: not UTF-8 text"),
     "nothing at all": ("c.jsonl", "", r"no documents in it \(0 bytes read\)"),
@@ -162,10 +230,26 @@ BROKEN = {
     "only a header": ("c.tsv", "id\ttext\n", r"no documents in it"),
     "prose": ("c", "It was a dark night.\n", r":1: neither a JSON object nor tab-separated"),
     "3 columns": ("c.tsv", "1\ta\tb\n", r":1: 3 columns; expected 2"),
-    "a row with a tab too many": ("c.tsv", "1\ta\n2\tb\tc\n", r":2: 3 column\(s\), expected 2; a text contains a tab"),
-    "a row without a tab": ("c.tsv", "1\ta\n2 b\n", r":2: 1 column\(s\), expected 2; a tab is missing"),
-    "damaged gzip": ("c.jsonl.gz", gzip.compress(GOOD.encode())[:-8] + b"\1" * 8, r"damaged gzip file"),
-    "garbage after gzip": ("c.jsonl.gz", gzip.compress(GOOD.encode()) + b"garbage", r"damaged gzip file"),
+    "a row with a tab too many": (
+        "c.tsv",
+        "1\ta\n2\tb\tc\n",
+        r":2: 3 column\(s\), expected 2; a text contains a tab",
+    ),
+    "a row without a tab": (
+        "c.tsv",
+        "1\ta\n2 b\n",
+        r":2: 1 column\(s\), expected 2; a tab is missing",
+    ),
+    "damaged gzip": (
+        "c.jsonl.gz",
+        gzip.compress(GOOD.encode())[:-8] + b"\1" * 8,
+        r"damaged gzip file",
+    ),
+    "garbage after gzip": (
+        "c.jsonl.gz",
+        gzip.compress(GOOD.encode()) + b"garbage",
+        r"damaged gzip file",
+    ),
 }
 
 
@@ -180,7 +264,10 @@ def test_broken_collections_name_the_file_and_the_line(tmp_path, case):
 
 
 def test_truncated_gzip_is_told_from_a_short_one(tmp_path):
-    rows = "".join(json.dumps({"id": f"d{i}", "contents": str(random.Random(i).random())}) + "\n" for i in range(2000))
+    rows = "".join(
+        json.dumps({"id": f"d{i}", "contents": str(random.Random(i).random())}) + "\n"
+        for i in range(2000)
+    )
     path = put(tmp_path, "c.jsonl.gz", gzip.compress(rows.encode())[:-200])
     with pytest.raises(InputError, match=r"truncated after line \d+"):
         list(read_collection(path))
@@ -189,7 +276,10 @@ def test_truncated_gzip_is_told_from_a_short_one(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fields": ["title", "text"]}, r":1: 'contents' has 1 field\(s\) split by '\\n', `fields` names 2"),
+        (
+            {"fields": ["title", "text"]},
+            r":1: 'contents' has 1 field\(s\) split by '\\n', `fields` names 2",
+        ),
         ({"docid_field": "key"}, r":1: no id: expected 'key', found 'id', 'contents'$"),
         ({"delimiter": ""}, r"delimiter between fields is empty"),
     ],
@@ -206,7 +296,9 @@ def test_missing_paths_and_folders_without_a_collection(tmp_path):
         LinesCollection(tmp_path)
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that opens but cannot be read")
+@pytest.mark.skipif(
+    not Path("/proc/self/mem").exists(), reason="needs a file that opens but cannot be read"
+)
 def test_unreadable_file():
     with pytest.raises(InputError, match="/proc/self/mem: cannot be read: Input/output error"):
         list(read_collection("/proc/self/mem"))
@@ -231,7 +323,9 @@ def test_memory_stays_flat_while_the_collection_grows(tmp_path):
     """Ten times the documents must not need more than the ids' own bytes more."""
     peaks = []
     for count in (2000, 20000):
-        path = put(tmp_path, f"{count}.tsv", "".join(f"{i}\t{'word ' * 40}\n" for i in range(count)))
+        path = put(
+            tmp_path, f"{count}.tsv", "".join(f"{i}\t{'word ' * 40}\n" for i in range(count))
+        )
         tracemalloc.start()
         for _ in read_collection(path):
             pass

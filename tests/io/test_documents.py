@@ -17,7 +17,12 @@ from support.document_samples import FILES, HTML, docx, epub, paragraphs, pdf, w
 from dupmae_ir.errors import EnvironmentProblem, InputError, UsageError
 from dupmae_ir.io.documents import files as document_files
 from dupmae_ir.io.documents import formats
-from dupmae_ir.io.documents.collection import _TOKEN, DocumentCollection, path_id, structured_passages
+from dupmae_ir.io.documents.collection import (
+    _TOKEN,
+    DocumentCollection,
+    path_id,
+    structured_passages,
+)
 from dupmae_ir.io.documents.extracted import Extracted, Heading, Unreadable
 from dupmae_ir.io.documents.files import extract, find_files
 from dupmae_ir.io.documents.isolation import ISOLATED
@@ -42,7 +47,12 @@ def test_every_format_in_a_folder(tmp_path):
     collection, documents = read(write_folder(tmp_path / "docs"))
     found = by_path(documents)
     assert set(found) == set(FILES)
-    assert collection.report == {"files": len(FILES), "skipped": {}, "unreadable": {}, "unreadable_files": 0}
+    assert collection.report == {
+        "files": len(FILES),
+        "skipped": {},
+        "unreadable": {},
+        "unreadable_files": 0,
+    }
     types = {path: passages[0].metadata["type"] for path, passages in found.items()}
     assert types["guide/with blank.md"] == "md"
     assert types["src/copyright"] == "text"
@@ -73,15 +83,24 @@ def test_terms_of_a_definition_list_are_headings_and_a_table_of_contents_is_left
         "<dl><dt><code>--leak-check</code><dd>Searches for leaks.<dt>-q<dd>Quiet.</dl><h2>Files</h2>None."
     )
     _, found = extract("a.html", page.encode())
-    assert [heading.text for heading in found.headings] == ["Options", "--leak-check", "-q", "Files"]
+    assert [heading.text for heading in found.headings] == [
+        "Options",
+        "--leak-check",
+        "-q",
+        "Files",
+    ]
     assert [heading.level for heading in found.headings] == [1, 7, 7, 2]
-    assert found.text == "Options\n\n--leak-check\n\nSearches for leaks.\n\n-q\n\nQuiet.\n\nFiles\n\nNone."
+    assert (
+        found.text
+        == "Options\n\n--leak-check\n\nSearches for leaks.\n\n-q\n\nQuiet.\n\nFiles\n\nNone."
+    )
 
 
 def test_html():
     _, found = extract("a.html", HTML.encode())
     assert (
-        found.text == "Log rotation\n\nLogs grow.\nThey are <rotated> daily.\n\nSettings\n\n  daily\n  rotate 7\n\na  b"
+        found.text
+        == "Log rotation\n\nLogs grow.\nThey are <rotated> daily.\n\nSettings\n\n  daily\n  rotate 7\n\na  b"
     )
     assert [(h.level, h.text, found.text[h.start :][: len(h.text)]) for h in found.headings] == [
         (1, "Log rotation", "Log rotation"),
@@ -123,7 +142,11 @@ def test_headings_of_markdown_text_and_code():
     _, notes = extract("notes.txt", FILES["notes.txt"])
     assert [(h.level, h.text) for h in notes.headings] == [(1, "Release notes"), (2, "Fixes")]
     _, code = extract("module.py", FILES["src/module.py"])
-    assert [(h.level, h.text) for h in code.headings] == [(1, "Reader"), (1, "Reader.read"), (1, "main")]
+    assert [(h.level, h.text) for h in code.headings] == [
+        (1, "Reader"),
+        (1, "Reader.read"),
+        (1, "main"),
+    ]
 
 
 def test_comments_and_decorators_belong_to_the_definition_below_them():
@@ -134,7 +157,9 @@ def test_comments_and_decorators_belong_to_the_definition_below_them():
     )
     found = formats.code(source.encode())
     ends = [*(h.start for h in found.headings[1:]), len(source)]
-    assert [(h.text, source[h.start : end]) for h, end in zip(found.headings, ends, strict=True)] == [
+    assert [
+        (h.text, source[h.start : end]) for h, end in zip(found.headings, ends, strict=True)
+    ] == [
         ("add", source[source.index("# Adds") : source.index("class")]),
         ("Reader", "class Reader: # reads\n"),
         ("Reader.open", source[source.index("    # Opens") :]),
@@ -239,9 +264,15 @@ def test_archives_that_unpack_to_too_much_are_refused(monkeypatch):
 def test_entities_of_xml_are_not_resolved(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret words")
-    package = f'<!DOCTYPE x [<!ENTITY e SYSTEM "file://{secret}">]><package><title>&e;</title></package>'
+    package = (
+        f'<!DOCTYPE x [<!ENTITY e SYSTEM "file://{secret}">]><package><title>&e;</title></package>'
+    )
     data = zipped(
-        {"META-INF/container.xml": b'<c><rootfile full-path="p"/></c>', "p": package.encode(), "a.xhtml": b"<p>x</p>"}
+        {
+            "META-INF/container.xml": b'<c><rootfile full-path="p"/></c>',
+            "p": package.encode(),
+            "a.xhtml": b"<p>x</p>",
+        }
     )
     with contextlib.suppress(Unreadable):
         assert "secret words" not in repr(extract("a.epub", data))
@@ -264,7 +295,9 @@ def test_what_is_left_out_of_a_folder(tmp_path):
     )
     write_folder(tmp_path, dict.fromkeys(names, b"some text"))
     (tmp_path / "blank.md").write_bytes(b" \n")
-    write_folder(tmp_path, {"index/meta.json": b"{}", "index/docid": b"x\n", "index/cls/docid": b"x\n"})
+    write_folder(
+        tmp_path, {"index/meta.json": b"{}", "index/docid": b"x\n", "index/cls/docid": b"x\n"}
+    )
     collection, documents = read(tmp_path)
     assert [d.metadata["path"] for d in documents] == ["a.txt", "sub/e.md"]
     assert collection.report["files"] == 2
@@ -324,7 +357,9 @@ def test_order_and_ids(tmp_path):
 
 def test_several_folders_and_files_have_names_from_their_common_folder(tmp_path):
     write_folder(tmp_path, {"a/x.txt": b"1", "b/c/y.txt": b"2", "z.md": b"3"})
-    _, documents = read(tmp_path / "a", tmp_path / "b", tmp_path / "z.md", tmp_path / "b" / "c" / "y.txt")
+    _, documents = read(
+        tmp_path / "a", tmp_path / "b", tmp_path / "z.md", tmp_path / "b" / "c" / "y.txt"
+    )
     assert [d.docid for d in documents] == ["a/x.txt#0", "b/c/y.txt#0", "z.md#0"]
     assert [d.docid for d in read(tmp_path / "z.md")[1]] == ["z.md#0"]
 
@@ -361,10 +396,13 @@ def test_the_digest_is_of_names_and_bytes(tmp_path):
 
 def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatch):
     plain = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *r: None if name == "pypdf" else plain(name, *r))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *r: None if name == "pypdf" else plain(name, *r)
+    )
     write_folder(tmp_path, {"a.pdf": pdf(), "b.txt": b"text"})
     with pytest.raises(
-        EnvironmentProblem, match=r"reading 1 pdf files needs pypdf: pip install 'dupmae-ir\[documents\]'"
+        EnvironmentProblem,
+        match=r"reading 1 pdf files needs pypdf: pip install 'dupmae-ir\[documents\]'",
     ):
         DocumentCollection([str(tmp_path)]).check()
     (tmp_path / "a.pdf").unlink()
@@ -388,12 +426,26 @@ def test_passages_cover_the_text_and_are_not_too_long():
     rng = random.Random(3)
     for _ in range(60):
         words = rng.choices(
-            ["word", "a", "internationalisation", "x.y", "Zürich", "検索エンジン", "end.", "End!", "\n\n", "\n"], k=400
+            [
+                "word",
+                "a",
+                "internationalisation",
+                "x.y",
+                "Zürich",
+                "検索エンジン",
+                "end.",
+                "End!",
+                "\n\n",
+                "\n",
+            ],
+            k=400,
         )
         text = " ".join(words)
         headings = sorted(rng.sample(range(len(text)), 5))
         lines = rng.random() < 0.5
-        found = spans(text, headings=[Heading(start, 1 + start % 3, "H") for start in headings], lines=lines)
+        found = spans(
+            text, headings=[Heading(start, 1 + start % 3, "H") for start in headings], lines=lines
+        )
         covered = set()
         for start, end, _ in found:
             assert text[start:end].strip() == text[start:end] != ""
@@ -408,7 +460,8 @@ def test_passages_end_at_sentences_and_overlap_by_whole_sentences():
     text = paragraphs("topic", 30)
     found = spans(text, 60, 25)
     assert all(
-        text[start:end].startswith("The retriever") and text[start:end].endswith("vector.") for start, end, _ in found
+        text[start:end].startswith("The retriever") and text[start:end].endswith("vector.")
+        for start, end, _ in found
     )
     assert all(later.start < earlier.end for earlier, later in itertools.pairwise(found))
     without = spans(text, 60, 0)
@@ -420,7 +473,8 @@ def test_headings_begin_passages_and_short_sections_are_joined():
     parts = [f"Part {i}\n\n{paragraphs(f'part {i}', 3)}\n\n" for i in range(4)]
     text = "".join(parts) + "".join(f"Tiny {i}\n\nOne.\n\n" for i in range(5))
     headings = [
-        Heading(m.start(), 1 if m[1] == "Part" else 2, m[0]) for m in re.finditer(r"(Part|Tiny) \d(?=\n)", text)
+        Heading(m.start(), 1 if m[1] == "Part" else 2, m[0])
+        for m in re.finditer(r"(Part|Tiny) \d(?=\n)", text)
     ]
     found = spans(text, 80, 20, headings=headings)
     assert [heading for _, _, heading in found] == [
@@ -430,7 +484,13 @@ def test_headings_begin_passages_and_short_sections_are_joined():
         "Part 3",
         "Part 3 > Tiny 0",
         "Part 3 > Tiny 4",
-    ] or [heading for _, _, heading in found][:5] == ["Part 0", "Part 1", "Part 2", "Part 3", "Part 3 > Tiny 0"]
+    ] or [heading for _, _, heading in found][:5] == [
+        "Part 0",
+        "Part 1",
+        "Part 2",
+        "Part 3",
+        "Part 3 > Tiny 0",
+    ]
     assert all(text[start:].startswith(("Part", "Tiny")) for start, _, _ in found)
 
 
@@ -439,12 +499,16 @@ def test_no_passage_has_the_end_of_a_long_section_and_the_next_one():
         parts = [f"Part {i}\n\n{paragraphs(f'part {i}', sentences)}\n\n" for i in range(3)]
         text, starts = "".join(parts), list(itertools.accumulate(map(len, parts), initial=0))[:3]
         found = spans(text, 200, 40, headings=[Heading(start, 1, "H") for start in starts])
-        assert not [span for span in found if any(span.start < start < span.end for start in starts)]
+        assert not [
+            span for span in found if any(span.start < start < span.end for start in starts)
+        ]
 
 
 def test_the_heading_of_a_passage_is_the_one_that_most_of_it_is_under():
     text = "Guide\n\nShort.\n\nLabels\n\n" + "A label names a file system. " * 4
-    (found,) = spans(text, 80, 20, headings=[Heading(0, 1, "Guide"), Heading(text.index("Labels"), 2, "Labels")])
+    (found,) = spans(
+        text, 80, 20, headings=[Heading(0, 1, "Guide"), Heading(text.index("Labels"), 2, "Labels")]
+    )
     assert found.heading == "Guide > Labels"
 
 
@@ -458,7 +522,14 @@ def test_a_caption_is_with_what_follows_it():
 
 @pytest.mark.parametrize(
     "text",
-    ["x" * 300_000, "a " * 150_000, "\n" * 300_000 + "a", ". " * 150_000, "." + " " * 300_000 + "x", "a\n" * 150_000],
+    [
+        "x" * 300_000,
+        "a " * 150_000,
+        "\n" * 300_000 + "a",
+        ". " * 150_000,
+        "." + " " * 300_000 + "x",
+        "a\n" * 150_000,
+    ],
 )
 def test_strange_texts_are_split_in_linear_time(text):
     started = time.process_time()

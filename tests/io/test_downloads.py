@@ -79,7 +79,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def same_version(self) -> bool:
         version = self.headers.get("If-Range")
-        return version in (None, self.script.etag, self.script.modified) or not self.script.obey_if_range
+        return (
+            version in (None, self.script.etag, self.script.modified)
+            or not self.script.obey_if_range
+        )
 
     def give(self, start: int) -> None:
         script, total = self.script, len(self.script.data)
@@ -93,14 +96,19 @@ class Handler(BaseHTTPRequestHandler):
         elif script.length:
             headers["Content-Length"] = str(total - start)
         self.answer(206 if start else 200, headers)
-        return self.body(script.data[start:][: script.cuts.pop(0) if script.cuts else None], len(script.data) - start)
+        return self.body(
+            script.data[start:][: script.cuts.pop(0) if script.cuts else None],
+            len(script.data) - start,
+        )
 
     def body(self, data: bytes, whole: int) -> None:
         for at in range(0, len(data), 50_000):
             block = data[at : at + 50_000]
             time.sleep(self.script.slow)
             try:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(block), block) if self.script.chunked else block)
+                self.wfile.write(
+                    b"%x\r\n%s\r\n" % (len(block), block) if self.script.chunked else block
+                )
                 self.wfile.flush()
             except OSError:
                 return
@@ -227,7 +235,10 @@ def test_a_date_or_a_weak_etag_marks_a_version_too(server, target):
 
 def test_without_a_mark_only_a_checksum_allows_to_resume(server, target, tmp_path):
     server.etag = None
-    for source, resumed in ((server.source, "bytes=600000-"), (RemoteFile(server.source.url), None)):
+    for source, resumed in (
+        (server.source, "bytes=600000-"),
+        (RemoteFile(server.source.url), None),
+    ):
         interrupted(server, source, target)
         download(source, target)
         assert server.asked == [("/sets/corpus.bin", resumed)]
@@ -299,7 +310,9 @@ def test_a_body_without_an_end_needs_something_to_verify_it(server, target):
 
 def test_an_empty_file_is_a_file(server, target):
     server.data = b""
-    download(RemoteFile(f"{server.url}/empty", sha256=hashlib.sha256(b"").hexdigest(), size=0), target)
+    download(
+        RemoteFile(f"{server.url}/empty", sha256=hashlib.sha256(b"").hexdigest(), size=0), target
+    )
     assert target.read_bytes() == b""
 
 
@@ -308,7 +321,10 @@ def test_an_empty_file_is_a_file(server, target):
 
 @pytest.mark.parametrize("kind", ["md5", "sha256"])
 def test_a_wrong_checksum_names_both_and_the_next_try_starts_clean(server, target, kind):
-    wanted, found = "0" * len({"md5": MD5, "sha256": SHA256}[kind]), {"md5": MD5, "sha256": SHA256}[kind]
+    wanted, found = (
+        "0" * len({"md5": MD5, "sha256": SHA256}[kind]),
+        {"md5": MD5, "sha256": SHA256}[kind],
+    )
     with pytest.raises(EnvironmentProblem) as e:
         download(RemoteFile(server.source.url, **{kind: wanted}), target)
     assert f"corpus.bin from {server.source.url}: {kind} {found}, expected {wanted}" in str(e.value)
@@ -319,7 +335,9 @@ def test_a_wrong_checksum_names_both_and_the_next_try_starts_clean(server, targe
 
 
 def test_a_wrong_size_is_seen_before_the_body(server, target):
-    with pytest.raises(EnvironmentProblem, match=f"the server has {len(DATA)} bytes, expected 17; put"):
+    with pytest.raises(
+        EnvironmentProblem, match=f"the server has {len(DATA)} bytes, expected 17; put"
+    ):
         download(RemoteFile(server.source.url, size=17), target)
     assert names(target.parent) == []
 
@@ -338,7 +356,9 @@ def test_a_file_put_there_by_hand_is_verified_and_never_removed(server, target, 
 def test_digests_are_taken_once_and_again_after_a_change(server, target, monkeypatch):
     read: list[Path] = []
     real = transfer._digests
-    monkeypatch.setattr(transfer, "_digests", lambda file, *rest: read.append(file) or real(file, *rest))
+    monkeypatch.setattr(
+        transfer, "_digests", lambda file, *rest: read.append(file) or real(file, *rest)
+    )
     download(server.source, target)
     download(server.source, target)
     assert read == [part_of(target)]
@@ -370,12 +390,16 @@ def test_a_missing_file_says_what_to_put_where(server, target):
     server.statuses = [404]
     with pytest.raises(EnvironmentProblem) as e:
         download(server.source, target)
-    assert str(e.value) == f"{server.source.url}: the server returned 404 Not Found; {by_hand(server.source, target)}"
+    assert (
+        str(e.value)
+        == f"{server.source.url}: the server returned 404 Not Found; {by_hand(server.source, target)}"
+    )
     assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize(
-    ("host", "problem"), [("127.0.0.1:9", "[Cc]onnection refused"), ("nowhere.invalid", "[Nn]ame|not known|resolution")]
+    ("host", "problem"),
+    [("127.0.0.1:9", "[Cc]onnection refused"), ("nowhere.invalid", "[Nn]ame|not known|resolution")],
 )
 def test_nobody_there_says_so_at_once(server, target, monkeypatch, host, problem):
     monkeypatch.setattr(transfer.time, "sleep", lambda _: pytest.fail("waited for nobody"))
@@ -395,7 +419,10 @@ def test_offline_means_offline(server, target, monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     with pytest.raises(EnvironmentProblem) as e:
         download(server.source, target)
-    assert str(e.value) == f"corpus.bin is missing and {variable} is set; {by_hand(server.source, target)}"
+    assert (
+        str(e.value)
+        == f"corpus.bin is missing and {variable} is set; {by_hand(server.source, target)}"
+    )
     assert server.asked == []
     target.write_bytes(DATA)
     download(server.source, target)
@@ -403,7 +430,11 @@ def test_offline_means_offline(server, target, monkeypatch, variable):
 
 
 def test_a_mirror_holds_hosts_as_folders(server, target, monkeypatch):
-    download(RemoteFile("https://data.example:8443/a/b.zip?v=1", sha256=SHA256), target, mirror=f"{server.url}/m/")
+    download(
+        RemoteFile("https://data.example:8443/a/b.zip?v=1", sha256=SHA256),
+        target,
+        mirror=f"{server.url}/m/",
+    )
     assert server.asked == [("/m/data.example:8443/a/b.zip?v=1", None)]
     target.unlink()
     monkeypatch.setenv("DUPMAE_IR_MIRROR", server.url)
@@ -420,8 +451,12 @@ def test_redirects_out_of_the_web_are_refused(server, target, to):
 
 
 def test_https_stays_https(target):
-    download = transfer._Transfer(RemoteFile("https://h/corpus.bin"), "https://h/corpus.bin", target, quiet=True)
-    answer = SimpleNamespace(is_redirect=True, url="https://h/corpus.bin", headers={"location": "//other/x"})
+    download = transfer._Transfer(
+        RemoteFile("https://h/corpus.bin"), "https://h/corpus.bin", target, quiet=True
+    )
+    answer = SimpleNamespace(
+        is_redirect=True, url="https://h/corpus.bin", headers={"location": "//other/x"}
+    )
     download._check_redirect(answer)
     answer.headers["location"] = "http://h/corpus.bin"
     with pytest.raises(EnvironmentProblem, match="redirects to http://h/corpus"):
@@ -463,7 +498,9 @@ def test_a_full_disk_is_one_line(server, target, monkeypatch):
     free = archives.shutil.disk_usage(target.parent)
     with monkeypatch.context() as m:
         m.setattr(archives.shutil, "disk_usage", lambda _: free._replace(free=1000))
-        with pytest.raises(OutputError, match=r"1\.5 MB to download, but the disk has only 0\.0 MB"):
+        with pytest.raises(
+            OutputError, match=r"1\.5 MB to download, but the disk has only 0\.0 MB"
+        ):
             download(server.source, target)
     part_of(target).unlink()
     part_of(target).symlink_to("/dev/full")
@@ -548,7 +585,11 @@ def test_a_kill_half_way_is_resumed(server, target, how):
 
 # --- unpacking ---------------------------------------------------------------------------------------------------
 
-FILES = {"set/corpus.jsonl": b'{"_id": "1"}\n' * 1000, "set/qrels/test.tsv": b"a\tb\n" * 128, "set/empty": b""}
+FILES = {
+    "set/corpus.jsonl": b'{"_id": "1"}\n' * 1000,
+    "set/qrels/test.tsv": b"a\tb\n" * 128,
+    "set/empty": b"",
+}
 
 
 def zipped(path: Path, files: dict[str, bytes] | list[tuple[zipfile.ZipInfo | str, bytes]]) -> Path:
@@ -558,9 +599,13 @@ def zipped(path: Path, files: dict[str, bytes] | list[tuple[zipfile.ZipInfo | st
     return path
 
 
-def tarred(path: Path, files: dict[str, bytes] | list[tuple[tarfile.TarInfo, bytes]], form: int = 2) -> Path:
+def tarred(
+    path: Path, files: dict[str, bytes] | list[tuple[tarfile.TarInfo, bytes]], form: int = 2
+) -> Path:
     with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w", format=form) as t:
-        for info, data in [(entry(n), d) for n, d in files.items()] if isinstance(files, dict) else files:
+        for info, data in (
+            [(entry(n), d) for n, d in files.items()] if isinstance(files, dict) else files
+        ):
             info.size = len(data)
             t.addfile(info, io.BytesIO(data))
     return path
@@ -573,7 +618,9 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.T
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
 
 
 MAKERS = [("a.zip", zipped), ("a.tar", tarred), ("a.tar.gz", tarred), ("a.tgz", tarred)]
@@ -602,7 +649,9 @@ def test_only_what_is_wanted(tmp_path, name, make):
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_folders_and_long_names(tmp_path, form):
     name = "set/" + "long/" * 30 + "name"
-    archive = tarred(tmp_path / "a.tar", [(entry("./set/", tarfile.DIRTYPE), b""), (entry(name), b"x")], form)
+    archive = tarred(
+        tmp_path / "a.tar", [(entry("./set/", tarfile.DIRTYPE), b""), (entry(name), b"x")], form
+    )
     unpack(archive, tmp_path / "out", quiet=True)
     assert contents(tmp_path / "out") == {name: b"x"}
 
@@ -632,7 +681,9 @@ BAD_ZIPS = [([("ok", b"1"), (name, b"2")], "outside the folder") for name in ESC
     ([("a/", b"")], "holds no file"),
     ([], "holds no file"),
 ]
-BAD_TARS = [([(entry("ok"), b"1"), (entry(name), b"2")], "outside the folder") for name in ESCAPES] + [
+BAD_TARS = [
+    ([(entry("ok"), b"1"), (entry(name), b"2")], "outside the folder") for name in ESCAPES
+] + [
     ([(entry("l", tarfile.SYMTYPE, "../../etc/passwd"), b"")], "a symbolic link"),
     ([(entry("l", tarfile.SYMTYPE, "/etc"), b""), (entry("l/passwd"), b"2")], "a symbolic link"),
     ([(entry("a"), b"1"), (entry("l", tarfile.LNKTYPE, "a"), b"")], "a hard link"),
@@ -658,7 +709,10 @@ def test_what_would_do_harm_is_refused_and_leaves_no_trace(tmp_path, name, make,
     with pytest.raises(InputError, match=problem) as e:
         unpack(archive, folder, quiet=True)
     assert str(e.value).startswith(f"{archive}: ")
-    assert contents(tmp_path) == {f"deep/er/{name}": archive.read_bytes(), "deep/er/out/older": b"x"}
+    assert contents(tmp_path) == {
+        f"deep/er/{name}": archive.read_bytes(),
+        "deep/er/out/older": b"x",
+    }
 
 
 def test_an_encrypted_zip_is_refused(tmp_path):
@@ -690,7 +744,9 @@ def test_a_bomb_does_not_go_off(tmp_path, monkeypatch, name):
     monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: free._replace(free=10_000_000))
     written: list[int] = []
     real = archives._pour
-    monkeypatch.setattr(archives, "_pour", lambda *script: (written.append(n) or n for n in real(*script)))
+    monkeypatch.setattr(
+        archives, "_pour", lambda *script: (written.append(n) or n for n in real(*script))
+    )
     with pytest.raises(OutputError, match="more than the disk has room for"):
         unpack(tmp_path / name, tmp_path / "out", quiet=True)
     assert sum(written) < 10_000_000
@@ -722,7 +778,9 @@ def test_a_truncated_archive_is_refused_wherever_it_was_cut(tmp_path, name, make
     else:
         archive.write_bytes(gzip.compress(DATA[:5000]))
     data = archive.read_bytes()
-    end = data.rindex(b"\n") + 1 if name == "a.tar" else len(data)  # a tar ends in zeros that say nothing
+    end = (
+        data.rindex(b"\n") + 1 if name == "a.tar" else len(data)
+    )  # a tar ends in zeros that say nothing
     for length in [*range(0, end, max(1, end // 25)), end - 1]:
         archive.write_bytes(data[:length])
         with pytest.raises(InputError, match="delete it and fetch it again") as e:
@@ -750,7 +808,9 @@ def test_a_damaged_archive_is_one_line_or_whole(tmp_path, name, make):
 
 def test_a_web_page_is_no_archive(tmp_path):
     (tmp_path / "a.zip").write_text("<html>please log in</html>")
-    with pytest.raises(InputError, match="not a zip, tar or gzip archive; delete it and fetch it again"):
+    with pytest.raises(
+        InputError, match="not a zip, tar or gzip archive; delete it and fetch it again"
+    ):
         unpack(tmp_path / "a.zip", tmp_path / "out")
     with pytest.raises(InputError, match="zip: no such file"):
         unpack(tmp_path / "b.zip", tmp_path / "out")

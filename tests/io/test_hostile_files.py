@@ -68,7 +68,9 @@ def word_file(span: int) -> bytes:
     return changed.getvalue()
 
 
-def test_a_file_that_takes_too_long_ends_the_process_and_the_next_is_read(isolation: Isolation) -> None:
+def test_a_file_that_takes_too_long_ends_the_process_and_the_next_is_read(
+    isolation: Isolation,
+) -> None:
     good = word_file(1)
     assert "in a cell" in isolation.read("docx", good).text
     with pytest.raises(Unreadable, match="more than 1 seconds"):
@@ -83,7 +85,9 @@ def test_what_a_reader_refuses_is_said_by_its_process(isolation: Isolation) -> N
     assert isolation.read("html", b"<title>A</title><h1>B</h1><p>C").headings[0].text == "B"
 
 
-def test_a_book_that_names_a_chapter_again_and_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_book_that_names_a_chapter_again_and_again_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(extracted, "LARGEST", 50_000)
     book, spine = io.BytesIO(), '<itemref idref="c"/>' * 1000
     with zipfile.ZipFile(book, "w", zipfile.ZIP_DEFLATED) as z:
@@ -107,7 +111,9 @@ def test_pages_that_are_one_page_are_read_up_to_the_limit(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", ["long.json", "long.csv"])
 def test_text_that_grows_with_the_square_of_the_file_is_refused(name: str) -> None:
     n = 12_000
-    data = json.dumps({"k" * n: [1] * n}) if name.endswith("json") else "k" * n + ",b\n" + "1,2\n" * n
+    data = (
+        json.dumps({"k" * n: [1] * n}) if name.endswith("json") else "k" * n + ",b\n" + "1,2\n" * n
+    )
     with pytest.raises(Unreadable, match="characters"):
         extract(name, data.encode())
     found = extract(name, b'{"a": [1, 2]}' if name.endswith("json") else b"a,b\n1,2\n")
@@ -115,7 +121,9 @@ def test_text_that_grows_with_the_square_of_the_file_is_refused(name: str) -> No
     assert "a: 1" in found[1].text
 
 
-def test_a_document_of_empty_paragraphs_is_refused_before_they_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_of_empty_paragraphs_is_refused_before_they_are_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole, many = io.BytesIO(word_file(1)), io.BytesIO()
     with zipfile.ZipFile(whole) as old, zipfile.ZipFile(many, "w", zipfile.ZIP_DEFLATED) as new:
         for member in old.infolist():

@@ -40,7 +40,9 @@ def holder(tmp_path):
 
 def test_the_second_is_refused_and_told_by_whom(tmp_path, holder):
     with (
-        pytest.raises(UsageError, match=f"process {holder.pid} is writing I; wait until it is done"),
+        pytest.raises(
+            UsageError, match=f"process {holder.pid} is writing I; wait until it is done"
+        ),
         exclusive(tmp_path / "lock", "writing I"),
     ):
         pass
@@ -68,6 +70,9 @@ def test_what_a_killed_process_left_is_removed_and_a_held_lock_is_not(tmp_path, 
 
 def test_an_error_releases_it_too(tmp_path):
     for _ in range(2):
-        with pytest.raises(ValueError, match="inside"), exclusive(tmp_path / "a" / "lock", "writing"):
+        with (
+            pytest.raises(ValueError, match="inside"),
+            exclusive(tmp_path / "a" / "lock", "writing"),
+        ):
             raise ValueError("inside")
     assert list((tmp_path / "a").iterdir()) == []

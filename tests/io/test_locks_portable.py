@@ -60,12 +60,16 @@ for words in sys.argv[1:]:
 
 def test_one_holder_who_is_released_by_a_kill(tmp_path):
     lock = str(tmp_path / "lock")
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, lock], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, lock], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         words = [sys.executable, "-c", SECOND, lock, str(holder.pid)]
-        done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False
+        )
         assert done.returncode == 0, done.stderr
         first, *rest = done.stdout.splitlines()
         assert first == "another process is writing I; wait until it is done, or stop it"

@@ -17,7 +17,9 @@ WANTED = {"1": {"a": 2, "b": -1}, "007": {"a": 0}}
     "content",
     [
         TREC.encode(),
-        TREC.replace(" ", "\t").replace("\n", "\t\r\n").encode(),  # as MS MARCO's document judgements
+        TREC.replace(" ", "\t")
+        .replace("\n", "\t\r\n")
+        .encode(),  # as MS MARCO's document judgements
         BEIR.encode(),
         BEIR.split("\n", 1)[1].encode(),
         b"\xef\xbb\xbf" + BEIR.replace("\n", "\r\n").encode(),

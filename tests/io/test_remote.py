@@ -64,7 +64,8 @@ def test_a_stalled_transfer_ends_and_a_slow_one_does_not(monkeypatch: pytest.Mon
             ended.set()
 
     with pytest.raises(
-        EnvironmentProblem, match=r"^s3://b/x: no byte for 0\.2 s \(DUPMAE_IR_PATIENCE\); check the net"
+        EnvironmentProblem,
+        match=r"^s3://b/x: no byte for 0\.2 s \(DUPMAE_IR_PATIENCE\); check the net",
     ):
         watched("s3://b/x", stalled)
     release.set()
@@ -74,7 +75,9 @@ def test_a_stalled_transfer_ends_and_a_slow_one_does_not(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
 def test_patience_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("DUPMAE_IR_PATIENCE", text)
-    with pytest.raises(UsageError, match=f"DUPMAE_IR_PATIENCE={text}: expected a number of seconds"):
+    with pytest.raises(
+        UsageError, match=f"DUPMAE_IR_PATIENCE={text}: expected a number of seconds"
+    ):
         transfer.patience()
 
 
@@ -88,7 +91,9 @@ def test_errors_of_libraries_are_one_line_without_credentials() -> None:
     with pytest.raises(EnvironmentProblem) as found:
         fail(RuntimeError("cannot reach https://me:word@host/x\nat all"))
     assert str(found.value) == "s3://b/x: cannot reach https://host/x at all"
-    with pytest.raises(EnvironmentProblem, match="Forbidden; check the credentials in the environment"):
+    with pytest.raises(
+        EnvironmentProblem, match="Forbidden; check the credentials in the environment"
+    ):
         fail(PermissionError("Forbidden"))
     with pytest.raises(OSError, match="full"):
         fail(OSError(errno.ENOSPC, "full"))
@@ -98,7 +103,13 @@ def test_errors_of_libraries_are_one_line_without_credentials() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://u:p@b/x", "https://h/x?X-Amz-Signature=1", "https://h/x?access_token=1", "memory://u:p@b/x"]
+    "url",
+    [
+        "s3://u:p@b/x",
+        "https://h/x?X-Amz-Signature=1",
+        "https://h/x?access_token=1",
+        "memory://u:p@b/x",
+    ],
 )
 def test_credentials_in_a_url_are_refused(url: str) -> None:
     with pytest.raises(UsageError, match="must not contain credentials") as found:
@@ -106,7 +117,9 @@ def test_credentials_in_a_url_are_refused(url: str) -> None:
     assert "u:p" not in str(found.value)
 
 
-def test_a_file_is_sent_and_fetched_in_pieces(store: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_sent_and_fetched_in_pieces(
+    store: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transfer, "_BLOCK", 1000)
     source, target = tmp_path / "source", tmp_path / "target"
     contents = bytes(range(256)) * 41
@@ -137,7 +150,10 @@ def test_collections_behind_urls(store: Remote, tmp_path: Path) -> None:
     (store / "c" / "p9.jsonl.meta.json").write(b"{}")
     found = LinesCollection("memory://box/c")
     assert [document.docid for document in found] == [f"d{n}" for n in range(6)]
-    assert [one.path for one in found.inputs] == ["memory://box/c/p9.jsonl", "memory://box/c/p10.jsonl"]
+    assert [one.path for one in found.inputs] == [
+        "memory://box/c/p9.jsonl",
+        "memory://box/c/p10.jsonl",
+    ]
     assert found.bytes_read == found.total_bytes == sum(map(len, lines))
     assert found.digests()["corpus"] == found.read_digests()["corpus"]
     assert file_digests("memory://box/c") == [one.sha256 for one in found.inputs]
@@ -155,5 +171,7 @@ def test_a_scheme_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UsageError, match=r"^nope://a: Protocol not known: nope$"):
         Remote("nope://a")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "s3fs" else name)
-    with pytest.raises(EnvironmentProblem, match=r"^s3:// needs s3fs: pip install 'dupmae-ir\[s3\]'$"):
+    with pytest.raises(
+        EnvironmentProblem, match=r"^s3:// needs s3fs: pip install 'dupmae-ir\[s3\]'$"
+    ):
         Remote("s3://b/x")

@@ -17,7 +17,9 @@ def by_steps(scores: list[float]) -> list[np.float32]:
     """The definition, one nextafter at a time."""
     out: list[np.float32] = []
     for score in np.asarray(scores, np.float32):
-        out.append(score if not out or score < out[-1] else np.nextafter(out[-1], np.float32(-np.inf)))
+        out.append(
+            score if not out or score < out[-1] else np.nextafter(out[-1], np.float32(-np.inf))
+        )
     return out
 
 
@@ -45,7 +47,9 @@ def test_strictly_decreasing_is_the_nearest_float_below(scores):
     np.testing.assert_array_equal(got, np.array(by_steps(scores), np.float32))
 
 
-@pytest.mark.parametrize("scores", [[1, 2], [1, 1 + 1e-12], [np.nan], [np.inf], [1e39], [-3.4028234663852886e38] * 2])
+@pytest.mark.parametrize(
+    "scores", [[1, 2], [1, 1 + 1e-12], [np.nan], [np.inf], [1e39], [-3.4028234663852886e38] * 2]
+)
 def test_strictly_decreasing_refuses(scores):
     with pytest.raises(ValueError, match=r"scores must|no float32"):
         strictly_decreasing(np.array(scores))
@@ -53,7 +57,10 @@ def test_strictly_decreasing_refuses(scores):
 
 def test_trec_eval_reads_back_our_order(tmp_path):
     run = {
-        f"q{q}": [Hit(f"d{d}", s / 7) for d, s in zip(RNG.permutation(500), RNG.integers(0, 9, 500), strict=True)]
+        f"q{q}": [
+            Hit(f"d{d}", s / 7)
+            for d, s in zip(RNG.permutation(500), RNG.integers(0, 9, 500), strict=True)
+        ]
         for q in range(5)
     }
     write_run(tmp_path / "run", run, "tag")
@@ -63,7 +70,9 @@ def test_trec_eval_reads_back_our_order(tmp_path):
         ours = [h.docid for h in best_first(hits)]
         assert [h.docid for h in back[qid]] == ours
         assert trec_order(dict(back[qid])) == ours
-        np.testing.assert_allclose([h.score for h in back[qid]], [h.score for h in best_first(hits)], atol=1e-4)
+        np.testing.assert_allclose(
+            [h.score for h in back[qid]], [h.score for h in best_first(hits)], atol=1e-4
+        )
     # Written again, nothing moves any more.
     write_run(tmp_path / "again", back, "tag")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "run").read_bytes()
@@ -75,7 +84,9 @@ def test_trec_order_is_pytrec_evals():
 
     scores = {f"d{i}": 1 + (i % 3) * 1e-12 + (i % 2) * 0.5 for i in range(20)}
     for rank, docid in enumerate(trec_order(scores), 1):
-        seen = pytrec_eval.RelevanceEvaluator({"q": {docid: 1}}, {"recip_rank"}).evaluate({"q": scores})
+        seen = pytrec_eval.RelevanceEvaluator({"q": {docid: 1}}, {"recip_rank"}).evaluate(
+            {"q": scores}
+        )
         assert seen["q"]["recip_rank"] == pytest.approx(1 / rank)
 
 
@@ -92,11 +103,16 @@ def test_reads_gzip_any_order_and_unicode_ids(tmp_path):
     odd = "caf\u00e9\u00a0bar"
     text = f"q Q0 x 2 1.5 t\np Q0 {odd} 1 -2e0 t\n\nq\tQ0\ty\t1\t2\tt\r\n"
     (tmp_path / "run.bin").write_bytes(gzip.compress(text.encode()))
-    assert read_run(tmp_path / "run.bin") == {"q": [Hit("y", 2.0), Hit("x", 1.5)], "p": [Hit(odd, -2.0)]}
+    assert read_run(tmp_path / "run.bin") == {
+        "q": [Hit("y", 2.0), Hit("x", 1.5)],
+        "p": [Hit(odd, -2.0)],
+    }
 
 
 def test_warns_where_ranks_and_trec_eval_disagree(tmp_path):
-    (tmp_path / "r").write_text("1 Q0 a 1 1 t\n1 Q0 b 2 2 t\n2 Q0 a 1 5 t\n2 Q0 b 2 5 t\n3 Q0 b 1 5 t\n3 Q0 a 2 5 t\n")
+    (tmp_path / "r").write_text(
+        "1 Q0 a 1 1 t\n1 Q0 b 2 2 t\n2 Q0 a 1 5 t\n2 Q0 b 2 5 t\n3 Q0 b 1 5 t\n3 Q0 a 2 5 t\n"
+    )
     said: list[str] = []
     read_run(tmp_path / "r", warn=said.append)
     assert len(said) == 2

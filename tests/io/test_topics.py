@@ -19,13 +19,24 @@ TWO = [Query("1", "what is a lock"), Query("q2", "why  fork, and when?")]
     [
         ("t.tsv", "1\twhat is a lock\nq2\twhy  fork, and when?\n"),
         ("windows.txt", "\ufeff1\twhat is a lock\r\n\r\nq2\twhy  fork, and when?\r\n"),
-        ("b.jsonl", '{"_id": "1", "text": "what is a lock", "x": {}}\n{"_id": "q2", "text": "why  fork, and when?"}\n'),
-        ("other.json", '{"id": 1, "contents": "what is a lock"}\n{"id": "q2", "contents": "why  fork, and when?"}'),
-        ("query.jsonl", '{"qid": "1", "query": "what is a lock"}\n{"qid": "q2", "query": "why  fork, and when?"}'),
+        (
+            "b.jsonl",
+            '{"_id": "1", "text": "what is a lock", "x": {}}\n{"_id": "q2", "text": "why  fork, and when?"}\n',
+        ),
+        (
+            "other.json",
+            '{"id": 1, "contents": "what is a lock"}\n{"id": "q2", "contents": "why  fork, and when?"}',
+        ),
+        (
+            "query.jsonl",
+            '{"qid": "1", "query": "what is a lock"}\n{"qid": "q2", "query": "why  fork, and when?"}',
+        ),
     ],
 )
 @pytest.mark.parametrize("zipped", [False, True])
-def test_every_format_gives_the_same_topics(tmp_path: Path, name: str, content: str, zipped: bool) -> None:
+def test_every_format_gives_the_same_topics(
+    tmp_path: Path, name: str, content: str, zipped: bool
+) -> None:
     data = content.encode()
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if zipped else data)
@@ -44,7 +55,10 @@ def test_blank_text_is_kept_and_order_is_the_files(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"\n \n", "is empty"),
         (b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": \n', ":2: broken JSON"),
-        (b'{"_id": "1", "text": "a"}\n["2", "b"]\n', ":2: an array; expected one JSON object per line"),
+        (
+            b'{"_id": "1", "text": "a"}\n["2", "b"]\n',
+            ":2: an array; expected one JSON object per line",
+        ),
         (
             b'{"_id": "1", "text": "a"}\n{"text": "b"}\n',
             ":2: no id; expected one of _id, id, qid, query_id, found text",
@@ -84,12 +98,16 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 
 def test_real_files(shared_data: Path) -> None:
     assert len(read_topics(shared_data / "scifact" / "queries.jsonl")) == 300
-    arguana = read_topics(shared_data / "topics-and-qrels" / "topics.beir-v1.0.0-arguana.test.tsv.gz")
+    arguana = read_topics(
+        shared_data / "topics-and-qrels" / "topics.beir-v1.0.0-arguana.test.tsv.gz"
+    )
     assert len(arguana) == 1406
     assert arguana[0].qid == "test-environment-aeghhgwpe-pro02a"
 
 
 @pytest.mark.jvm
 def test_an_unknown_name_gets_a_suggestion() -> None:
-    with pytest.raises(UnknownName, match=r"msmarco-pasage-dev-subset.*neither a file nor.*Did you mean"):
+    with pytest.raises(
+        UnknownName, match=r"msmarco-pasage-dev-subset.*neither a file nor.*Did you mean"
+    ):
         read_topics("msmarco-pasage-dev-subset")

@@ -22,7 +22,9 @@ def tiny_retriever() -> Any:
     tokenizer = tiny_tokenizer()
     lm = BertForMaskedLM(tiny_config())
     torch.nn.init.normal_(lm.cls.predictions.decoder.bias, std=0.3)
-    return Retriever(lm, torch.nn.Linear(24, 8, bias=False), *excluded_ids(tokenizer)).eval(), tokenizer
+    return Retriever(
+        lm, torch.nn.Linear(24, 8, bias=False), *excluded_ids(tokenizer)
+    ).eval(), tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -32,4 +34,6 @@ def tiny_folder(tiny_retriever: Any, tmp_path_factory: pytest.TempPathFactory) -
 
     model, tokenizer = tiny_retriever
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    return save_model(folder, model, tokenizer, ModelConfig(document_length=32, query_length=16, top_k=6))
+    return save_model(
+        folder, model, tokenizer, ModelConfig(document_length=32, query_length=16, top_k=6)
+    )

@@ -72,7 +72,9 @@ def test_cls_is_the_state_of_a_bert_at_every_length(encoder):
 
 def test_texts_that_have_nothing_in_common_are_far_apart(encoder):
     """Vectors are centred: cosines of unrelated texts are near 0, where those of the start are 0.5."""
-    vectors = encoder.encode_documents([TEXTS[0], TEXTS[1], TEXTS[3], "Stir the onions until they are golden."]).cls
+    vectors = encoder.encode_documents(
+        [TEXTS[0], TEXTS[1], TEXTS[3], "Stir the onions until they are golden."]
+    ).cls
     cosines = (vectors @ vectors.T)[np.triu_indices(4, 1)] / 7
     assert np.abs(cosines).max() < 0.3
 
@@ -87,7 +89,10 @@ def test_a_text_alone_and_in_a_batch_agree(encoder):
 
 def test_packed_equals_padded(encoder):
     padded = TextEncoder.load()
-    padded.model, padded._packed = load_model(embedded_folder(), need_ot=False)[0], None  # transformers' own BERT
+    padded.model, padded._packed = (
+        load_model(embedded_folder(), need_ot=False)[0],
+        None,
+    )  # transformers' own BERT
     ours, reference = encoder.encode_documents(TEXTS), padded.encode_documents(TEXTS)
     np.testing.assert_allclose(ours.cls, reference.cls, atol=1e-4)
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-4)
@@ -121,7 +126,9 @@ def test_weights_are_on_words_of_the_text_and_their_stems(encoder):
 
 
 def test_identifiers_match_by_their_parts(encoder):
-    d = encoder.encode_documents(["threading.Thread.join: waits until it ends", "os.path.join: concatenates"])
+    d = encoder.encode_documents(
+        ["threading.Thread.join: waits until it ends", "os.path.join: concatenates"]
+    )
     q = encoder.encode_queries(["threading join"])
     scores = (q.ot @ d.ot.T).toarray()[0]
     assert scores[0] > scores[1] > 0

@@ -14,7 +14,12 @@ TEXTS = [
     "Inflation is a rise of the general level of prices in an economy.",
     "A comet is an icy body that warms and releases gases when it passes close to the sun.",
 ]
-QUERIES = ["who discovered penicillin", "what pumps blood", "rising prices", "icy bodies near the sun"]
+QUERIES = [
+    "who discovered penicillin",
+    "what pumps blood",
+    "rising prices",
+    "icy bodies near the sun",
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,13 @@ def test_it_is_at_most_8_megabytes_and_its_card_says_what_it_is():
     folder = embedded_folder(SMALL)
     assert sum(p.stat().st_size for p in folder.iterdir()) <= 8e6
     card = (folder / "README.md").read_text(encoding="utf-8")
-    for text in ("Apache-2.0", "CC BY 4.0", "SciFact", "experiments/dupmae_small.py", "not the one to search with"):
+    for text in (
+        "Apache-2.0",
+        "CC BY 4.0",
+        "SciFact",
+        "experiments/dupmae_small.py",
+        "not the one to search with",
+    ):
         assert text in card
     assert "| dupmae-small, sum |" in card
 
@@ -46,7 +57,9 @@ def test_each_part_and_the_sum_find_the_answers(encoder):
 
 def test_it_has_learned_words_that_the_text_does_not_contain(encoder):
     weights = encoder.encode_documents(TEXTS).ot
-    own = encoder.tokenizer(TEXTS, add_special_tokens=False, truncation=True, max_length=126)["input_ids"]
+    own = encoder.tokenizer(TEXTS, add_special_tokens=False, truncation=True, max_length=126)[
+        "input_ids"
+    ]
     for row, ids in enumerate(own):
         found = set(weights[row].indices)
         assert len(found - set(ids)) > 20

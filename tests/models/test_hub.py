@@ -48,8 +48,12 @@ def test_a_cached_model_is_found_by_name(cache, tiny_folder):
     assert load_encoder(NAME).digest == load_encoder(tiny_folder).digest
 
 
-def test_a_folder_takes_precedence_and_a_missing_model_is_not_fetched(cache, tiny_folder, tmp_path, monkeypatch):
-    with pytest.raises(CheckpointError, match=r"no such model folder; .* but by dupmae-ir models get"):
+def test_a_folder_takes_precedence_and_a_missing_model_is_not_fetched(
+    cache, tiny_folder, tmp_path, monkeypatch
+):
+    with pytest.raises(
+        CheckpointError, match=r"no such model folder; .* but by dupmae-ir models get"
+    ):
         load_encoder(NAME)
     assert cached_folder("not a name!") is None
     put(cache, tiny_folder)
@@ -68,11 +72,16 @@ class Hub(BaseHTTPRequestHandler):
             siblings = [{"rfilename": name} for name in self.files]
             self._send(json.dumps({"id": NAME, "sha": COMMIT, "siblings": siblings}).encode())
         elif self.path.startswith(f"/api/models/{NAME}/tree/"):
-            tree = [{"type": "file", "path": n, "size": len(b), "oid": _oid(b)} for n, b in self.files.items()]
+            tree = [
+                {"type": "file", "path": n, "size": len(b), "oid": _oid(b)}
+                for n, b in self.files.items()
+            ]
             self._send(json.dumps(tree).encode())
         elif self.path.startswith(f"/{NAME}/resolve/"):
             name = self.path.rpartition("/")[2]
-            self._send(self.files[name], {"ETag": f'"{_oid(self.files[name])}"', "X-Repo-Commit": COMMIT})
+            self._send(
+                self.files[name], {"ETag": f'"{_oid(self.files[name])}"', "X-Repo-Commit": COMMIT}
+            )
         else:
             self.send_response(404)
             self.send_header("X-Error-Code", "RepoNotFound")
@@ -99,7 +108,9 @@ def _oid(data: bytes) -> str:
 @pytest.fixture
 def hub(tiny_folder: Path) -> Iterator[str]:
     """Address of a hub with one model."""
-    files = {path.name: path.read_bytes() for path in tiny_folder.iterdir()} | {"modeling.py": b"raise SystemExit"}
+    files = {path.name: path.read_bytes() for path in tiny_folder.iterdir()} | {
+        "modeling.py": b"raise SystemExit"
+    }
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("OneModel", (Hub,), {"files": files}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -108,7 +119,11 @@ def hub(tiny_folder: Path) -> Iterator[str]:
 
 
 def command(*words: str, hub: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"HF_ENDPOINT": hub, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    env = os.environ | {
+        "HF_ENDPOINT": hub,
+        "HF_HUB_CACHE": str(cache),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
     env |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
     arguments = [sys.executable, "-m", "dupmae_ir", "models", *words]
     return subprocess.run(arguments, capture_output=True, text=True, env=env, check=False)

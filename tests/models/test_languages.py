@@ -70,7 +70,11 @@ def test_a_collection_has_the_language_of_most_of_its_text():
         ("pl", "Kotły i woda", ["kotł", "wod"]),
         ("vi", "nước trong ống", ["nước", "ống"]),
         ("other", "Ndege za Air-Tanzania 🚀", ["ndege", "za", "air", "tanzania", "🚀"]),
-        ("de", "threading.Thread.join in HTTPError", ["threading.thread.join", "threading", "thread", "join"]),
+        (
+            "de",
+            "threading.Thread.join in HTTPError",
+            ["threading.thread.join", "threading", "thread", "join"],
+        ),
     ],
 )
 def test_terms_of_a_language(language, text, terms):
@@ -104,7 +108,9 @@ def test_english_is_the_analyzer_of_the_embedded_model():
 
 
 def test_an_unknown_language_is_refused_and_letters_are_no_words():
-    with pytest.raises(UsageError, match=r"`language` must be auto or one of ar, .*got 'dee'\. Did you mean 'de'\?"):
+    with pytest.raises(
+        UsageError, match=r"`language` must be auto or one of ar, .*got 'dee'\. Did you mean 'de'\?"
+    ):
         Analyzer("dee")
     assert [is_letter(text) for text in ("а", "", "水", "ab")] == [True, True, False, False]
 
@@ -123,10 +129,20 @@ def test_a_chinese_text_is_half_as_long_as_its_pairs():
 def test_function_words_of_a_query_are_left_out_where_texts_keep_them():
     other, german, english = Analyzer(OTHER), Analyzer("de"), Analyzer()
     assert english.query_terms("How do I hide what others have?") == ["hide"]
-    assert english.terms("How do I hide what others have?") == ["how", "do", "i", "hide", "what", "other", "have"]
+    assert english.terms("How do I hide what others have?") == [
+        "how",
+        "do",
+        "i",
+        "hide",
+        "what",
+        "other",
+        "have",
+    ]
     assert english.query_terms("What will be, will be") == ["what"]
     assert other.query_terms("Wie kündige ich die Wohnung?") == ["kündige", "wohnung"]
     assert other.query_terms("Où est le quai du train ?") == ["quai", "train"]
     assert other.query_terms("How do bees die in the cold?") == ["bees", "die", "cold"]
     assert other.query_terms("to be or not to be") == ["to", "be", "or", "not", "to", "be"]
-    assert german.query_terms("Wie kündige ich die Wohnung?") == german.terms("Wie kündige ich die Wohnung?")
+    assert german.query_terms("Wie kündige ich die Wohnung?") == german.terms(
+        "Wie kündige ich die Wohnung?"
+    )

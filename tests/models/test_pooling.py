@@ -29,7 +29,10 @@ def case(batch=4, length=7, width=5, vocabulary=23, dtype=torch.float64, seed=0)
 def test_chunks_do_not_change_the_maximum(chunk):
     hidden, mask, weight, bias = case()
     torch.testing.assert_close(
-        ot_max(hidden, mask, weight, bias, chunk), ot_max_plain(hidden, mask, weight, bias), rtol=0, atol=1e-12
+        ot_max(hidden, mask, weight, bias, chunk),
+        ot_max_plain(hidden, mask, weight, bias),
+        rtol=0,
+        atol=1e-12,
     )
 
 
@@ -41,7 +44,9 @@ def test_chunks_do_not_change_the_gradient(monkeypatch):
         for chunk in (1, 5, 23, 100):
             monkeypatch.setattr("dupmae_ir.models.pooling.CHUNK", chunk)
             leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
-            keep_top_k(ot_max(leaves[0], mask, leaves[1], leaves[2]), keep).square().sum().backward()
+            keep_top_k(
+                ot_max(leaves[0], mask, leaves[1], leaves[2]), keep
+            ).square().sum().backward()
             grads.append([t.grad for t in leaves])
         leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
         keep_top_k(ot_max_plain(leaves[0], mask, *leaves[1:]), keep).square().sum().backward()
@@ -53,7 +58,10 @@ def test_chunks_do_not_change_the_gradient(monkeypatch):
 def test_the_gradient_equals_autograd_and_passes_gradcheck():
     hidden, mask, weight, bias = case()
     grads = []
-    for form in (lambda h, w, b: ot_max(h, mask, w, b, chunk=6), lambda h, w, b: ot_max_plain(h, mask, w, b)):
+    for form in (
+        lambda h, w, b: ot_max(h, mask, w, b, chunk=6),
+        lambda h, w, b: ot_max_plain(h, mask, w, b),
+    ):
         leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
         out = form(*leaves)
         # A loss whose gradient has many exact zeros, as with top-k and ReLU.

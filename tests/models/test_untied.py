@@ -29,7 +29,13 @@ from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.search.config import SearchConfig
 from dupmae_ir.search.run import run as search
 
-DOCUMENTS = ["the quick brown fox", "the lazy dog sat on the mat", "heap queue sorts list", "cat", "tree graph the fox"]
+DOCUMENTS = [
+    "the quick brown fox",
+    "the lazy dog sat on the mat",
+    "heap queue sorts list",
+    "cat",
+    "tree graph the fox",
+]
 QUERIES = ["quick fox", "dog runs", "the list"]
 SETTINGS = ModelConfig(document_length=32, query_length=16, top_k=6, activation="log1p")
 
@@ -84,11 +90,16 @@ def test_each_side_is_encoded_by_its_own_encoder(sides, folder):
 
 
 def test_the_folder_is_two_model_folders(folder, sides):
-    assert sorted(p.name for p in folder.iterdir() if p.is_dir()) == ["passage_model", "query_model"]
+    assert sorted(p.name for p in folder.iterdir() if p.is_dir()) == [
+        "passage_model",
+        "query_model",
+    ]
     for name, model in zip(("query_model", "passage_model"), sides, strict=True):
         alone = load_encoder(folder / name)
         assert alone.settings.top_k == 6
-        np.testing.assert_allclose(alone.encode_documents(["cat"]).cls[0], plain(model, "cat")[0], atol=1e-5)
+        np.testing.assert_allclose(
+            alone.encode_documents(["cat"]).cls[0], plain(model, "cat")[0], atol=1e-5
+        )
 
 
 def test_round_trip(folder, sides, tmp_path):
@@ -97,7 +108,9 @@ def test_round_trip(folder, sides, tmp_path):
     for name, value in UntiedRetriever(*sides).state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[name], value, rtol=0, atol=0)
     half = save_model(tmp_path / "half", loaded, tokenizer, config, half=True)
-    assert load_encoder(half).encode_queries(["cat"]).cls == pytest.approx(plain(sides[0], "cat")[0][None], abs=0.02)
+    assert load_encoder(half).encode_queries(["cat"]).cls == pytest.approx(
+        plain(sides[0], "cat")[0][None], abs=0.02
+    )
 
 
 def test_a_side_is_one_retriever_of_the_same_width(sides):
@@ -113,7 +126,9 @@ def test_a_side_is_one_retriever_of_the_same_width(sides):
 
 def test_one_digest_covers_both_sides(folder, sides, tmp_path):
     before = folder_digest(folder)
-    swapped = save_model(tmp_path / "swapped", UntiedRetriever(*reversed(sides)), tiny_tokenizer(), SETTINGS)
+    swapped = save_model(
+        tmp_path / "swapped", UntiedRetriever(*reversed(sides)), tiny_tokenizer(), SETTINGS
+    )
     assert folder_digest(swapped) != before
     for name in ("query_model", "passage_model"):
         other = shutil.copytree(folder, tmp_path / name)
@@ -125,11 +140,26 @@ def test_one_digest_covers_both_sides(folder, sides, tmp_path):
 def test_encode_and_search(folder, sides, tmp_path):
     """The commands on one model folder: scores are inner products of query-side and document-side vectors."""
     corpus, topics, index = tmp_path / "corpus.jsonl", tmp_path / "topics.tsv", tmp_path / "I"
-    corpus.write_text("".join(json.dumps({"_id": f"d{i}", "text": t}) + "\n" for i, t in enumerate(DOCUMENTS)))
+    corpus.write_text(
+        "".join(json.dumps({"_id": f"d{i}", "text": t}) + "\n" for i, t in enumerate(DOCUMENTS))
+    )
     topics.write_text("".join(f"q{i}\t{t}\n" for i, t in enumerate(QUERIES)))
-    encode(EncodeConfig(corpus=str(corpus), index=str(index), model=str(folder), device="cpu", scale=40.0, quiet=True))
+    encode(
+        EncodeConfig(
+            corpus=str(corpus),
+            index=str(index),
+            model=str(folder),
+            device="cpu",
+            scale=40.0,
+            quiet=True,
+        )
+    )
     output = tmp_path / "run.trec"
-    search(SearchConfig(index=str(index), topics=str(topics), output=str(output), device="cpu", quiet=True))
+    search(
+        SearchConfig(
+            index=str(index), topics=str(topics), output=str(output), device="cpu", quiet=True
+        )
+    )
     run = read_run(output)
     encoder = load_encoder(folder)
     documents = encoder.encode_documents(DOCUMENTS)
@@ -143,26 +173,53 @@ def test_encode_and_search(folder, sides, tmp_path):
         by_document_side = documents.cls @ plain(sides[1], text)[0]
         assert np.abs(want - by_document_side).max() > 0.1
     stock = DupmaeQueryEncoder.for_index(index)
-    np.testing.assert_allclose(stock.dense.encode(QUERIES[0]), plain(sides[0], QUERIES[0])[0], atol=1e-5)
-    swapped = save_model(tmp_path / "swapped", UntiedRetriever(*reversed(sides)), tiny_tokenizer(), SETTINGS)
+    np.testing.assert_allclose(
+        stock.dense.encode(QUERIES[0]), plain(sides[0], QUERIES[0])[0], atol=1e-5
+    )
+    swapped = save_model(
+        tmp_path / "swapped", UntiedRetriever(*reversed(sides)), tiny_tokenizer(), SETTINGS
+    )
     with pytest.raises(IndexMismatch, match="digest"):
-        search(SearchConfig(index=str(index), topics=str(topics), output=str(output), model=str(swapped), quiet=True))
+        search(
+            SearchConfig(
+                index=str(index),
+                topics=str(topics),
+                output=str(output),
+                model=str(swapped),
+                quiet=True,
+            )
+        )
 
 
 def test_an_index_records_normalize(sides, tmp_path):
     folder = save_model(tmp_path / "tied", sides[0], tiny_tokenizer(), SETTINGS)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "the cat"}\n')
-    settings = {"corpus": str(tmp_path / "corpus.jsonl"), "model": str(folder), "parts": "cls", "quiet": True}
+    settings = {
+        "corpus": str(tmp_path / "corpus.jsonl"),
+        "model": str(folder),
+        "parts": "cls",
+        "quiet": True,
+    }
     encode(EncodeConfig(**settings, index=str(tmp_path / "unit"), normalize=True))
     encode(EncodeConfig(**settings, index=str(tmp_path / "raw")))
-    assert np.linalg.norm(DupmaeQueryEncoder.for_index(tmp_path / "unit").dense.encode("dog")) == pytest.approx(1)
+    assert np.linalg.norm(
+        DupmaeQueryEncoder.for_index(tmp_path / "unit").dense.encode("dog")
+    ) == pytest.approx(1)
     assert np.linalg.norm(DupmaeQueryEncoder.for_index(tmp_path / "raw").dense.encode("dog")) > 1.1
     output = str(tmp_path / "r.trec")
-    search(SearchConfig(index=str(tmp_path / "unit"), topics=_topics(tmp_path), output=output, quiet=True))
+    search(
+        SearchConfig(
+            index=str(tmp_path / "unit"), topics=_topics(tmp_path), output=output, quiet=True
+        )
+    )
     [hit] = read_run(output)["q"]
     encoder = load_encoder(folder, parts=("cls",))
-    raw = np.array([encoder.encode_queries(["dog"]).cls[0], encoder.encode_documents(["the cat"]).cls[0]])
-    assert hit.score == pytest.approx(raw[0] @ raw[1] / np.prod(np.linalg.norm(raw, axis=1)), abs=1e-5)
+    raw = np.array(
+        [encoder.encode_queries(["dog"]).cls[0], encoder.encode_documents(["the cat"]).cls[0]]
+    )
+    assert hit.score == pytest.approx(
+        raw[0] @ raw[1] / np.prod(np.linalg.norm(raw, axis=1)), abs=1e-5
+    )
     again = encode(EncodeConfig(**settings, index=str(tmp_path / "unit"), normalize=True))
     assert again["status"] == "already complete"
     with pytest.raises(IndexMismatch, match=r"`normalize` True \(requested none\)"):
@@ -178,13 +235,19 @@ def test_an_index_recorded_without_normalize_stays_valid(sides, tmp_path):
     folder = save_model(tmp_path / "tied", sides[0], tiny_tokenizer(), SETTINGS)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "the cat"}\n')
     index = tmp_path / "I"
-    config = EncodeConfig(corpus=str(tmp_path / "corpus.jsonl"), model=str(folder), index=str(index), quiet=True)
+    config = EncodeConfig(
+        corpus=str(tmp_path / "corpus.jsonl"), model=str(folder), index=str(index), quiet=True
+    )
     encode(config)
     meta = json.loads((index / "meta.json").read_text())
     del meta["encoder"]["normalize"], meta["settings"]["normalize"]
     write_edited(index, meta)
     assert encode(config)["status"] == "already complete"
-    search(SearchConfig(index=str(index), topics=_topics(tmp_path), output=str(tmp_path / "r.trec"), quiet=True))
+    search(
+        SearchConfig(
+            index=str(index), topics=_topics(tmp_path), output=str(tmp_path / "r.trec"), quiet=True
+        )
+    )
     assert len(read_run(tmp_path / "r.trec")) == 1
 
 
@@ -198,7 +261,9 @@ def test_a_tokenizer_that_lost_tokens_is_refused(sides, tmp_path):
     tokenizer = json.loads(path.read_text())
     del tokenizer["model"]["vocab"]["cat"]
     path.write_text(json.dumps(tokenizer))
-    with pytest.raises(CheckpointError, match=r"lacks 1 of the ids up to its highest, \d+; restore the tokenizer"):
+    with pytest.raises(
+        CheckpointError, match=r"lacks 1 of the ids up to its highest, \d+; restore the tokenizer"
+    ):
         load_model(folder)
 
 
@@ -234,7 +299,9 @@ def damage_configs(folder):
     return f"two sides have different {CONFIG}"
 
 
-@pytest.mark.parametrize("damage", [damage_one_side, damage_weights, damage_width, damage_vocabulary, damage_configs])
+@pytest.mark.parametrize(
+    "damage", [damage_one_side, damage_weights, damage_width, damage_vocabulary, damage_configs]
+)
 def test_sides_that_do_not_match_are_refused(folder, damage):
     match = damage(folder)
     with pytest.raises(CheckpointError, match=match) as e:
@@ -252,11 +319,21 @@ def test_shared_modules_are_stored_once(sides):
     one = sides[0]
     other = Retriever(one.lm, copy.deepcopy(one.projection), [0], [0])
     model = UntiedRetriever(one, other)
-    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in one.parameters()) + 8 * 24
+    assert (
+        sum(p.numel() for p in model.parameters())
+        == sum(p.numel() for p in one.parameters()) + 8 * 24
+    )
 
 
 def test_with_settings_keeps_the_sides(folder):
     encoder = TextEncoder.load(folder)
     other = encoder.with_settings(document_length=4)
-    np.testing.assert_array_equal(other.encode_queries(QUERIES).cls, encoder.encode_queries(QUERIES).cls)
-    assert np.abs(other.encode_documents(DOCUMENTS).cls - encoder.encode_documents(DOCUMENTS).cls).max() > 0.01
+    np.testing.assert_array_equal(
+        other.encode_queries(QUERIES).cls, encoder.encode_queries(QUERIES).cls
+    )
+    assert (
+        np.abs(
+            other.encode_documents(DOCUMENTS).cls - encoder.encode_documents(DOCUMENTS).cls
+        ).max()
+        > 0.01
+    )

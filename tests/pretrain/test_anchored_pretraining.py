@@ -26,7 +26,9 @@ def anchor(tmp_path_factory):
     from safetensors.torch import load_file, save_file
 
     path = folder / "model.safetensors"
-    save_file({name: value * 0.5 for name, value in load_file(path).items()}, path, {"format": "pt"})
+    save_file(
+        {name: value * 0.5 for name, value in load_file(path).items()}, path, {"format": "pt"}
+    )
     return folder
 
 
@@ -36,13 +38,21 @@ def corpus(tmp_path_factory):
 
 
 def log_of(output):
-    rows = [json.loads(line) for line in (output / "pretraining" / "log.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (output / "pretraining" / "log.jsonl").read_text().splitlines()
+    ]
     return [{k: v for k, v in row.items() if k != "tokens_per_second"} for row in rows]
 
 
 @pytest.mark.parametrize(
     "method",
-    ["retromae", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("master", "cot-mae", "cot-mote"))],
+    [
+        "retromae",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("master", "cot-mae", "cot-mote")
+        ),
+    ],
 )
 def test_every_method_reports_the_distance(method, base, anchor, corpus, tmp_path):
     assert main(flags(method, base, corpus, tmp_path / "out", anchor=anchor, **SHORT)) == 0
@@ -51,8 +61,13 @@ def test_every_method_reports_the_distance(method, base, anchor, corpus, tmp_pat
     assert all(0 < d < 2 for d in distances)
 
 
-def test_an_interrupted_run_resumes_to_identical_weights(base, anchor, corpus, tmp_path, monkeypatch):
-    words = {name: flags("dupmae", base, corpus, tmp_path / name, anchor=anchor, **SHORT) for name in ("a", "b")}
+def test_an_interrupted_run_resumes_to_identical_weights(
+    base, anchor, corpus, tmp_path, monkeypatch
+):
+    words = {
+        name: flags("dupmae", base, corpus, tmp_path / name, anchor=anchor, **SHORT)
+        for name in ("a", "b")
+    }
     assert main(words["a"]) == 0
     real = PretrainTrainer._save_checkpoint
 
@@ -79,9 +94,14 @@ def test_the_anchor_holds_the_cls_vector(base, corpus, tmp_path):
     def distance(folder):
         start, _, _ = load_model(base)
         model, tokenizer, _ = load_model(folder)
-        inputs = tokenizer(["the cat sat on the mat", "the quick brown fox"], return_tensors="pt", padding=True)
+        inputs = tokenizer(
+            ["the cat sat on the mat", "the quick brown fox"], return_tensors="pt", padding=True
+        )
         with torch.no_grad():
-            a, b = (m(inputs["input_ids"], inputs["attention_mask"], ot=False)[0] for m in (start, model))
+            a, b = (
+                m(inputs["input_ids"], inputs["attention_mask"], ot=False)[0]
+                for m in (start, model)
+            )
         return float((1 - torch.cosine_similarity(a, b)).mean())
 
     steps = {"steps": 20, "save-steps": 20, "eval-steps": 20}
@@ -96,7 +116,9 @@ def test_weight_0_is_off_to_the_bit(base, corpus, tmp_path):
     assert main(flags("mlm", base, corpus, tmp_path / "off", **off, **SHORT)) == 0
     a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "off"))
     assert a == b
-    records = [json.loads((tmp_path / name / "training.json").read_text()) for name in ("plain", "off")]
+    records = [
+        json.loads((tmp_path / name / "training.json").read_text()) for name in ("plain", "off")
+    ]
     assert records[0]["settings"] == records[1]["settings"]
     assert "anchor_weight" not in records[0]["settings"]
 
@@ -110,7 +132,9 @@ def test_an_anchor_of_another_width_or_vocabulary_is_refused(base, corpus, tmp_p
     path.write_text(path.read_text().replace('"cat"', '"cow"'))
     assert main(flags("mlm", base, corpus, tmp_path / "out", anchor=other, **SHORT)) == 2
     assert "its vocabulary is not that of the base" in capsys.readouterr().err
-    assert main(flags("mlm", base, corpus, tmp_path / "out", anchor=tmp_path / "absent", **SHORT)) == 2
+    assert (
+        main(flags("mlm", base, corpus, tmp_path / "out", anchor=tmp_path / "absent", **SHORT)) == 2
+    )
     assert "no such model folder" in capsys.readouterr().err
     assert main(flags("mlm", base, corpus, tmp_path / "out", **{"anchor-weight": 2}, **SHORT)) == 2
     assert "--anchor-weight applies only with --anchor" in capsys.readouterr().err

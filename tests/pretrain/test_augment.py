@@ -96,11 +96,34 @@ def corpus(tmp_path) -> Path:
 
 
 NAMES = ["cut.jsonl.gz", "cut.jsonl.gz.meta.json", "whole.jsonl.gz", "whole.jsonl.gz.meta.json"]
-SHORT = ("--max-new-tokens", 6, "--max-input", 20, "--window", 7, "--dtype", "float32", "--device", "cpu", "--quiet")
+SHORT = (
+    "--max-new-tokens",
+    6,
+    "--max-input",
+    20,
+    "--window",
+    7,
+    "--dtype",
+    "float32",
+    "--device",
+    "cpu",
+    "--quiet",
+)
 
 
 def words(task: str, model: Path, source: Path, output: Path, *more: Any) -> list[str]:
-    given = ("--task", task, "--model", model, "--corpus", source, "--output", output, *SHORT, *more)
+    given = (
+        "--task",
+        task,
+        "--model",
+        model,
+        "--corpus",
+        source,
+        "--output",
+        output,
+        *SHORT,
+        *more,
+    )
     return [str(w) for w in given]
 
 
@@ -144,13 +167,17 @@ def test_the_other_task_keeps_the_first_field(t5, gpt2, corpus, tmp_path):
     assert texts(both, "queries") == texts(first, "queries")
     assert max(map(len, texts(both, "queries"))) == 5
     assert {len(t) for t in texts(both, "next")} == {0, 1}
-    for text, row in zip(read_texts(tmp_path / "b.jsonl"), [r for r in both if r["title"] + r["text"]], strict=True):
+    for text, row in zip(
+        read_texts(tmp_path / "b.jsonl"), [r for r in both if r["title"] + r["text"]], strict=True
+    ):
         assert (list(text.queries), list(text.following)) == (row["queries"], row.get("next", []))
 
 
 def test_a_row_that_has_the_field_keeps_it(t5, tmp_path, capsys):
     corpus = tmp_path / "c.jsonl"
-    corpus.write_text('{"text": "the cat", "queries": ["mine"]}\n{"text": "the dog", "queries": []}\n')
+    corpus.write_text(
+        '{"text": "the cat", "queries": ["mine"]}\n{"text": "the dog", "queries": []}\n'
+    )
     rows = augmented("queries", t5, corpus, tmp_path / "o.jsonl", "--json")
     assert rows[0] == {"id": "1", "title": "", "text": "the cat", "queries": ["mine"]}
     assert len(rows[1]["queries"]) > 1
@@ -164,7 +191,9 @@ def test_texts_do_not_depend_on_batch_and_order(task, t5, gpt2, corpus, tmp_path
     augmented(task, model, corpus, tmp_path / "64.jsonl", "--batch-size", 64)
     assert (tmp_path / "64.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
     backwards = tmp_path / "backwards.jsonl"
-    backwards.write_text("".join(line + "\n" for line in reversed(corpus.read_text().splitlines()[5:])))
+    backwards.write_text(
+        "".join(line + "\n" for line in reversed(corpus.read_text().splitlines()[5:]))
+    )
     turned = augmented(task, model, backwards, tmp_path / "t.jsonl", "--batch-size", 9)
     assert turned == list(reversed(alone[5:]))
     assert augmented(task, model, corpus, tmp_path / "s.jsonl", "--seed", 1) != alone
@@ -176,13 +205,24 @@ def test_greedy_is_the_most_likely_token(gpt2, tmp_path):
     prompts = ["the cat sat", "dog", "quick brown fox jumps over the lazy dog"]
     corpus.write_text("".join(f"{p}\n" for p in prompts))
     rows = augmented("continuation", gpt2, corpus, tmp_path / "o.jsonl", "--temperature", 0)
-    model, pieces = tf.GPT2LMHeadModel.from_pretrained(gpt2).eval(), tf.AutoTokenizer.from_pretrained(gpt2)
+    model, pieces = (
+        tf.GPT2LMHeadModel.from_pretrained(gpt2).eval(),
+        tf.AutoTokenizer.from_pretrained(gpt2),
+    )
     for prompt, row in zip(prompts, rows, strict=True):
         ids = pieces(prompt, return_tensors="pt")["input_ids"]
         new: list[int] = []
         while len(new) < 6 and 2 not in new:
-            new.append(int(model(torch.cat([ids, torch.tensor([new], dtype=torch.long)], 1)).logits[0, -1].argmax()))
-        assert row.get("next", []) == [t for t in [pieces.decode(new, skip_special_tokens=True)] if t]
+            new.append(
+                int(
+                    model(torch.cat([ids, torch.tensor([new], dtype=torch.long)], 1))
+                    .logits[0, -1]
+                    .argmax()
+                )
+            )
+        assert row.get("next", []) == [
+            t for t in [pieces.decode(new, skip_special_tokens=True)] if t
+        ]
     assert [r["id"] for r in rows] == ["1", "2", "3"]
     assert max(len(" ".join(t).split()) for t in texts(rows, "next")) == 6
 
@@ -202,9 +242,16 @@ def test_samples_follow_the_models_distribution(gpt2):
     generator = Generator.load(config)
     drawn = generator(["the cat sat"])[0]
     pieces = generator.tokenizer
-    logits = generator.model(pieces("the cat sat", return_tensors="pt")["input_ids"]).logits[0, -1].detach()
+    logits = (
+        generator.model(pieces("the cat sat", return_tensors="pt")["input_ids"])
+        .logits[0, -1]
+        .detach()
+    )
     best = logits.topk(10)
-    expected = {pieces.decode([int(i)]): float(p) for i, p in zip(best.indices, best.values.softmax(0), strict=True)}
+    expected = {
+        pieces.decode([int(i)]): float(p)
+        for i, p in zip(best.indices, best.values.softmax(0), strict=True)
+    }
     assert set(drawn) <= set(expected)
     for word, p in expected.items():
         # Five standard deviations of a share of 4,000 draws; special tokens are decoded to nothing.
@@ -234,11 +281,18 @@ def test_top_p_and_temperature_narrow_the_samples(gpt2):
 
 
 def test_queries_read_the_beginning_and_continuations_the_end(t5, gpt2, tmp_path):
-    for name, task, model, same in (("head", "queries", t5, "tail"), ("tail", "continuation", gpt2, "head")):
+    for name, task, model, same in (
+        ("head", "queries", t5, "tail"),
+        ("tail", "continuation", gpt2, "head"),
+    ):
         written = []
         for odd in ("dog", "fox"):
             corpus = tmp_path / f"{task}{odd}.txt"
-            corpus.write_text(f"{odd} " + "the cat " * 20 + "\n" if same == "head" else "the cat " * 20 + f"{odd}\n")
+            corpus.write_text(
+                f"{odd} " + "the cat " * 20 + "\n"
+                if same == "head"
+                else "the cat " * 20 + f"{odd}\n"
+            )
             rows = augmented(
                 task,
                 model,
@@ -289,7 +343,10 @@ def test_a_killed_run_resumes_to_the_same_output(t5, corpus, tmp_path):
     with work.open("ab") as f:
         f.write(b'{"texts": ["torn')
     seen: list[int] = []
-    run_batch, Generator.__call__ = Generator.__call__, lambda self, p, d: seen.append(len(p)) or run_batch(self, p, d)
+    run_batch, Generator.__call__ = (
+        Generator.__call__,
+        lambda self, p, d: seen.append(len(p)) or run_batch(self, p, d),
+    )
     try:
         assert main(words("queries", t5, corpus, output)) == 0
     finally:
@@ -302,11 +359,15 @@ def test_a_killed_run_resumes_to_the_same_output(t5, corpus, tmp_path):
 
 def test_other_settings_do_not_continue_unfinished_work(t5, corpus, tmp_path, capsys, monkeypatch):
     output = tmp_path / "o.jsonl"
-    monkeypatch.setattr("dupmae_ir.pretrain.generation._merge", lambda *_: exec("raise KeyboardInterrupt"))
+    monkeypatch.setattr(
+        "dupmae_ir.pretrain.generation._merge", lambda *_: exec("raise KeyboardInterrupt")
+    )
     assert main(words("queries", t5, corpus, output)) == 130
     monkeypatch.undo()
     capsys.readouterr()
-    assert "--top-k 10 (requested 5)" in refused(capsys, "queries", t5, corpus, output, "--top-k", 5)
+    assert "--top-k 10 (requested 5)" in refused(
+        capsys, "queries", t5, corpus, output, "--top-k", 5
+    )
     with corpus.open("a") as f:
         f.write('{"_id": "new", "text": "the fox"}\n')
     assert "the contents of --corpus" in refused(capsys, "queries", t5, corpus, output)
@@ -381,14 +442,20 @@ def test_invalid_input_is_one_line(t5, tmp_path, capsys):
 
 def test_models_that_do_not_fit_the_task_are_refused(t5, gpt2, corpus, tmp_path, capsys):
     output = tmp_path / "o.jsonl"
-    assert "gpt2 model; --task queries requires an encoder-decoder" in refused(capsys, "queries", gpt2, corpus, output)
-    assert "t5 model; --task continuation requires a causal" in refused(capsys, "continuation", t5, corpus, output)
+    assert "gpt2 model; --task queries requires an encoder-decoder" in refused(
+        capsys, "queries", gpt2, corpus, output
+    )
+    assert "t5 model; --task continuation requires a causal" in refused(
+        capsys, "continuation", t5, corpus, output
+    )
     bert = tmp_path / "bert"
     tf.BertForMaskedLM(tiny_config()).save_pretrained(bert)
     tiny_tokenizer().save_pretrained(bert)
     capsys.readouterr()
     assert "bert model" in refused(capsys, "continuation", bert, corpus, output)
-    assert "64 positions" in refused(capsys, "continuation", gpt2, corpus, output, "--max-input", 60)
+    assert "64 positions" in refused(
+        capsys, "continuation", gpt2, corpus, output, "--max-input", 60
+    )
     assert "config.json" in refused(capsys, "queries", tmp_path, corpus, output)
 
 
@@ -415,7 +482,9 @@ def test_a_model_without_all_its_weights_is_refused(t5, tmp_path):
 
 
 def test_nan_logits_are_refused(t5):
-    generator = Generator.load(GeneratorConfig(task="queries", model=str(t5), device="cpu", dtype="float32"))
+    generator = Generator.load(
+        GeneratorConfig(task="queries", model=str(t5), device="cpu", dtype="float32")
+    )
     generator.model.get_encoder().final_layer_norm.weight.data.fill_(float("nan"))
     with pytest.raises(Exception, match="`dtype` float32"):
         generator(["the cat"])

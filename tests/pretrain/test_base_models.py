@@ -33,7 +33,9 @@ def byte_level_tokenizer():
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     t.train_from_iterator([" ".join(WORDS) + ", cats. dogs!"] * 3, trainer)
-    t.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    t.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=t,
         cls_token="<s>",
@@ -56,7 +58,13 @@ def family(name, folder):
 
         lm = DistilBertForMaskedLM(
             DistilBertConfig(
-                vocab_size=29, dim=24, n_layers=2, n_heads=3, hidden_dim=48, max_position_embeddings=64, pad_token_id=0
+                vocab_size=29,
+                dim=24,
+                n_layers=2,
+                n_heads=3,
+                hidden_dim=48,
+                max_position_embeddings=64,
+                pad_token_id=0,
             )
         )
         tokenizer = tiny_tokenizer()
@@ -122,7 +130,9 @@ def test_distilbert_embeds_vectors_like_ids(tmp_path):
 
     lm = AutoModelForMaskedLM.from_pretrained(family("distilbert", tmp_path / "base")).eval()
     ids = torch.tensor([[3, 9, 8, 4]])
-    torch.testing.assert_close(embed(lm, ids), embed(lm, vectors=lm.distilbert.embeddings.word_embeddings(ids)))
+    torch.testing.assert_close(
+        embed(lm, ids), embed(lm, vectors=lm.distilbert.embeddings.word_embeddings(ids))
+    )
 
 
 def test_pieces_that_continue_a_word():
@@ -145,7 +155,9 @@ def test_a_vocabulary_without_word_marks_is_refused():
 
     named = {f"{k}_token": f"[{k}]" for k in ("cls", "sep", "pad", "mask", "unk")}
     words = {v: i for i, v in enumerate([*named.values(), "a", "b"])}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="[unk]")), **named)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="[unk]")), **named
+    )
     with pytest.raises(CheckpointError, match="marks neither"):
         Vocabulary.of(tokenizer, 7, "letters")
 
@@ -154,7 +166,9 @@ def test_a_model_of_another_kind_is_refused(corpus, tmp_path, capsys):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     base = tmp_path / "gpt2"
-    GPT2LMHeadModel(GPT2Config(vocab_size=29, n_embd=24, n_layer=1, n_head=2, n_positions=64)).save_pretrained(base)
+    GPT2LMHeadModel(
+        GPT2Config(vocab_size=29, n_embd=24, n_layer=1, n_head=2, n_positions=64)
+    ).save_pretrained(base)
     tiny_tokenizer().save_pretrained(base)
     assert main(flags("retromae", base, corpus, tmp_path / "out")) == 2
     err = capsys.readouterr().err.strip().splitlines()
@@ -168,7 +182,9 @@ def test_a_continued_run_starts_from_both_experts(corpus, tmp_path, capsys):
 
     base = tiny_base(tmp_path / "base")
     assert main(flags("cot-mote", base, corpus, tmp_path / "a", steps=20)) == 0
-    words = flags("cot-mote", None, corpus, tmp_path / "b", steps=1, **{"init-from": tmp_path / "a"})
+    words = flags(
+        "cot-mote", None, corpus, tmp_path / "b", steps=1, **{"init-from": tmp_path / "a"}
+    )
     assert main([*words, "--learning-rate", "1e-12"]) == 0
     before, after = (load_experts(tmp_path / n)[0].state_dict() for n in ("a", "b"))
     for name, value in before.items():

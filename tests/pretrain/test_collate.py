@@ -16,7 +16,10 @@ from dupmae_ir.pretrain.tokens import Cutting, Vocabulary, count_words, load_cor
 CLS, SEP, PAD, MASK = 3, 4, 0, 5
 ROWS = [
     {
-        "text": ["the cat sat on the mat the cat sat on the mat", "dog runs fast over the lazy fox dog runs fast over"],
+        "text": [
+            "the cat sat on the mat the cat sat on the mat",
+            "dog runs fast over the lazy fox dog runs fast over",
+        ],
         "queries": ["cat", "mat cat"],
         "next": "quick brown fox jumps",
     },
@@ -89,13 +92,17 @@ def test_a_row_does_not_depend_on_the_rest_of_its_batch(parts):
         assert (together[key][1, :length] == alone[key][0, :length]).all(), key
     assert (together["decoder_visible"][1, :length, :length] == alone["decoder_visible"][0]).all()
     assert not torch.equal(c([Draw(7, 0, 1)])["encoder_ids"], alone["encoder_ids"])
-    assert not torch.equal(collator(parts, "dupmae", seed=1)([Draw(1, 0, 1)])["encoder_ids"], alone["encoder_ids"])
+    assert not torch.equal(
+        collator(parts, "dupmae", seed=1)([Draw(1, 0, 1)])["encoder_ids"], alone["encoder_ids"]
+    )
 
 
 @pytest.mark.parametrize("ratio", [0.15, 0.3, 0.6])
 def test_encoder_ratio(parts, ratio):
     batch = collator(parts, "retromae", encoder_ratio=ratio, count_special=False)(many(2))
-    assert share_hidden(batch["encoder_labels"], batch["ids"]) == pytest.approx(round(14 * ratio) / 14)
+    assert share_hidden(batch["encoder_labels"], batch["ids"]) == pytest.approx(
+        round(14 * ratio) / 14
+    )
 
 
 def test_count_special(parts):
@@ -111,7 +118,9 @@ def test_decoder_ratio(parts, ratio):
     inside = visible[:, :16, 1:15].float()
     off = ~torch.eye(16, dtype=torch.bool)[:, 1:15]
     assert 1 - inside[:, off].mean().item() == pytest.approx(round(16 * ratio) / 14, abs=0.03)
-    basic = collator(parts, "retromae", decoding="basic", decoder_ratio=ratio, count_special=False)(draws(2))
+    basic = collator(parts, "retromae", decoding="basic", decoder_ratio=ratio, count_special=False)(
+        draws(2)
+    )
     assert int((basic["decoder_labels"] != -100).sum()) == round(14 * ratio)
     assert "decoder_visible" not in basic
 
@@ -124,7 +133,9 @@ def test_mask_replace(parts):
     assert torch.equal(never["encoder_ids"], never["ids"])
     usual = collator(parts, "retromae")(many(2))
     hidden = usual["encoder_labels"] != -100
-    assert (usual["encoder_ids"][hidden] == MASK).float().mean().item() == pytest.approx(0.8, abs=0.04)
+    assert (usual["encoder_ids"][hidden] == MASK).float().mean().item() == pytest.approx(
+        0.8, abs=0.04
+    )
 
 
 def test_decoder_labels_are_all_but_the_ends(parts):
@@ -137,12 +148,16 @@ def test_decoder_labels_are_all_but_the_ends(parts):
         assert (labels[row, length:] == -100).all()
 
 
-@pytest.mark.parametrize(("norm", "parts_of"), [("sum", lambda t: 1), ("length", len), ("set", lambda t: len(set(t)))])
+@pytest.mark.parametrize(
+    ("norm", "parts_of"), [("sum", lambda t: 1), ("length", len), ("set", lambda t: len(set(t)))]
+)
 def test_bow_norm(parts, norm, parts_of):
     batch = collator(parts, "dupmae", bow_norm=norm)(draws(0, 4))
     for row, number in enumerate((0, 4)):
         text = parts[0].texts[number].tolist()
-        weights = dict(zip(batch["bow_ids"][row].tolist(), batch["bow_weights"][row].tolist(), strict=True))
+        weights = dict(
+            zip(batch["bow_ids"][row].tolist(), batch["bow_weights"][row].tolist(), strict=True)
+        )
         weights = {k: v for k, v in weights.items() if v}
         assert weights == pytest.approx(dict.fromkeys(text, 1 / parts_of(text)), rel=1e-6)
 
@@ -170,7 +185,13 @@ def test_length_and_truncation(parts, length):
 
 
 def test_master_tasks_that_are_off_have_no_inputs(parts):
-    prefixes = {"mkp": "decoder_", "cmp": "overlap_", "npr": "next_", "doc2query": "query_", "gpt2": "gpt_"}
+    prefixes = {
+        "mkp": "decoder_",
+        "cmp": "overlap_",
+        "npr": "next_",
+        "doc2query": "query_",
+        "gpt2": "gpt_",
+    }
     for task, prefix in prefixes.items():
         batch = collator(parts, "master", tasks=(task,))(draws(0))
         others = [p for t, p in prefixes.items() if t != task]
@@ -219,7 +240,9 @@ def test_npr_source(parts):
     whole = collator(parts, "master", **choices, npr_source="neighbours")(draws(0, 5))
 
     def shown(batch, prefix, row=0):
-        return batch[f"{prefix}_input_ids"][row, batch[f"{prefix}_attention_mask"][row] == 1].tolist()[1:-1]
+        return batch[f"{prefix}_input_ids"][
+            row, batch[f"{prefix}_attention_mask"][row] == 1
+        ].tolist()[1:-1]
 
     assert shown(halves, "next_encoder") + shown(halves, "next_decoder") == text
     assert shown(whole, "next_encoder") == text
@@ -249,10 +272,18 @@ def test_context(parts):
     texts = [t.tolist() for t in (corpus.texts[i] for i in range(6))]
 
     def pairs(context, row, number=60):
-        choices = {"context": context, "decoder_layers": 0, "causal_layers": 1, "mask_replace": (0.0, 0.0, 1.0)}
+        choices = {
+            "context": context,
+            "decoder_layers": 0,
+            "causal_layers": 1,
+            "mask_replace": (0.0, 0.0, 1.0),
+        }
         batch = collator(parts, "cot-mae", **choices)(many(row, number))
         sides = [("input_ids", "attention_mask"), ("dec_head_input_ids", "dec_head_attention_mask")]
-        shown = [[r[m == 1].tolist()[1:-1] for r, m in zip(batch[i], batch[m], strict=True)] for i, m in sides]
+        shown = [
+            [r[m == 1].tolist()[1:-1] for r, m in zip(batch[i], batch[m], strict=True)]
+            for i, m in sides
+        ]
         return list(zip(*shown, strict=True))
 
     assert pairs("nearby", 2, 1) == [(texts[2], texts[3]), (texts[3], texts[2])]
@@ -273,7 +304,9 @@ def test_cot_mae_decoders_that_are_off_have_no_inputs(parts):
     both = collator(parts, "cot-mae", causal_layers=1)(draws(0))
     assert {"enc_head_input_ids", "dec_head_input_ids"} <= both.keys()
     assert "dec_head_input_ids" not in collator(parts, "cot-mae")(draws(0))
-    assert "enc_head_input_ids" not in collator(parts, "cot-mae", decoder_layers=0, causal_layers=1)(draws(0))
+    assert "enc_head_input_ids" not in collator(
+        parts, "cot-mae", decoder_layers=0, causal_layers=1
+    )(draws(0))
 
 
 def test_cot_mote_reads_a_passage_and_a_query(parts):

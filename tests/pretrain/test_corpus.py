@@ -51,13 +51,26 @@ def test_rows_of_json(tmp_path):
 @pytest.mark.parametrize("name", ["psgs.tsv", "corpus.jsonl"])
 def test_passages_of_one_title_make_an_article(tmp_path, name):
     """DPR's Wikipedia is cut after 100 words, inside sentences."""
-    rows = [("1", "One. Then", "A"), ("2", "two.", "A"), ("3", "Three.", "B"), ("4", "x", ""), ("5", "y", "")]
+    rows = [
+        ("1", "One. Then", "A"),
+        ("2", "two.", "A"),
+        ("3", "Three.", "B"),
+        ("4", "x", ""),
+        ("5", "y", ""),
+    ]
     if name == "psgs.tsv":
         lines = "id\ttext\ttitle\n" + "".join("\t".join(row) + "\n" for row in rows)
     else:
-        lines = "".join(json.dumps({"_id": i, "text": text, "title": title}) + "\n" for i, text, title in rows)
+        lines = "".join(
+            json.dumps({"_id": i, "text": text, "title": title}) + "\n" for i, text, title in rows
+        )
     path = write(tmp_path / name, lines)
-    assert [t.passages for t in read_texts(path, "title")] == [["One. Then two."], ["Three."], ["x"], ["y"]]
+    assert [t.passages for t in read_texts(path, "title")] == [
+        ["One. Then two."],
+        ["Three."],
+        ["x"],
+        ["y"],
+    ]
 
 
 def test_a_beir_folder_is_its_corpus(tmp_path):
@@ -85,7 +98,9 @@ def test_a_saved_dataset(tmp_path):
     rows = [{"title": "T", "text": "one"}, {"title": "", "text": "two"}]
     datasets.disable_progress_bars()
     datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "plain"))
-    datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)}).save_to_disk(str(tmp_path / "parts"))
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)}).save_to_disk(
+        str(tmp_path / "parts")
+    )
     for name in ("plain", "parts"):
         assert [t.passages for t in read_texts(tmp_path / name)] == [["T one"], ["two"]]
 
@@ -94,10 +109,18 @@ def test_a_saved_dataset(tmp_path):
     ("name", "text", "message"),
     [
         ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', 'a.jsonl:2: "text" must be a string'),
-        ("a.jsonl", '{"txt": "x"}\n', 'a.jsonl:1: no text: expected "text" or "contents", found txt'),
+        (
+            "a.jsonl",
+            '{"txt": "x"}\n',
+            'a.jsonl:1: no text: expected "text" or "contents", found txt',
+        ),
         ("a.jsonl", '{"text"\n', "a.jsonl:1: broken JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1: an array; expected one JSON object"),
-        ("a.jsonl", '{"text": "x", "queries": {"a": 1}}\n', 'a.jsonl:1: "queries" must be a string'),
+        (
+            "a.jsonl",
+            '{"text": "x", "queries": {"a": 1}}\n',
+            'a.jsonl:1: "queries" must be a string',
+        ),
         ("a.txt", "\n\n", "a.txt is empty"),
     ],
 )

@@ -25,14 +25,34 @@ READ = {
 
 
 @pytest.mark.parametrize(
-    "method", [n if n in ("dupmae", "cot-mote") else pytest.param(n, marks=pytest.mark.nightly) for n in READ]
+    "method",
+    [
+        n if n in ("dupmae", "cot-mote") else pytest.param(n, marks=pytest.mark.nightly)
+        for n in READ
+    ],
 )
 def test_the_log_has_the_gap_of_every_decoder(method, tmp_path):
     base, corpus = tiny_base(tmp_path / "base"), tiny_corpus(tmp_path / "corpus.jsonl")
-    assert main(flags(method, base, corpus, tmp_path / "made", **{"steps": 2, "eval-steps": 2, "quiet": True})) == 0
-    rows = [json.loads(line) for line in (tmp_path / "made" / "pretraining" / "log.jsonl").read_text().splitlines()]
+    assert (
+        main(
+            flags(
+                method,
+                base,
+                corpus,
+                tmp_path / "made",
+                **{"steps": 2, "eval-steps": 2, "quiet": True},
+            )
+        )
+        == 0
+    )
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "made" / "pretraining" / "log.jsonl").read_text().splitlines()
+    ]
     last = [row for row in rows if "eval_loss" in row][-1]
-    assert {name.removeprefix("eval_gap_") for name in last if name.startswith("eval_gap_")} == READ[method]
+    assert {
+        name.removeprefix("eval_gap_") for name in last if name.startswith("eval_gap_")
+    } == READ[method]
     for name in READ[method]:
         difference = last[f"eval_shuffled_{name}"] - last[f"eval_loss_{name}"]
         assert last[f"eval_gap_{name}"] == pytest.approx(difference, abs=1e-6)

@@ -16,7 +16,9 @@ from dupmae_ir.pretrain.tokens import Corpus, Ragged
 def corpus_of(texts):
     ids = np.array([i for text in texts for i in text], np.uint16)
     ragged = Ragged(ids, np.cumsum([0, *map(len, texts)]))
-    return Corpus("texts", ragged, np.arange(len(texts)), ragged, np.zeros(1), ragged, np.zeros(1), None)
+    return Corpus(
+        "texts", ragged, np.arange(len(texts)), ragged, np.zeros(1), ragged, np.zeros(1), None
+    )
 
 
 def test_pairs_are_counted_inside_the_window_and_not_across_texts(monkeypatch):
@@ -39,7 +41,10 @@ def test_positive_pmi_is_the_formula():
     with np.errstate(divide="ignore"):
         expected = np.log(share / (share.sum(1, keepdims=True) * (smooth / smooth.sum())))
     np.testing.assert_allclose(
-        init.positive_pmi(csr_matrix(counts)).toarray(), np.maximum(expected, 0), rtol=1e-5, atol=1e-6
+        init.positive_pmi(csr_matrix(counts)).toarray(),
+        np.maximum(expected, 0),
+        rtol=1e-5,
+        atol=1e-6,
     )
 
 
@@ -62,7 +67,9 @@ def test_the_model_gets_vectors_of_the_usual_size_and_log_frequencies():
     occurs = torch.zeros(config.vocab_size, dtype=torch.bool)
     occurs[10:28] = True
     assert torch.equal(after[~occurs], before[~occurs])
-    assert float(after[occurs].square().mean().sqrt()) == pytest.approx(config.initializer_range, rel=1e-4)
+    assert float(after[occurs].square().mean().sqrt()) == pytest.approx(
+        config.initializer_range, rel=1e-4
+    )
     counts = np.bincount(np.concatenate(texts), minlength=config.vocab_size)
     bias = lm.cls.predictions.bias.detach().numpy()
     logs = np.log(np.maximum(counts, 1))

@@ -8,7 +8,10 @@ import pytest
 from dupmae_ir.pretrain.trainer import MixedBatches
 
 ROWS = [np.arange(300), np.arange(100)]
-LENGTHS = [np.random.default_rng(0).integers(2, 100, 300), np.random.default_rng(1).integers(2, 100, 100)]
+LENGTHS = [
+    np.random.default_rng(0).integers(2, 100, 300),
+    np.random.default_rng(1).integers(2, 100, 100),
+]
 
 
 def batches(count=40, pool=8, processes=1, size=4):
@@ -25,13 +28,17 @@ def test_a_pool_has_the_same_texts_with_less_padding(processes):
     plain, pooled = batches(pool=1), batches(processes=processes)
     assert len(pooled) == 40
     assert all(len(batch) == 4 for batch in pooled)
-    assert sorted(d for batch in pooled[:32] for d in batch) == sorted(d for batch in plain[:32] for d in batch)
+    assert sorted(d for batch in pooled[:32] for d in batch) == sorted(
+        d for batch in plain[:32] for d in batch
+    )
     assert padding(pooled) < padding(plain) / 2
 
 
 def test_the_batches_of_the_processes_have_about_the_same_length():
     pooled = batches(processes=2)
-    longest = np.array([max(LENGTHS[d.corpus][d.row] for d in batch) for batch in pooled]).reshape(-1, 2)
+    longest = np.array([max(LENGTHS[d.corpus][d.row] for d in batch) for batch in pooled]).reshape(
+        -1, 2
+    )
     assert np.abs(np.diff(longest, axis=1)).mean() < np.abs(np.diff(longest[:, 0])).mean() / 2
 
 

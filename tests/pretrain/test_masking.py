@@ -47,7 +47,11 @@ def text(length, share=0.3, seed=0):
 
 
 def many(continues, lengths, draws=DRAWS, use="x"):
-    return np.repeat(continues, draws, 0), np.repeat(lengths, draws), masking.seeds_for(3, np.arange(draws), use)
+    return (
+        np.repeat(continues, draws, 0),
+        np.repeat(lengths, draws),
+        masking.seeds_for(3, np.arange(draws), use),
+    )
 
 
 @pytest.mark.parametrize("count_special", [True, False])
@@ -75,9 +79,13 @@ def test_words_are_masked_like_the_released_rule(length, ratio, count_special):
 def test_words_are_masked_together_like_the_released_rule():
     """Chi-square over the sets of words, not only their marginal frequencies."""
     continues, lengths = np.array([[0, 0, 1, 0, 0, 1, 1, 0, 0, 0]], bool), np.array([10])
-    hidden = masking.word_mask(*many(continues, lengths)[:2], 0.4, masking.seeds_for(1, np.arange(DRAWS), "sets"))
+    hidden = masking.word_mask(
+        *many(continues, lengths)[:2], 0.4, masking.seeds_for(1, np.arange(DRAWS), "sets")
+    )
     rng = random.Random(2)
-    expected = [sum(1 << i for i in released_mask(continues[0], 10, 0.4, True, rng)) for _ in range(DRAWS)]
+    expected = [
+        sum(1 << i for i in released_mask(continues[0], 10, 0.4, True, rng)) for _ in range(DRAWS)
+    ]
     assert same_distribution((hidden @ (1 << np.arange(10))).tolist(), expected) > 1e-4
 
 
@@ -91,7 +99,9 @@ def same_distribution(ours, theirs):
 
 def test_whole_words_within_the_budget():
     continues, lengths = text(40, 0.5)
-    hidden = masking.word_mask(*many(continues, lengths)[:2], 0.3, masking.seeds_for(0, np.arange(DRAWS), "b"))
+    hidden = masking.word_mask(
+        *many(continues, lengths)[:2], 0.3, masking.seeds_for(0, np.arange(DRAWS), "b")
+    )
     assert hidden.sum(1).max() <= 12
     assert not hidden[:, [0, -1]].any()
     for word in words_of(continues[0], 40):
@@ -154,7 +164,9 @@ def test_visible_positions(length):
     continues, lengths = text(length)
     padded = np.zeros((1, length + 5), bool)
     padded[:, :length] = continues
-    visible = masking.position_masks(padded, lengths, 0.5, masking.seeds_for(0, np.arange(1), "x"))[0]
+    visible = masking.position_masks(padded, lengths, 0.5, masking.seeds_for(0, np.arange(1), "x"))[
+        0
+    ]
     assert visible.shape == (length + 5, length + 5)
     assert not visible[length:].any()
     assert not visible[:, length:].any()
@@ -181,11 +193,15 @@ def test_all_lengths():
     assert (hidden.sum(1)[20:] > 0).all()
     keywords = masking.keyword_mask(continues, lengths, np.ones((512, 512), np.float32), 0.5, seeds)
     assert not (keywords & ~ordinary).any()
-    assert (keywords.sum(1)[2:] >= [max(1, round((n - 2) * 0.5)) for n in lengths[2:].tolist()]).all()
+    assert (
+        keywords.sum(1)[2:] >= [max(1, round((n - 2) * 0.5)) for n in lengths[2:].tolist()]
+    ).all()
     for first in range(0, 512, 64):
         rows = slice(first, first + 64)
         bits = masking.position_masks(continues[rows], lengths[rows], 0.5, seeds[rows], bits=True)
-        for n, mask in zip(lengths[rows], np.unpackbits(bits, axis=-1, bitorder="little").astype(bool), strict=True):
+        for n, mask in zip(
+            lengths[rows], np.unpackbits(bits, axis=-1, bitorder="little").astype(bool), strict=True
+        ):
             assert not mask.diagonal().any()
             assert mask[1:n, 0].all()
             assert mask[: n - 1, n - 1].all()
@@ -202,7 +218,9 @@ def test_an_empty_batch():
 
 def test_every_row_is_a_whole_word_mask_of_a_shared_pool():
     continues, lengths = text(40, 0.4)
-    visible = masking.position_masks(continues, lengths, 0.5, masking.seeds_for(5, np.arange(1), "x"), distinct=4)[0]
+    visible = masking.position_masks(
+        continues, lengths, 0.5, masking.seeds_for(5, np.arange(1), "x"), distinct=4
+    )[0]
     for i, row in enumerate(visible):
         hidden = ~row
         # Except for the diagonal: whole words within the budget.
@@ -221,7 +239,9 @@ def test_every_row_is_a_whole_word_mask_of_a_shared_pool():
 
 def test_a_long_text_has_256_masks():
     continues, lengths = text(512)
-    visible = masking.position_masks(continues, lengths, 0.5, masking.seeds_for(2, np.arange(1), "x"))[0].astype(int)
+    visible = masking.position_masks(
+        continues, lengths, 0.5, masking.seeds_for(2, np.arange(1), "x")
+    )[0].astype(int)
     differing = visible @ (1 - visible.T) + (1 - visible) @ visible.T
     # Row i never sees column i, so there it differs from row j if j sees it.
     same = differing - visible - visible.T == 0
@@ -263,7 +283,9 @@ def test_bits_are_the_same_masks():
         packed = masking.position_masks(continues, lengths, 0.5, seeds, bits=True)
         assert packed.dtype == np.uint8
         assert packed.shape == (1, length, (length + 7) // 8)
-        assert (np.unpackbits(packed, axis=-1, bitorder="little")[..., :length].astype(bool) == visible).all()
+        assert (
+            np.unpackbits(packed, axis=-1, bitorder="little")[..., :length].astype(bool) == visible
+        ).all()
 
 
 def test_the_model_unpacks_bits_to_the_same_masks():
@@ -274,7 +296,9 @@ def test_the_model_unpacks_bits_to_the_same_masks():
     continues, lengths = text(37)
     seeds = masking.seeds_for(0, np.arange(1), "x")
     packed = torch.from_numpy(masking.position_masks(continues, lengths, 0.5, seeds, bits=True))
-    assert (unpack(packed, 37).numpy() == masking.position_masks(continues, lengths, 0.5, seeds)).all()
+    assert (
+        unpack(packed, 37).numpy() == masking.position_masks(continues, lengths, 0.5, seeds)
+    ).all()
 
 
 @pytest.mark.parametrize("size", [65, 100, 200])
@@ -344,7 +368,10 @@ def test_padding_changes_nothing():
 def test_empty_texts():
     continues, lengths = np.zeros((2, 3), bool), np.array([2, 3])
     seeds = masking.seeds_for(0, np.arange(2), "x")
-    assert masking.word_mask(continues, lengths, 0.3, seeds).tolist() == [[False] * 3, [False, True, False]]
+    assert masking.word_mask(continues, lengths, 0.3, seeds).tolist() == [
+        [False] * 3,
+        [False, True, False],
+    ]
     weights = np.ones((2, 3), np.float32)
     assert masking.keyword_mask(continues, lengths, weights, 0.5, seeds).sum(1).tolist() == [0, 1]
 
@@ -360,7 +387,9 @@ def test_masking_and_replacement_are_independent():
     rows, sizes, seeds = many(np.zeros((1, 12), bool), np.array([12]))
     hidden = masking.word_mask(rows, sizes, 0.3, seeds)
     ids = np.full(rows.shape, 5, np.int64)
-    out, _ = masking.corrupt(ids, np.ones_like(hidden), masking.seeds_for(3, np.arange(DRAWS), "replace"), 1, 4)
+    out, _ = masking.corrupt(
+        ids, np.ones_like(hidden), masking.seeds_for(3, np.arange(DRAWS), "replace"), 1, 4
+    )
     centred = [a - a.mean(0) for a in (hidden.astype(float), (out == 1).astype(float))]
     assert np.abs(centred[0].T @ centred[1] / DRAWS).max() < 5 * 0.46 * 0.4 / np.sqrt(DRAWS)
 

@@ -32,7 +32,9 @@ def corpus(tmp_path_factory):
 
 
 def log_of(output):
-    rows = [json.loads(line) for line in (output / "pretraining" / "log.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (output / "pretraining" / "log.jsonl").read_text().splitlines()
+    ]
     return [{k: v for k, v in row.items() if k != "tokens_per_second"} for row in rows]
 
 
@@ -45,7 +47,17 @@ def test_every_method_learns_and_is_saved(method, base, corpus, tmp_path, capsys
     from dupmae_ir.models.checkpoints.loading import load_model
 
     output = tmp_path / "out"
-    assert main([*flags(method, base, corpus, output, steps=40, **{"save-steps": 20, "eval-steps": 20}), "--json"]) == 0
+    assert (
+        main(
+            [
+                *flags(
+                    method, base, corpus, output, steps=40, **{"save-steps": 20, "eval-steps": 20}
+                ),
+                "--json",
+            ]
+        )
+        == 0
+    )
     summary = json.loads(capsys.readouterr().out)
     first, last = summary["held_out"]["first"], summary["held_out"]["last"]
     assert set(first) == set(last)
@@ -70,10 +82,19 @@ def test_a_killed_run_resumes_to_identical_weights(base, corpus, tmp_path):
     """kill -9 after a checkpoint; the same command resumes, and all losses and weights are bit-identical."""
     outputs = [tmp_path / "whole", tmp_path / "killed"]
     commands = [
-        [sys.executable, "-m", "dupmae_ir.pretrain", *flags("dupmae", base, corpus, o, steps=40, accumulate=2)]
+        [
+            sys.executable,
+            "-m",
+            "dupmae_ir.pretrain",
+            *flags("dupmae", base, corpus, o, steps=40, accumulate=2),
+        ]
         for o in outputs
     ]
-    quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+    quiet = {
+        "cwd": ROOT,
+        "stdout": subprocess.DEVNULL,
+        "env": {**os.environ, "OMP_NUM_THREADS": "1"},
+    }
     subprocess.run(commands[0], check=True, stderr=subprocess.DEVNULL, **quiet)
     for after in (4, 20):
         victim = subprocess.Popen(commands[1], stderr=subprocess.DEVNULL, **quiet)
@@ -91,7 +112,10 @@ def test_a_killed_run_resumes_to_identical_weights(base, corpus, tmp_path):
 def wait_for(work, step, process):
     deadline = time.monotonic() + 180
     while time.monotonic() < deadline and process.poll() is None:
-        done = [int(p.parent.name.rpartition("-")[2]) for p in work.glob("checkpoint-*/trainer_state.json")]
+        done = [
+            int(p.parent.name.rpartition("-")[2])
+            for p in work.glob("checkpoint-*/trainer_state.json")
+        ]
         if max(done, default=0) >= step:
             return
         time.sleep(0.01)
@@ -128,12 +152,24 @@ def test_two_processes_train_as_one_with_twice_the_batches(method, corpus, tmp_p
     one, two = tmp_path / "one", tmp_path / "two"
     alike = {"steps": 12, "device": "cpu", "held-out": 12, "accumulate": 2}
     assert main([*flags(method, base, corpus, one, **alike), "--quiet"]) == 0
-    command = [sys.executable, "-m", "dupmae_ir.pretrain", *flags(method, base, corpus, two, **alike, processes=2)]
+    command = [
+        sys.executable,
+        "-m",
+        "dupmae_ir.pretrain",
+        *flags(method, base, corpus, two, **alike, processes=2),
+    ]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stderr.count("plots in") == done.stderr.count("processes 2 x") == 1  # one process reports and publishes
+    assert (
+        done.stderr.count("plots in") == done.stderr.count("processes 2 x") == 1
+    )  # one process reports and publishes
     assert sorted(p.name for p in tmp_path.iterdir()) == ["base", "cache", "one", "two"]
     for ours, theirs in zip(log_of(one), log_of(two), strict=True):
         named = [k for k in ours if "loss" in k]
@@ -153,7 +189,12 @@ def test_losses_are_logged_through_every_wrapper(corpus, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     alike = {"steps": 4, "device": "cpu", "held-out": 0, "accumulate": 2}
     assert main([*flags("dupmae", base, corpus, one, **alike), "--quiet"]) == 0
-    command = [sys.executable, "-m", "dupmae_ir.pretrain", *flags("dupmae", base, corpus, two, **alike, processes=2)]
+    command = [
+        sys.executable,
+        "-m",
+        "dupmae_ir.pretrain",
+        *flags("dupmae", base, corpus, two, **alike, processes=2),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_DYNAMO_BACKEND": "EAGER"}
     subprocess.run(command, cwd=ROOT, check=True, env=environment)
     for ours, theirs in zip(log_of(one), log_of(two), strict=True):
@@ -166,7 +207,9 @@ def test_a_continued_run_starts_from_the_decoders_too(base, corpus, tmp_path, ca
     """DupMAE-dagger: the same command from --init-from on another corpus."""
     assert main(flags("dupmae", base, corpus, tmp_path / "first", steps=4)) == 0
     other = tiny_corpus(tmp_path / "other.jsonl", seed=9)
-    words = flags("dupmae", None, other, tmp_path / "second", steps=4, **{"init-from": tmp_path / "first"})
+    words = flags(
+        "dupmae", None, other, tmp_path / "second", steps=4, **{"init-from": tmp_path / "first"}
+    )
     assert main(words) == 0
     assert "decoder weights loaded from" in capsys.readouterr().err
     rows = log_of(tmp_path / "second")
@@ -178,7 +221,12 @@ def test_a_continued_run_starts_from_the_decoders_too(base, corpus, tmp_path, ca
 
 def test_training_from_scratch(corpus, base, tmp_path):
     words = flags(
-        "retromae", None, corpus, tmp_path / "out", steps=2, **{"from-config": base / "config.json", "tokenizer": base}
+        "retromae",
+        None,
+        corpus,
+        tmp_path / "out",
+        steps=2,
+        **{"from-config": base / "config.json", "tokenizer": base},
     )
     assert main(words) == 0
     assert (tmp_path / "out" / "model.safetensors").is_file()
@@ -187,7 +235,10 @@ def test_training_from_scratch(corpus, base, tmp_path):
 def test_two_corpora_with_weights(base, corpus, tmp_path, capsys):
     text = tmp_path / "plain.txt"
     text.write_text("the cat sat on the mat\n" * 30)
-    assert main(flags("retromae", base, [corpus, text], tmp_path / "out", steps=2, weights=[1, 3])) == 0
+    assert (
+        main(flags("retromae", base, [corpus, text], tmp_path / "out", steps=2, weights=[1, 3]))
+        == 0
+    )
     err = capsys.readouterr().err
     assert "c.jsonl: 120 texts" in err
     assert "plain.txt: 30 texts" in err
@@ -256,8 +307,14 @@ def test_a_finished_run_returns_its_result(base, corpus, tmp_path, capsys):
 
 def test_a_model_with_other_settings_is_not_overwritten(base, corpus, tmp_path, capsys):
     assert main(flags("retromae", base, corpus, tmp_path / "out", steps=2)) == 0
-    assert main(flags("retromae", base, corpus, tmp_path / "out", steps=2, **{"decoder-ratio": 0.7})) == 2
-    assert "already exists with other settings: --decoder-ratio 0.5 (requested 0.7)" in capsys.readouterr().err
+    assert (
+        main(flags("retromae", base, corpus, tmp_path / "out", steps=2, **{"decoder-ratio": 0.7}))
+        == 2
+    )
+    assert (
+        "already exists with other settings: --decoder-ratio 0.5 (requested 0.7)"
+        in capsys.readouterr().err
+    )
     other = tiny_corpus(tmp_path / corpus.name, seed=5)
     assert main(flags("retromae", base, other, tmp_path / "out", steps=2)) == 2
     assert "the contents of --corpus" in capsys.readouterr().err
@@ -304,7 +361,9 @@ def test_misuse_is_one_line(base, corpus, tmp_path, capsys, changes, message):
         ("cot-mae", {}, {"text": "the cat"}, "no document of it has two texts"),
     ],
 )
-def test_a_corpus_that_lacks_what_the_method_needs(base, tmp_path, capsys, method, changes, row, message):
+def test_a_corpus_that_lacks_what_the_method_needs(
+    base, tmp_path, capsys, method, changes, row, message
+):
     path = tmp_path / "c.jsonl"
     path.write_text("".join(json.dumps({**row, "n": n}) + "\n" for n in range(20)))
     assert main(flags(method, base, path, tmp_path / "out", **changes)) == 2

@@ -42,7 +42,11 @@ def test_a_flag_overrides_the_preset():
 @pytest.mark.parametrize(
     ("method", "changes", "message"),
     [
-        ("retromae", {"bow_weight": 1.0}, "`bow_weight` applies only with `method` dupmae, not retromae"),
+        (
+            "retromae",
+            {"bow_weight": 1.0},
+            "`bow_weight` applies only with `method` dupmae, not retromae",
+        ),
         ("retromae", {"encoder_ratio": 0.0}, "`encoder_ratio` must be greater than 0"),
         ("retromae", {"decoder_ratio": 1.0}, "`decoder_ratio` must be less than 1"),
         ("master", {"complementary_ratio": 1.5}, "`complementary_ratio` must be less than 1"),
@@ -64,7 +68,9 @@ def test_invalid_choices_are_refused(method, changes, message):
 
 
 def test_basic_decoding_may_have_several_layers():
-    recipe = resolve("retromae", "release", Recipe(decoding="basic", decoder_layers=3, decoder_ratio=0.9))
+    recipe = resolve(
+        "retromae", "release", Recipe(decoding="basic", decoder_layers=3, decoder_ratio=0.9)
+    )
     assert recipe.decoder_layers == 3
 
 

@@ -63,7 +63,11 @@ def nothing_seen():
 def with_service(monkeypatch, installed):
     real = importlib.util.find_spec
     found = object() if installed else None
-    monkeypatch.setattr(job.importlib.util, "find_spec", lambda name, *a: found if name == "wandb" else real(name, *a))
+    monkeypatch.setattr(
+        job.importlib.util,
+        "find_spec",
+        lambda name, *a: found if name == "wandb" else real(name, *a),
+    )
 
 
 def test_a_tracker_gets_every_entry_from_its_own_integration(base, corpus, tmp_path, monkeypatch):
@@ -71,7 +75,9 @@ def test_a_tracker_gets_every_entry_from_its_own_integration(base, corpus, tmp_p
 
     with_service(monkeypatch, True)
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", Recorder)
-    assert main(flags("mlm", base, corpus, tmp_path / "out", **{"report-to": "wandb"}, **SHORT)) == 0
+    assert (
+        main(flags("mlm", base, corpus, tmp_path / "out", **{"report-to": "wandb"}, **SHORT)) == 0
+    )
     assert Recorder.seen[0] == "out"
     losses = [step for step, logs in Recorder.seen[1:] if "loss" in logs]
     assert losses == [2, 4]
@@ -82,7 +88,9 @@ def test_a_tracker_gets_every_entry_from_its_own_integration(base, corpus, tmp_p
 
 def test_a_tracker_that_is_not_installed_is_one_line(base, corpus, tmp_path, monkeypatch, capsys):
     with_service(monkeypatch, False)
-    assert main(flags("mlm", base, corpus, tmp_path / "out", **{"report-to": "wandb"}, **SHORT)) == 1
+    assert (
+        main(flags("mlm", base, corpus, tmp_path / "out", **{"report-to": "wandb"}, **SHORT)) == 1
+    )
     assert "--report-to wandb needs the package wandb: pip install wandb" in capsys.readouterr().err
     assert not list(tmp_path.glob("*out*"))
 
@@ -96,7 +104,9 @@ def test_nothing_is_reported_unless_it_is_chosen(base, corpus, tmp_path, monkeyp
     assert Recorder.seen == []
     assert not (tmp_path / "out" / "pretraining" / "tensorboard").exists()
     with pytest.raises(UsageError, match="cannot be combined"):
-        PretrainConfig(method="mlm", model="m", corpus=("c",), output="o", report_to=("none", "wandb"))
+        PretrainConfig(
+            method="mlm", model="m", corpus=("c",), output="o", report_to=("none", "wandb")
+        )
 
 
 def test_callbacks_are_called_after_our_own(base, corpus, tmp_path):
@@ -108,7 +118,10 @@ def test_callbacks_are_called_after_our_own(base, corpus, tmp_path):
 
 
 def test_the_card_says_how_the_model_was_made(made):
-    card, record = (made / "README.md").read_text(), json.loads((made / "training.json").read_text())
+    card, record = (
+        (made / "README.md").read_text(),
+        json.loads((made / "training.json").read_text()),
+    )
     assert card.startswith("---\nbase_model: ")
     assert "\npipeline_tag: feature-extraction\ntags:\n- information-retrieval\n" in card
     for name, value in record["settings"].items():
@@ -131,12 +144,20 @@ def test_activation_checkpointing_changes_no_bit(made, base, corpus, tmp_path):
     assert a == b
 
 
-def test_dropout_is_recorded_where_it_is_given_and_the_model_keeps_its_own(made, base, corpus, tmp_path):
+def test_dropout_is_recorded_where_it_is_given_and_the_model_keeps_its_own(
+    made, base, corpus, tmp_path
+):
     assert main(flags("mlm", base, corpus, tmp_path / "other", dropout=0.0, **SHORT)) == 0
-    settings = [json.loads((f / "training.json").read_text())["settings"] for f in (made, tmp_path / "other")]
+    settings = [
+        json.loads((f / "training.json").read_text())["settings"]
+        for f in (made, tmp_path / "other")
+    ]
     assert [s.get("dropout") for s in settings] == [None, 0.0]
     assert set(settings[1]) - set(settings[0]) == {"dropout"}
-    rates = [json.loads((f / "config.json").read_text())["hidden_dropout_prob"] for f in (base, tmp_path / "other")]
+    rates = [
+        json.loads((f / "config.json").read_text())["hidden_dropout_prob"]
+        for f in (base, tmp_path / "other")
+    ]
     assert rates[0] == rates[1] > 0
     a, b = ((folder / "model.safetensors").read_bytes() for folder in (made, tmp_path / "other"))
     assert a != b
@@ -156,10 +177,14 @@ class Hub:
 
     def upload_folder(self, repo_id, folder_path, commit_message):
         names = sorted(p.name for p in folder_path.iterdir())
-        self.calls.append(("upload", repo_id, "model.safetensors" in names and "README.md" in names))
+        self.calls.append(
+            ("upload", repo_id, "model.safetensors" in names and "README.md" in names)
+        )
 
 
-def test_a_finished_model_is_pushed_and_can_be_pushed_again(base, corpus, tmp_path, monkeypatch, capsys):
+def test_a_finished_model_is_pushed_and_can_be_pushed_again(
+    base, corpus, tmp_path, monkeypatch, capsys
+):
     Hub.calls, Hub.error = [], None
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     words = flags("mlm", base, corpus, tmp_path / "out", **{"push-to-hub": "me/mine"}, **SHORT)
@@ -177,7 +202,9 @@ def test_a_push_without_a_network_is_one_line_and_the_model_is_kept(made, monkey
     # Port 1 of this machine: nothing listens.
     closed = functools.partial(huggingface_hub.HfApi, endpoint="http://127.0.0.1:1", token="t")
     monkeypatch.setattr(huggingface_hub, "HfApi", closed)
-    with pytest.raises(EnvironmentProblem, match=r"no connection to the hub .* is complete; run the same command") as e:
+    with pytest.raises(
+        EnvironmentProblem, match=r"no connection to the hub .* is complete; run the same command"
+    ) as e:
         push(made, "me/mine", quiet=True)
     assert "\n" not in str(e.value)
 
@@ -189,8 +216,16 @@ def test_a_refused_or_impossible_push_says_what_to_do(made, monkeypatch):
         push(made, "a/b/c", quiet=True)
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     for error, kind, message in (
-        (huggingface_hub.errors.LocalTokenNotFoundError("x"), UsageError, "no token; log in with hf auth login"),
-        (huggingface_hub.errors.OfflineModeIsEnabled("x"), EnvironmentProblem, "no connection to the hub"),
+        (
+            huggingface_hub.errors.LocalTokenNotFoundError("x"),
+            UsageError,
+            "no token; log in with hf auth login",
+        ),
+        (
+            huggingface_hub.errors.OfflineModeIsEnabled("x"),
+            EnvironmentProblem,
+            "no connection to the hub",
+        ),
     ):
         monkeypatch.setattr(Hub, "error", error)
         with pytest.raises(kind, match=message):

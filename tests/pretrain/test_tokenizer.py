@@ -12,7 +12,9 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.pretrain.__main__ import main as pretrain
 from dupmae_ir.pretrain.tokenizer import TokenizerConfig, main, run
 
-TEXT = "The heartbeat of the hypersonic wing.\nÉtude: a study of wings, hearts and beats, 1957.\n" * 20
+TEXT = (
+    "The heartbeat of the hypersonic wing.\nÉtude: a study of wings, hearts and beats, 1957.\n" * 20
+)
 
 
 @pytest.fixture
@@ -49,7 +51,10 @@ def test_the_same_corpus_gives_the_same_file(text, tmp_path):
 def test_a_cased_tokenizer_keeps_case_and_accents(text, tmp_path):
     made(text, tmp_path / "a", cased=True)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a", local_files_only=True)
-    assert tokenizer.decode(tokenizer("Étude The")["input_ids"], skip_special_tokens=True) == "Étude The"
+    assert (
+        tokenizer.decode(tokenizer("Étude The")["input_ids"], skip_special_tokens=True)
+        == "Étude The"
+    )
 
 
 def test_a_corpus_with_too_few_words_is_refused(text, tmp_path):

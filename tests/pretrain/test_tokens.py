@@ -54,17 +54,28 @@ def test_passages_and_their_generated_texts(tmp_path, tokenizer):
 
 def test_blocks_lose_nothing_and_never_cross_documents(tmp_path, tokenizer):
     text = "The cat sat. On the mat. The quick brown fox jumps over the lazy dog. Dog runs fast."
-    corpus = corpus_of(tmp_path, tokenizer, [{"text": text}, {"text": "The list."}], unit="blocks", length=7)
+    corpus = corpus_of(
+        tmp_path, tokenizer, [{"text": text}, {"text": "The list."}], unit="blocks", length=7
+    )
     blocks = [corpus.texts[i] for i in range(len(corpus))]
     whole = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert np.concatenate([b for b, d in zip(blocks, corpus.document, strict=True) if d == 0]).tolist() == whole
+    assert (
+        np.concatenate([b for b, d in zip(blocks, corpus.document, strict=True) if d == 0]).tolist()
+        == whole
+    )
     assert max(map(len, blocks)) <= 7
     assert corpus.document[-1] == 1
     assert corpus.document.tolist().count(1) == 1
 
 
 def test_packing():
-    assert list(pack([[1, 2], [3], [4, 5, 6], [7] * 9], 4)) == [[1, 2, 3], [4, 5, 6], [7] * 4, [7] * 4, [7]]
+    assert list(pack([[1, 2], [3], [4, 5, 6], [7] * 9], 4)) == [
+        [1, 2, 3],
+        [4, 5, 6],
+        [7] * 4,
+        [7] * 4,
+        [7],
+    ]
     assert list(pack([], 4)) == []
 
 

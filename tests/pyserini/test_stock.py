@@ -36,7 +36,11 @@ def collection():
     rng = np.random.default_rng(0)
     impacts = rng.integers(1, 256, (COUNT, len(TERMS))) * (rng.random((COUNT, len(TERMS))) < 0.3)
     impacts[:, TERMS.index("the")] = rng.integers(1, 4, COUNT)
-    return [f"doc{(11 * i) % COUNT}" for i in range(COUNT)], rng.standard_normal((COUNT, DIM)).astype("f4"), impacts
+    return (
+        [f"doc{(11 * i) % COUNT}" for i in range(COUNT)],
+        rng.standard_normal((COUNT, DIM)).astype("f4"),
+        impacts,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +57,28 @@ def index(collection, tmp_path_factory):
 def queries():
     rng = np.random.default_rng(1)
     impacts = [
-        {TERMS[t]: int(rng.integers(1, 256)) for t in rng.permutation(len(TERMS))[: rng.integers(1, 30)]} | {"the": 9}
+        {
+            TERMS[t]: int(rng.integers(1, 256))
+            for t in rng.permutation(len(TERMS))[: rng.integers(1, 30)]
+        }
+        | {"the": 9}
         for _ in range(12)
     ]
-    return [f"question {i}" for i in range(12)], impacts, rng.standard_normal((12, DIM)).astype(np.float32)
+    return (
+        [f"question {i}" for i in range(12)],
+        impacts,
+        rng.standard_normal((12, DIM)).astype(np.float32),
+    )
 
 
 def _ours(folder: Path, queries, hits=HITS):
     """(docid, score) lists sorted by score descending, docid ascending."""
     searcher = ImpactSearcher(folder)
     found = searcher.top(queries, hits, by_docid=True)
-    lists = [list(zip(map(searcher.docid, rows.tolist()), scores.tolist(), strict=True)) for rows, scores in found]
+    lists = [
+        list(zip(map(searcher.docid, rows.tolist()), scores.tolist(), strict=True))
+        for rows, scores in found
+    ]
     searcher.close()
     return lists
 
@@ -80,7 +95,9 @@ def _impact_encoder(texts, impacts):
 
 def test_stock_impact_searcher_returns_the_same_hits(index, queries):
     texts, impacts, _ = queries
-    stock = pyserini.LuceneImpactSearcher(str(index.path / "ot"), _impact_encoder(texts, impacts), min_idf=-1)
+    stock = pyserini.LuceneImpactSearcher(
+        str(index.path / "ot"), _impact_encoder(texts, impacts), min_idf=-1
+    )
     assert stock.num_docs == COUNT
     single = [stock.search(text, HITS) for text in texts]
     batch = stock.batch_search(texts, [str(i) for i in range(len(texts))], HITS, threads=2)
@@ -88,15 +105,21 @@ def test_stock_impact_searcher_returns_the_same_hits(index, queries):
         # Anserini subtracts 1e-6 from each of several equal scores to keep them apart; rounding removes this.
         assert [(hit.docid, round(hit.score)) for hit in single[i]] == wanted
         assert [(hit.docid, round(hit.score)) for hit in batch[str(i)]] == wanted
-        assert [index.docids[hit.lucene_docid] for hit in single[i]] == [docid for docid, _ in wanted]
+        assert [index.docids[hit.lucene_docid] for hit in single[i]] == [
+            docid for docid, _ in wanted
+        ]
 
 
 def test_the_stock_default_drops_terms_of_every_document(index, queries):
     """Our search does not use LuceneImpactSearcher because its default score is not an inner product."""
     texts, impacts, _ = queries
-    full = pyserini.LuceneImpactSearcher(str(index.path / "ot"), _impact_encoder(texts, impacts), min_idf=-1)
+    full = pyserini.LuceneImpactSearcher(
+        str(index.path / "ot"), _impact_encoder(texts, impacts), min_idf=-1
+    )
     usual = pyserini.LuceneImpactSearcher(str(index.path / "ot"), _impact_encoder(texts, impacts))
-    assert max(hit.score for hit in usual.search(texts[0], 5)) < max(hit.score for hit in full.search(texts[0], 5))
+    assert max(hit.score for hit in usual.search(texts[0], 5)) < max(
+        hit.score for hit in full.search(texts[0], 5)
+    )
 
 
 def test_stock_faiss_searcher_returns_the_same_hits(index, queries):
@@ -129,7 +152,21 @@ def test_anserini_makes_the_same_index_from_json(collection, index, queries, tmp
     assert _ours(tmp_path / "theirs", queries[1], 7) == _ours(index.path / "ot", queries[1], 7)
 
 
-WORDS = ["the", "red", "cars", "are", "running", "green", "trees", "blue", "houses", "über", "naïve", "42", "don't"]
+WORDS = [
+    "the",
+    "red",
+    "cars",
+    "are",
+    "running",
+    "green",
+    "trees",
+    "blue",
+    "houses",
+    "über",
+    "naïve",
+    "42",
+    "don't",
+]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +187,11 @@ def test_bm25_equals_anserini(texts, tmp_path):
     )
     pyserini.autoclass("io.anserini.index.IndexCollection").main(arguments.split())
     build_bm25(texts, tmp_path / "ours")
-    asked = [Query("1", "red running cars"), Query("2", "titles of trees trees"), Query("3", "über naïve don't 42")]
+    asked = [
+        Query("1", "red running cars"),
+        Query("2", "titles of trees trees"),
+        Query("3", "über naïve don't 42"),
+    ]
     lists = [BM25Searcher(tmp_path / name).search(asked, 50) for name in ("ours", "theirs")]
     assert lists[0] == lists[1]
     for name in ("ours", "theirs"):
@@ -159,7 +200,9 @@ def test_bm25_equals_anserini(texts, tmp_path):
             hits = stock.search(query.text, 50)
             assert [hit.docid for hit in hits] == [hit.docid for hit in lists[0][query.qid]]
             wanted = [hit.score for hit in lists[0][query.qid]]
-            assert [hit.score for hit in hits] == pytest.approx(wanted, abs=1e-4)  # ties are 1e-6 apart
+            assert [hit.score for hit in hits] == pytest.approx(
+                wanted, abs=1e-4
+            )  # ties are 1e-6 apart
 
 
 # ---------------------------------------------------------------- the stock commands
@@ -186,7 +229,10 @@ def topics(queries, tmp_path):
     texts, impacts, vectors = queries
     (tmp_path / "topics.tsv").write_text("".join(f"q{i}\t{text}\n" for i, text in enumerate(texts)))
     with open(tmp_path / "queries.jsonl", "w", encoding="utf-8") as f:
-        f.writelines(json.dumps({"contents": t, "vector": v}) + "\n" for t, v in zip(texts, impacts, strict=True))
+        f.writelines(
+            json.dumps({"contents": t, "vector": v}) + "\n"
+            for t, v in zip(texts, impacts, strict=True)
+        )
     import pandas as pd
 
     frame = pd.DataFrame({"id": range(len(texts)), "text": texts, "embedding": list(vectors)})
@@ -260,20 +306,26 @@ def test_the_stock_bm25_command_and_trec_eval(texts, topics):
         "run.trec",
         cwd=topics,
     )
-    ours = BM25Searcher(topics / "bm25").search([Query("1", "red cars"), Query("2", "blue houses")], 20)
+    ours = BM25Searcher(topics / "bm25").search(
+        [Query("1", "red cars"), Query("2", "blue houses")], 20
+    )
     run = _run_file(topics / "run.trec")
     assert {qid: [docid for docid, _ in hits] for qid, hits in run.items()} == {
         qid: [hit.docid for hit in hits] for qid, hits in ours.items()
     }
     (topics / "qrels.txt").write_text(f"1 0 {run['1'][1][0]} 1\n2 0 {run['2'][0][0]} 1\n")
-    done = _stock("pyserini.eval.trec_eval", "-c", "-m", "recip_rank", "qrels.txt", "run.trec", cwd=topics)
+    done = _stock(
+        "pyserini.eval.trec_eval", "-c", "-m", "recip_rank", "qrels.txt", "run.trec", cwd=topics
+    )
     assert "0.7500" in done.stdout
 
 
 @pytest.mark.nightly
 def test_the_stock_indexing_command(texts, tmp_path):
     (tmp_path / "json").mkdir()
-    (tmp_path / "json" / "docs.jsonl").write_text(json.dumps({"id": "a", "contents": "red cars"}) + "\n")
+    (tmp_path / "json" / "docs.jsonl").write_text(
+        json.dumps({"id": "a", "contents": "red cars"}) + "\n"
+    )
     _stock(
         "--heap",
         "300m",

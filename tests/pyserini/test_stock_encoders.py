@@ -15,7 +15,12 @@ from dupmae_ir.models.heads.masked_lm import excluded_ids
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
 pytestmark = pytest.mark.jvm
-TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list", "the the dog | é"]
+TEXTS = [
+    "the quick brown fox jumps over the lazy dog",
+    "cat",
+    "heap queue sorts list",
+    "the the dog | é",
+]
 
 
 def retriever(seed: int, normalize: bool = False) -> Retriever:
@@ -23,7 +28,9 @@ def retriever(seed: int, normalize: bool = False) -> Retriever:
     from transformers import BertForMaskedLM
 
     torch.manual_seed(seed)
-    return Retriever(BertForMaskedLM(tiny_config()), None, *excluded_ids(tiny_tokenizer()), normalize=normalize).eval()
+    return Retriever(
+        BertForMaskedLM(tiny_config()), None, *excluded_ids(tiny_tokenizer()), normalize=normalize
+    ).eval()
 
 
 def stock(name):
@@ -44,9 +51,15 @@ def test_auto_encoders(tmp_path, normalize):
 
 def test_auto_encoders_load_each_side_of_an_untied_model(tmp_path):
     config = ModelConfig(document_length=64, query_length=64)
-    folder = save_model(tmp_path / "model", UntiedRetriever(retriever(1), retriever(2)), tiny_tokenizer(), config)
+    folder = save_model(
+        tmp_path / "model", UntiedRetriever(retriever(1), retriever(2)), tiny_tokenizer(), config
+    )
     ours = load_encoder(folder, parts=("cls",))
-    documents = stock("AutoDocumentEncoder")(str(folder / "passage_model"), device="cpu", pooling="cls")
+    documents = stock("AutoDocumentEncoder")(
+        str(folder / "passage_model"), device="cpu", pooling="cls"
+    )
     np.testing.assert_allclose(documents.encode(TEXTS), ours.encode_documents(TEXTS).cls, atol=1e-5)
     queries = stock("AutoQueryEncoder")(str(folder / "query_model"), device="cpu", pooling="cls")
-    np.testing.assert_allclose(queries.encode(TEXTS[0]), ours.encode_queries(TEXTS[:1]).cls[0], atol=1e-5)
+    np.testing.assert_allclose(
+        queries.encode(TEXTS[0]), ours.encode_queries(TEXTS[:1]).cls[0], atol=1e-5
+    )

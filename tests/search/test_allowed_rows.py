@@ -51,7 +51,9 @@ def test_equals_brute_force_with_many_ties(seed: int) -> None:
     scores = np.where(allowed, world.scores(1.0, 0.5), -np.inf)
     for q, found in enumerate(exact_top(parts, 3, world.ranks, k, excluded=skip, allowed=allowed)):
         assert found.exact
-        listed = [(float(s), world.docids[r]) for s, r in zip(found.scores, found.rows, strict=True)]
+        listed = [
+            (float(s), world.docids[r]) for s, r in zip(found.scores, found.rows, strict=True)
+        ]
         assert listed == world.best(scores[q], k, without=skip[q])
 
 
@@ -73,7 +75,9 @@ def test_the_bound_is_about_the_allowed_rows() -> None:
 @pytest.mark.parametrize("queries", [1, 20])
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("make", [lambda x: DenseIndex(flat(x), x), rotated])
-def test_dense_indexes_that_certify(make, share: float, queries: int, few: int, monkeypatch) -> None:
+def test_dense_indexes_that_certify(
+    make, share: float, queries: int, few: int, monkeypatch
+) -> None:
     """By copies of the rows, and by faiss's selector."""
     monkeypatch.setattr(dense_module, "FEW", few)
     monkeypatch.setattr(rotated_dense, "pays", lambda _: True)
@@ -103,7 +107,9 @@ def test_one_pass_and_postings(tmp_path: Path, window, share, k, few, loops, mon
     made = Made(tmp_path, 11, 900, window)
     allowed = np.random.default_rng(3).random(900) < share
     made.restrict(allowed)
-    skip = [None, 5, *[int(row) for row in np.flatnonzero(allowed)[:1]], *[None] * 4][: made.queries]
+    skip = [None, 5, *[int(row) for row in np.flatnonzero(allowed)[:1]], *[None] * 4][
+        : made.queries
+    ]
     skip += [None] * (made.queries - len(skip))
     same(made.scanned(k, (1.0, 0.3), skip), made.certified(k, (1.0, 0.3), skip))
     everything = np.where(allowed, np.stack([made.dense.scores(0, np.arange(900))]), -np.inf)[0]
@@ -135,10 +141,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def topics() -> list[Query]:
     rng = np.random.default_rng(1)
     found = [Query(f"q{i}", " ".join(rng.choice(WORDS, 4))) for i in range(20)]
-    return [*found, Query("d3", " ".join(rng.choice(WORDS, 4))), Query("blank", " "), Query("alien", "zyzzyva")]
+    return [
+        *found,
+        Query("d3", " ".join(rng.choice(WORDS, 4))),
+        Query("blank", " "),
+        Query("alien", "zyzzyva"),
+    ]
 
 
-def filtered(searcher: Searcher, topics: list[Query], mode: str, ids: set[str], k: int, **options) -> list[list[Hit]]:
+def filtered(
+    searcher: Searcher, topics: list[Query], mode: str, ids: set[str], k: int, **options
+) -> list[list[Hit]]:
     """Brute force: the list of all documents, filtered."""
     everything = searcher.answers(topics, searcher.index.documents, mode, **options)
     return [[hit for hit in answer.hits if hit.docid in ids][:k] for answer in everything]
@@ -167,10 +180,14 @@ def test_fused_lists_are_of_the_allowed_documents(folder: Path, topics: list[Que
     searcher = Searcher.open(folder, HashingEncoder())
     ids = {f"d{i}" for i in range(0, 700, 7)}
     depth = 30
-    for found in searcher.answers(topics[:5], 10, fusion=Fusion("rrf"), fusion_depth=depth, within=ids):
+    for found in searcher.answers(
+        topics[:5], 10, fusion=Fusion("rrf"), fusion_depth=depth, within=ids
+    ):
         ranks: dict[str, float] = {}
         for mode in ("dense", "impact"):
-            for rank, hit in enumerate(filtered(searcher, [found.query], mode, ids, depth)[0], start=1):
+            for rank, hit in enumerate(
+                filtered(searcher, [found.query], mode, ids, depth)[0], start=1
+            ):
                 ranks[hit.docid] = ranks.get(hit.docid, 0.0) + 1 / (60 + rank)
         best = sorted(ranks.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
         assert [hit.docid for hit in found.hits] == [docid for docid, _ in best]
@@ -188,11 +205,16 @@ def test_lucene_without_our_filter_class_returns_the_same(
 
 
 @pytest.mark.jvm
-def test_unknown_ids_are_reported_and_none_means_no_document(folder: Path, topics: list[Query]) -> None:
+def test_unknown_ids_are_reported_and_none_means_no_document(
+    folder: Path, topics: list[Query]
+) -> None:
     searcher = Searcher.open(folder, HashingEncoder())
     chosen = searcher.selection(within=["d1", "nothing", "d2", "d1", "other"])
     assert (chosen.documents, chosen.unknown) == (2, ("nothing", "other"))
-    assert {hit.docid for hit in searcher.search(topics[0].text, within=chosen, mode="dense")} == {"d1", "d2"}
+    assert {hit.docid for hit in searcher.search(topics[0].text, within=chosen, mode="dense")} == {
+        "d1",
+        "d2",
+    }
     for mode in MODES:
         (answer,) = searcher.answers(topics[:1], 5, mode, within=[])
         assert answer.hits == []

@@ -30,7 +30,21 @@ from dupmae_ir.types import Document, Query
 
 WEIGHT = 0.6
 SCALE = 40.0
-WORDS = ["lock", "thread", "wait", "queue", "fork", "pipe", "socket", "file", "path", "open", "close", "loop", "task"]
+WORDS = [
+    "lock",
+    "thread",
+    "wait",
+    "queue",
+    "fork",
+    "pipe",
+    "socket",
+    "file",
+    "path",
+    "open",
+    "close",
+    "loop",
+    "task",
+]
 
 
 class FakeBm25:
@@ -59,12 +73,16 @@ class FakeBm25:
     def scores(self, text: str, docids: Sequence[str]) -> list[tuple[int, float]]:
         self.rescored += 1
         numbers = [self._docids.index(docid) for docid in docids]
-        return [(n, float(self.matrix[int(text), n])) for n in numbers if self.matrix[int(text), n] > 0]
+        return [
+            (n, float(self.matrix[int(text), n])) for n in numbers if self.matrix[int(text), n] > 0
+        ]
 
 
 @pytest.mark.parametrize("kept", [1, 7, 10_000])
 @pytest.mark.parametrize("seed", seeds())
-def test_three_parts_equal_brute_force_with_many_ties(seed: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_parts_equal_brute_force_with_many_ties(
+    seed: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(part, "KEPT", kept)
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 250))
@@ -72,7 +90,9 @@ def test_three_parts_equal_brute_force_with_many_ties(seed: int, kept: int, monk
     lexical = rng.integers(0, 4, (3, n)) * (rng.random((3, n)) < rng.choice([0.05, 0.5, 1.0])) / 4
     fake: Any = FakeBm25(lexical, world.docids, rng.permutation(n))
     folder: Any = type(
-        "Folder", (), {"docids": world.docids, "path": Path("I"), "live": np.ones(len(world.docids), bool)}
+        "Folder",
+        (),
+        {"docids": world.docids, "path": Path("I"), "live": np.ones(len(world.docids), bool)},
     )
     impact, _ = world.impact()
     parts = [
@@ -84,12 +104,16 @@ def test_three_parts_equal_brute_force_with_many_ties(seed: int, kept: int, monk
     wanted = world.scores(1.0, 0.5) + 2.0 * lexical
     for q, outcome in enumerate(exact_top(parts, 3, world.ranks, k)):
         assert outcome.exact
-        found = [(float(s), world.docids[r]) for s, r in zip(outcome.scores, outcome.rows, strict=True)]
+        found = [
+            (float(s), world.docids[r]) for s, r in zip(outcome.scores, outcome.rows, strict=True)
+        ]
         assert found == world.best(wanted[q], k)
 
 
 @pytest.mark.parametrize("seed", seeds())
-def test_three_parts_of_some_rows_equal_brute_force(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_parts_of_some_rows_equal_brute_force(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(part, "KEPT", 3)
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 250))
@@ -98,7 +122,9 @@ def test_three_parts_of_some_rows_equal_brute_force(seed: int, monkeypatch: pyte
     lexical = rng.integers(0, 4, (3, n)) * (rng.random((3, n)) < 0.5) / 4
     fake: Any = FakeBm25(lexical, world.docids, rng.permutation(n))
     folder: Any = type(
-        "Folder", (), {"docids": world.docids, "path": Path("I"), "live": np.ones(len(world.docids), bool)}
+        "Folder",
+        (),
+        {"docids": world.docids, "path": Path("I"), "live": np.ones(len(world.docids), bool)},
     )
     flat = faiss.IndexFlatIP(world.vectors.shape[1])
     flat.add(world.vectors)
@@ -112,11 +138,15 @@ def test_three_parts_of_some_rows_equal_brute_force(seed: int, monkeypatch: pyte
     scores = np.where(allowed, world.scores() + lexical, -np.inf)
     for q, outcome in enumerate(exact_top(parts, 3, world.ranks, k, allowed=allowed)):
         assert outcome.exact
-        found = [(float(s), world.docids[r]) for s, r in zip(outcome.scores, outcome.rows, strict=True)]
+        found = [
+            (float(s), world.docids[r]) for s, r in zip(outcome.scores, outcome.rows, strict=True)
+        ]
         assert found == world.best(scores[q], k)
 
 
-def test_the_bound_of_three_parts_holds_and_certificates_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_of_three_parts_holds_and_certificates_are_true(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(part, "KEPT", 1)
     seen, rescored = set(), 0
     for seed in range(60):
@@ -125,7 +155,9 @@ def test_the_bound_of_three_parts_holds_and_certificates_are_true(monkeypatch: p
         lexical = rng.integers(0, 9, (3, 100)) / 4
         fake: Any = FakeBm25(lexical, world.docids, rng.permutation(100))
         folder: Any = type(
-            "Folder", (), {"docids": world.docids, "path": Path("I"), "live": np.ones(len(world.docids), bool)}
+            "Folder",
+            (),
+            {"docids": world.docids, "path": Path("I"), "live": np.ones(len(world.docids), bool)},
         )
         impact, _ = world.impact()
         parts = [
@@ -138,7 +170,10 @@ def test_the_bound_of_three_parts_holds_and_certificates_are_true(monkeypatch: p
             seen.add(outcome.exact)
             assert (np.sort(scores[q])[: 100 - outcome.candidates] <= outcome.bound).all()
             if outcome.exact:
-                found = [(float(s), world.docids[r]) for s, r in zip(outcome.scores, outcome.rows, strict=True)]
+                found = [
+                    (float(s), world.docids[r])
+                    for s, r in zip(outcome.scores, outcome.rows, strict=True)
+                ]
                 assert found == world.best(scores[q], 3)
         rescored += fake.rescored
     assert seen == {True, False}
@@ -190,7 +225,9 @@ def searcher(home: Path) -> Searcher:
     return Searcher.open(home / "I", bm25_index=str(home / "B"), bm25_weight=WEIGHT)
 
 
-def robertson(query: str, documents: dict[str, str], k1: float = 0.9, b: float = 0.4) -> dict[str, float]:
+def robertson(
+    query: str, documents: dict[str, str], k1: float = 0.9, b: float = 0.4
+) -> dict[str, float]:
     """BM25 of every document by the formula, as Lucene has it; no two of these words have one stem."""
     counts = {docid: Counter(text.split()) for docid, text in documents.items()}
     filled = [c for c in counts.values() if c]
@@ -226,10 +263,14 @@ def test_the_sum_equals_brute_force(
         assert answer.report.exact
         assert answer.report.depth_bm25 is not None
         lexical = {h.docid: h.score for h in lucene[answer.query.qid]}
-        total = {h.docid: h.score + WEIGHT * lexical.get(h.docid, 0.0) for h in two[answer.query.qid]}
+        total = {
+            h.docid: h.score + WEIGHT * lexical.get(h.docid, 0.0) for h in two[answer.query.qid]
+        }
         wanted = sorted(total.items(), key=lambda pair: (-round(pair[1], 9), pair[0]))[:k]
         assert [h.docid for h in answer.hits] == [docid for docid, _ in wanted]
-        assert [h.score for h in answer.hits] == pytest.approx([score for _, score in wanted], rel=1e-9)
+        assert [h.score for h in answer.hits] == pytest.approx(
+            [score for _, score in wanted], rel=1e-9
+        )
         formula = robertson(answer.query.text, documents) if answer.query.qid != "stop" else {}
         for docid, score in lexical.items():
             assert score == pytest.approx(formula[docid], rel=1e-5)
@@ -247,11 +288,16 @@ def test_explanations_add_up_to_the_score(searcher: Searcher, topics: list[Query
 
 
 @pytest.mark.jvm
-def test_an_index_with_one_part_and_bm25(home: Path, documents: dict[str, str], tmp_path: Path) -> None:
+def test_an_index_with_one_part_and_bm25(
+    home: Path, documents: dict[str, str], tmp_path: Path
+) -> None:
     """BM25 + c x cosine, in one exact list."""
     dense = index(tmp_path / "D", documents, HashingEncoder(vocabulary=None))
     impact = index(tmp_path / "O", documents, HashingEncoder(dim=None))
-    lexical = {h.docid: h.score for h in BM25Searcher(home / "B").search([Query("q", "lock file")], 600)["q"]}
+    lexical = {
+        h.docid: h.score
+        for h in BM25Searcher(home / "B").search([Query("q", "lock file")], 600)["q"]
+    }
     for folder, weight in ((dense, {"dense_weight": 25.0}), (impact, {"impact_weight": 25.0})):
         one = Searcher.open(folder)
         total = {h.docid: 25 * h.score for h in one.search("lock file", 600)}
@@ -264,7 +310,9 @@ def test_an_index_with_one_part_and_bm25(home: Path, documents: dict[str, str], 
 
 
 @pytest.mark.jvm
-def test_other_documents_and_other_searches_are_refused(home: Path, searcher: Searcher, tmp_path: Path) -> None:
+def test_other_documents_and_other_searches_are_refused(
+    home: Path, searcher: Searcher, tmp_path: Path
+) -> None:
     docs = sorted(searcher.index.docids)
     for name, ids, says in (
         ("fewer", docs[1:], "'d0' is only in"),
@@ -282,12 +330,23 @@ def test_other_documents_and_other_searches_are_refused(home: Path, searcher: Se
 
 
 @pytest.mark.jvm
-def test_the_command(home: Path, searcher: Searcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    home: Path, searcher: Searcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     topics = [Query("1", "lock file"), Query("2", "wait for the queue"), Query("3", " ")]
-    (tmp_path / "topics.tsv").write_text("".join(f"{q.qid}\t{q.text}\n" for q in topics), encoding="utf-8")
+    (tmp_path / "topics.tsv").write_text(
+        "".join(f"{q.qid}\t{q.text}\n" for q in topics), encoding="utf-8"
+    )
     common = ["--index", str(home / "I"), "--bm25-index", str(home / "B"), "--bm25-weight", "0.6"]
     run, report = tmp_path / "run.trec", tmp_path / "report.jsonl"
-    files = ["--topics", str(tmp_path / "topics.tsv"), "--output", str(run), "--report", str(report)]
+    files = [
+        "--topics",
+        str(tmp_path / "topics.tsv"),
+        "--output",
+        str(run),
+        "--report",
+        str(report),
+    ]
     assert main([*common, *files, "--hybrid", "--hits", "7"]) == 0
     said = capsys.readouterr().err
     assert f"hybrid + 0.6 x BM25 of {home / 'B'}" in said

@@ -13,7 +13,9 @@ from dupmae_ir.search.exact.hits import best_positions
 CASES = range(150)
 
 
-def parts_of(world: World, flat: object = None, dense: float = 1.0, impact: float = 1.0) -> list[Part]:
+def parts_of(
+    world: World, flat: object = None, dense: float = 1.0, impact: float = 1.0
+) -> list[Part]:
     index, _ = world.impact()
     return [
         Weighted(world.dense(flat).queries(world.query_vectors), dense),

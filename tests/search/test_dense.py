@@ -40,14 +40,18 @@ def test_equal_vectors_have_bit_identical_scores(vectors: np.ndarray, queries: n
         assert (inner_products(queries[0], vectors, rows) == everyone[rows]).all()
 
 
-def test_a_single_query_gets_the_same_answer_as_a_batch(vectors: np.ndarray, queries: np.ndarray) -> None:
+def test_a_single_query_gets_the_same_answer_as_a_batch(
+    vectors: np.ndarray, queries: np.ndarray
+) -> None:
     dense = DenseIndex(flat_index(vectors), vectors)
     together = exact_top([dense.queries(queries)], 17, np.arange(3000), 50)
     for q, outcome in enumerate(together):
         alone = exact_top([dense.queries(queries[q : q + 1])], 1, np.arange(3000), 50)[0]
         assert (alone.rows == outcome.rows).all()
         assert (alone.scores == outcome.scores).all()
-        expected = np.lexsort((np.arange(3000), -inner_products(queries[q], vectors, np.arange(3000))))[:50]
+        expected = np.lexsort(
+            (np.arange(3000), -inner_products(queries[q], vectors, np.arange(3000)))
+        )[:50]
         assert (outcome.rows == expected).all()
 
 

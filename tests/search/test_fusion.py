@@ -16,7 +16,12 @@ IMPACT = [Hit("b", 40.0), Hit("d", 20.0)]
 
 
 def test_reciprocal_ranks_by_hand() -> None:
-    assert rrf([DENSE, IMPACT]) == [Hit("b", 1 / 62 + 1 / 61), Hit("a", 1 / 61), Hit("d", 1 / 62), Hit("c", 1 / 63)]
+    assert rrf([DENSE, IMPACT]) == [
+        Hit("b", 1 / 62 + 1 / 61),
+        Hit("a", 1 / 61),
+        Hit("d", 1 / 62),
+        Hit("c", 1 / 63),
+    ]
     assert rrf([DENSE, IMPACT], rrf_k=0)[1] == Hit("a", 1.0)
     assert rrf([]) == []
 
@@ -63,7 +68,9 @@ def test_ranks_as_the_pyserini_class(normalization: bool, weight_on_dense: bool)
         dense, sparse = random_list(rng), random_list(rng)
         if normalization and 1 in (len(dense), len(sparse)):
             continue  # Pyserini divides by zero here
-        theirs = HybridSearcher._hybrid_results(dense, sparse, 0.3, 10, normalization, weight_on_dense)
+        theirs = HybridSearcher._hybrid_results(
+            dense, sparse, 0.3, 10, normalization, weight_on_dense
+        )
         ours = fuse(fusion, dense, sparse, 10)
         differences = [[h.score - hits[0].score for h in hits] for hits in (ours, theirs)]
         assert differences[0] == pytest.approx([d / total for d in differences[1]], abs=1e-12)

@@ -20,7 +20,12 @@ def ranked() -> RankedHits:
 def test_it_is_the_sequence_of_its_hits(ranked: RankedHits) -> None:
     assert list(ranked) == HITS
     assert [ranked[place] for place in range(3)] == HITS
-    assert (len(ranked), ranked[-1], HITS[1] in ranked, ranked.index(HITS[2])) == (3, HITS[2], True, 2)
+    assert (len(ranked), ranked[-1], HITS[1] in ranked, ranked.index(HITS[2])) == (
+        3,
+        HITS[2],
+        True,
+        2,
+    )
     assert all(type(hit) is Hit and type(hit.score) is float for hit in ranked)
     with pytest.raises(IndexError):
         ranked[3]

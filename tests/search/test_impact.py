@@ -14,7 +14,9 @@ from dupmae_ir.search.query.encoder import _rows, quantise
 
 def test_quantise_rounds_half_to_even_clips_and_drops_zeros() -> None:
     ids = np.arange(7)
-    query = quantise(ids, np.array([0.04, 0.0625, 0.1875, 0.3125, 30.0, 0, 1.0], np.float32), scale=8.0)
+    query = quantise(
+        ids, np.array([0.04, 0.0625, 0.1875, 0.3125, 30.0, 0, 1.0], np.float32), scale=8.0
+    )
     # 0.5, 1.5 and 2.5 go to the even neighbour.
     assert query.ids.tolist() == [2, 3, 4, 6]
     assert query.impacts.tolist() == [2, 2, 240, 8]
@@ -25,7 +27,9 @@ def test_quantise_rounds_half_to_even_clips_and_drops_zeros() -> None:
 
 def test_rows_of_an_encoder_are_put_in_order() -> None:
     """Of any encoder that a program brings: unsorted columns, and a column twice."""
-    matrix = sp.csr_matrix((np.array([2.0, 1.0, 3.0, 1.0]), np.array([5, 0, 2, 2]), np.array([0, 0, 4])), shape=(2, 6))
+    matrix = sp.csr_matrix(
+        (np.array([2.0, 1.0, 3.0, 1.0]), np.array([5, 0, 2, 2]), np.array([0, 0, 4])), shape=(2, 6)
+    )
     empty, row = _rows(matrix)
     assert [array.tolist() for array in row] == [[0, 2, 5], [1, 4, 2]]
     assert len(empty[0]) == 0

@@ -53,20 +53,25 @@ def search(folder: Path, output: Path, *flags: str, index: str = "index") -> byt
 
 
 @pytest.mark.parametrize(
-    "mode", [["--impact"], ["--hybrid"], ["--impact", "--raw-impacts"], ["--fusion", "interpolation"]]
+    "mode",
+    [["--impact"], ["--hybrid"], ["--impact", "--raw-impacts"], ["--fusion", "interpolation"]],
 )
 @pytest.mark.parametrize("hits", ["3", "20", "1000"])
 def test_the_run_file_is_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: list[str], hits: str
 ) -> None:
-    lucene = search(folder, tmp_path / "lucene", *mode, "--hits", hits, "--quiet", "--impact-search", "lucene")
+    lucene = search(
+        folder, tmp_path / "lucene", *mode, "--hits", hits, "--quiet", "--impact-search", "lucene"
+    )
 
     def java(*_: Any) -> None:
         raise AssertionError("Lucene was used")
 
     monkeypatch.setattr(ImpactSearcher, "__init__", java)
     for more in (["--impact-search", "postings"], ["--batch-size", "7", "--threads", "2"]):
-        assert search(folder, tmp_path / "postings", *mode, "--hits", hits, "--quiet", *more) == lucene
+        assert (
+            search(folder, tmp_path / "postings", *mode, "--hits", hits, "--quiet", *more) == lucene
+        )
     assert len(lucene.splitlines()) > 20
 
 
@@ -96,7 +101,10 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_the_summary_names_the_engine_and_the_reason(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def chosen(*flags: str, index: str = "index") -> tuple[Any, Any]:
         capsys.readouterr()
@@ -113,10 +121,25 @@ def test_the_summary_names_the_engine_and_the_reason(
         f"no postings in {first_segment(folder / 'bare')}",
     )
     assert chosen("--dense") == (None, None)
-    assert main(["--index", str(folder / "index"), "--query", "word1", "--json", "--impact-search", "auto"]) == 0
+    assert (
+        main(
+            [
+                "--index",
+                str(folder / "index"),
+                "--query",
+                "word1",
+                "--json",
+                "--impact-search",
+                "auto",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["impact_search"] == "postings"
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "numba" else find(name, *a))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "numba" else find(name, *a)
+    )
     assert chosen("--impact-search", "auto") == ("lucene", "numba is not installed")
 
 
@@ -147,17 +170,27 @@ def test_unusable_postings_leave_the_search_to_lucene(
     assert searcher.search("word1 word2", 20) == expected
 
 
-def test_postings_that_the_manifest_does_not_list_are_not_used(folder: Path, tmp_path: Path) -> None:
+def test_postings_that_the_manifest_does_not_list_are_not_used(
+    folder: Path, tmp_path: Path
+) -> None:
     shutil.copytree(folder / "bare", tmp_path / "index")
-    shutil.copytree(first_segment(folder / "index") / "postings", first_segment(tmp_path / "index") / "postings")
+    shutil.copytree(
+        first_segment(folder / "index") / "postings", first_segment(tmp_path / "index") / "postings"
+    )
     engine, reason = Searcher.open(tmp_path / "index").impact_search
     assert (engine, "does not list its postings" in reason) == ("lucene", True)
 
 
-def test_invalid_engines_are_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_engines_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = ["--topics", str(folder / "queries.jsonl"), "--output", str(tmp_path / "run")]
     for index, flags, says in (
-        ("bare", ["--impact-search", "postings"], "has no postings; build them with: dupmae-ir index postings"),
+        (
+            "bare",
+            ["--impact-search", "postings"],
+            "has no postings; build them with: dupmae-ir index postings",
+        ),
         (
             "index",
             ["--impact-search", "lucene", "--dense"],
@@ -178,16 +211,21 @@ def test_invalid_engines_are_refused(folder: Path, tmp_path: Path, capsys: pytes
 def test_one_searcher_changes_its_engine(folder: Path) -> None:
     lucene = Searcher.open(folder / "index", impact_search="lucene")
     postings = lucene.with_settings(impact_search="postings")
-    assert lucene.search("word1 word2", 20, "impact") == postings.search("word1 word2", 20, "impact")
+    assert lucene.search("word1 word2", 20, "impact") == postings.search(
+        "word1 word2", 20, "impact"
+    )
     assert postings.with_settings(threads=2).impact is postings.impact
-    assert type(lucene.impact.segments[0].postings) is not type(postings.impact.segments[0].postings)
+    assert type(lucene.impact.segments[0].postings) is not type(
+        postings.impact.segments[0].postings
+    )
 
 
 @pytest.mark.parametrize("parts", ["impact", "hybrid"])
 def test_mining_finds_the_same_negatives(folder: Path, tmp_path: Path, parts: str) -> None:
     rng = random.Random(1)
     pairs = [
-        {"query": " ".join(rng.choices(WORDS, k=4)), "positive": " ".join(rng.choices(WORDS, k=9))} for _ in range(60)
+        {"query": " ".join(rng.choices(WORDS, k=4)), "positive": " ".join(rng.choices(WORDS, k=9))}
+        for _ in range(60)
     ]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     mined = []
@@ -213,17 +251,34 @@ def test_mining_finds_the_same_negatives(folder: Path, tmp_path: Path, parts: st
         assert mine(flags) == 0
         mined.append(output.read_bytes())
     assert mined[0] == mined[1] == mined[2]
-    assert mine([*flags[:2], "--by", "bm25", "--output", str(tmp_path / "o"), "--impact-search", "lucene"]) == 2
+    assert (
+        mine(
+            [
+                *flags[:2],
+                "--by",
+                "bm25",
+                "--output",
+                str(tmp_path / "o"),
+                "--impact-search",
+                "lucene",
+            ]
+        )
+        == 2
+    )
 
 
-def test_the_index_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_index_command(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(folder / "bare", tmp_path / "I")
     assert index_main(["postings", "--index", str(tmp_path / "I"), "--json"]) == 0
     out, err = capsys.readouterr()
     summary = json.loads(out)
     meta = json.loads((tmp_path / "I" / "meta.json").read_text())
     assert (summary["documents"], summary["postings"]) == (250, meta["postings"])
-    assert summary["bytes"] == sum(p.stat().st_size for p in (first_segment(tmp_path / "I") / "postings").iterdir())
+    assert summary["bytes"] == sum(
+        p.stat().st_size for p in (first_segment(tmp_path / "I") / "postings").iterdir()
+    )
     assert "postings of 250 documents" in err
     assert index_main(["verify", str(tmp_path / "I"), "--quiet"]) == 0  # nothing else was touched
     assert index_main(["postings", "--index", str(tmp_path / "none")]) == 2

@@ -26,11 +26,16 @@ pytestmark = pytest.mark.jvm
 RNG = random.Random(2)
 DOCUMENTS = [
     Document(
-        f"d{i}", " ".join(RNG.choices([*WORDS, "running", "sorted", "Cats"], k=i % 12)), "a quick list" * (i % 4 == 0)
+        f"d{i}",
+        " ".join(RNG.choices([*WORDS, "running", "sorted", "Cats"], k=i % 12)),
+        "a quick list" * (i % 4 == 0),
     )
     for i in range(230)
 ]
-TOPICS = [Query(f"q{i}", " ".join(RNG.choices([*WORDS, "runner", "cats"], k=1 + i % 6))) for i in range(25)]
+TOPICS = [
+    Query(f"q{i}", " ".join(RNG.choices([*WORDS, "runner", "cats"], k=1 + i % 6)))
+    for i in range(25)
+]
 TOPICS += [Query("unknown", "zyzzyva")]
 
 
@@ -39,7 +44,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(folder with corpus.jsonl and the index I, model folder)."""
     where = tmp_path_factory.mktemp("lexical")
     model = make_lexical(where)
-    lines = [json.dumps({"_id": d.docid, "title": d.title, "text": d.text}) + "\n" for d in DOCUMENTS]
+    lines = [
+        json.dumps({"_id": d.docid, "title": d.title, "text": d.text}) + "\n" for d in DOCUMENTS
+    ]
     (where / "corpus.jsonl").write_text("".join(lines))
     run(where, model, "I")
     assert index_main(["postings", "--index", str(where / "I"), "--quiet"]) == 0
@@ -47,7 +54,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def run(where: Path, model: Path, index: str, *more: str) -> None:
-    flags = ["--corpus", str(where / "corpus.jsonl"), "--index", str(where / index), "--model", str(model)]
+    flags = [
+        "--corpus",
+        str(where / "corpus.jsonl"),
+        "--index",
+        str(where / index),
+        "--model",
+        str(model),
+    ]
     assert encode([*flags, "--window", "30", "--quiet", *more]) == 0
 
 
@@ -70,10 +84,14 @@ def test_equals_brute_force(made: tuple[Path, Path], engine: str, mode: str) -> 
     scores = oracle(searcher.index, made[1])[mode]
     for row, answer in enumerate(searcher.answers(TOPICS, 7, mode)):
         found = scores[row] if mode == "hybrid" else np.where(scores[row] > 0, scores[row], -np.inf)
-        want = sorted((-round(s, 5), d.docid) for s, d in zip(found, DOCUMENTS, strict=True) if s > -np.inf)[:7]
+        want = sorted(
+            (-round(s, 5), d.docid) for s, d in zip(found, DOCUMENTS, strict=True) if s > -np.inf
+        )[:7]
         np.testing.assert_allclose([h.score for h in answer.hits], [-s for s, _ in want], atol=1e-4)
         if mode == "impact":  # integers: exact, also the order of ties
-            exact = sorted((-s, d.docid) for s, d in zip(found, DOCUMENTS, strict=True) if s > -np.inf)[:7]
+            exact = sorted(
+                (-s, d.docid) for s, d in zip(found, DOCUMENTS, strict=True) if s > -np.inf
+            )[:7]
             assert [(h.docid, h.score) for h in answer.hits] == [(d, -s) for s, d in exact]
         assert answer.report is not None
         assert answer.report.exact
@@ -91,7 +109,9 @@ def test_shards_merged_are_the_unsharded_index(made: tuple[Path, Path], capsys: 
     assert whole.scale == 255
 
 
-def test_an_interrupted_run_resumes_to_the_same_index(made: tuple[Path, Path], monkeypatch: Any, capsys: Any) -> None:
+def test_an_interrupted_run_resumes_to_the_same_index(
+    made: tuple[Path, Path], monkeypatch: Any, capsys: Any
+) -> None:
     where, model = made
     plain, left = TextEncoder.encode_collection, [3]
 
@@ -103,7 +123,14 @@ def test_an_interrupted_run_resumes_to_the_same_index(made: tuple[Path, Path], m
 
     with monkeypatch.context() as patch:
         patch.setattr(TextEncoder, "encode_collection", dying)
-        flags = ["--corpus", str(where / "corpus.jsonl"), "--index", str(where / "R"), "--model", str(model)]
+        flags = [
+            "--corpus",
+            str(where / "corpus.jsonl"),
+            "--index",
+            str(where / "R"),
+            "--model",
+            str(model),
+        ]
         assert encode([*flags, "--window", "30", "--quiet"]) == 130
     run(where, model, "R")
     assert Index.open(where / "R").meta["digest"] == Index.open(where / "I").meta["digest"]

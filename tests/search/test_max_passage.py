@@ -18,14 +18,30 @@ from dupmae_ir.types import Document, Hit
 
 pytestmark = pytest.mark.jvm
 
-WORDS = ["lock", "thread", "queue", "fork", "pipe", "signal", "socket", "buffer", "heap", "stack", "list", "tree"]
+WORDS = [
+    "lock",
+    "thread",
+    "queue",
+    "fork",
+    "pipe",
+    "signal",
+    "socket",
+    "buffer",
+    "heap",
+    "stack",
+    "list",
+    "tree",
+]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """An index of the passages of 30 documents, 12 topics and one that is a document."""
     chance = random.Random(4)
-    documents = [Document(f"D{n}", " ".join(chance.choices(WORDS, k=chance.randint(3, 40)))) for n in range(30)]
+    documents = [
+        Document(f"D{n}", " ".join(chance.choices(WORDS, k=chance.randint(3, 40))))
+        for n in range(30)
+    ]
     documents.append(Document("q3", "lock thread lock thread queue"))
     passages = [p for d in documents for p in word_passages(d, 8, 4)]
     where = tmp_path_factory.mktemp("passages")
@@ -74,7 +90,10 @@ def test_topics_with_too_few_passages_are_reported(folder, capsys):
 def test_misuse(folder, capsys):
     for flags, words in [
         (("--passage-hits", "9"), "--passage-hits applies only with --max-passage"),
-        (("--max-passage", "--hits", "10", "--passage-hits", "9"), "--passage-hits 9 must be at least --hits (10)"),
+        (
+            ("--max-passage", "--hits", "10", "--passage-hits", "9"),
+            "--passage-hits 9 must be at least --hits (10)",
+        ),
     ]:
         assert search(folder, *flags) == 2
         assert words in capsys.readouterr().err
@@ -83,8 +102,6 @@ def test_misuse(folder, capsys):
 
 
 def test_ties_are_by_document():
-    assert best_passages([Hit("b#0", 2.0), Hit("a#7", 2.0), Hit("b#1", 3.0), Hit("c#d#1", 1.0)]) == [
-        Hit("b", 3.0),
-        Hit("a", 2.0),
-        Hit("c#d", 1.0),
-    ]
+    assert best_passages(
+        [Hit("b#0", 2.0), Hit("a#7", 2.0), Hit("b#1", 3.0), Hit("c#d#1", 1.0)]
+    ) == [Hit("b", 3.0), Hit("a", 2.0), Hit("c#d", 1.0)]

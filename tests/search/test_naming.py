@@ -9,10 +9,10 @@ from dupmae_ir.search.view.naming import LONGEST_MARKUP, Place, digits, hidden_m
 from dupmae_ir.search.view.results import Explanation, describe
 from dupmae_ir.types import Document
 
-MARKDOWN = (
-    "## Pets\n\nThe **cat** stays with `Anna` ([her page](https://a.example/x)).\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+MARKDOWN = "## Pets\n\nThe **cat** stays with `Anna` ([her page](https://a.example/x)).\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+UNDERLINED = (
+    "Boiler manual\n=============\n\nError codes\n-----------\nE4: the pressure is too low.\n"
 )
-UNDERLINED = "Boiler manual\n=============\n\nError codes\n-----------\nE4: the pressure is too low.\n"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,9 @@ def test_markup_is_hidden_by_the_kind_of_the_file(text, metadata, seen):
     hidden = hidden_markup(text, metadata)
     assert " ".join(without(text, 0, len(text), hidden).split()) == seen
     described = describe(
-        QueryWords(None, "cat pressure"), Explanation("d", 0, None, None, []), Document("d", text, "", metadata)
+        QueryWords(None, "cat pressure"),
+        Explanation("d", 0, None, None, []),
+        Document("d", text, "", metadata),
     )
     assert described.snippet.text == seen
     marked = [described.snippet.text[a:b] for a, b in described.snippet.marks]
@@ -61,7 +63,13 @@ def test_markup_is_looked_for_at_the_beginning_of_a_text():
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(5.81777, "5.82"), (0.0123456, "0.0123"), (215613.0, "215,613"), (-3.5, "-3.5"), (47.31, "47.3")],
+    [
+        (5.81777, "5.82"),
+        (0.0123456, "0.0123"),
+        (215613.0, "215,613"),
+        (-3.5, "-3.5"),
+        (47.31, "47.3"),
+    ],
 )
 def test_three_digits(number, text):
     assert digits(number) == text

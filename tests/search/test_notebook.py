@@ -16,7 +16,9 @@ def searcher(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebook")
     texts = ["a <b>lock</b> of the thread", "a queue of threads", "cats sleep"]
     build_index(
-        [Document(f"d{i}", text, f"Title {i}") for i, text in enumerate(texts)], folder / "I", model="testing:hashing"
+        [Document(f"d{i}", text, f"Title {i}") for i, text in enumerate(texts)],
+        folder / "I",
+        model="testing:hashing",
     )
     return Searcher.open(folder / "I")
 

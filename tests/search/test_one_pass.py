@@ -39,16 +39,25 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 class Made:
     """A random collection and questions; some documents are copies, so that scores tie."""
 
-    def __init__(self, folder: Path, seed: int, n: int, window: int, copies: float = 0.3, queries: int = 7) -> None:
+    def __init__(
+        self, folder: Path, seed: int, n: int, window: int, copies: float = 0.3, queries: int = 7
+    ) -> None:
         rng = np.random.default_rng(seed)
         impacts = rng.integers(1, 256, (n, len(TERMS))) * (rng.random((n, len(TERMS))) < 0.3)
         vectors = rng.standard_normal((n, 12)).astype(np.float32)
         twins = rng.random(n) < copies
         impacts[twins], vectors[twins] = impacts[0], vectors[0]
         csr = sp.csr_matrix(impacts.astype(np.uint8))
-        forward = Forward(csr.indptr.astype(np.int64), csr.indices.astype(np.uint16), csr.data, len(TERMS))
+        forward = Forward(
+            csr.indptr.astype(np.int64), csr.indices.astype(np.uint16), csr.data, len(TERMS)
+        )
         index = SimpleNamespace(
-            index=folder, path=folder, record=SimpleNamespace(postings=csr.nnz), digest="d", documents=n, terms=TERMS
+            index=folder,
+            path=folder,
+            record=SimpleNamespace(postings=csr.nnz),
+            digest="d",
+            documents=n,
+            terms=TERMS,
         )
         index.forward = forward
         index.check_part = lambda *_: None  # postings without an index folder have no records
@@ -58,11 +67,15 @@ class Made:
         self.postings = PostingsSearcher(index, lambda: self.ranks)
         flat = faiss.IndexFlatIP(12)
         flat.add(vectors)
-        asked = [np.sort(rng.choice(len(TERMS), 6, replace=False)) for _ in range(queries - 1)] + [np.zeros(0, int)]
+        asked = [np.sort(rng.choice(len(TERMS), 6, replace=False)) for _ in range(queries - 1)] + [
+            np.zeros(0, int)
+        ]
         ots = [ImpactQuery(ids, rng.integers(1, 256, len(ids))) for ids in asked]
         impact = ImpactIndex(lambda: self.postings, forward, TERMS, SCALE, n)
         self.impact = impact.queries(ots, 2)
-        self.dense = DenseIndex(flat, vectors).queries(rng.standard_normal((queries, 12)).astype(np.float32))
+        self.dense = DenseIndex(flat, vectors).queries(
+            rng.standard_normal((queries, 12)).astype(np.float32)
+        )
         self.queries = queries
         self.allowed: np.ndarray | None = None
 
@@ -79,11 +92,15 @@ class Made:
         skip = excluded or [None] * self.queries
         self.dense.threads = threads
         best = {} if found is None else found
-        return scanned_top(self.dense, self.impact, self.postings, weights, self.ranks, k, skip, threads, best)
+        return scanned_top(
+            self.dense, self.impact, self.postings, weights, self.ranks, k, skip, threads, best
+        )
 
     def certified(self, k: int, weights=(1.0, 1.0), excluded=None):
         parts = [Weighted(self.dense, weights[0]), Weighted(self.impact, weights[1])]
-        return exact_top(parts, self.queries, self.ranks, k, excluded=excluded, allowed=self.allowed)
+        return exact_top(
+            parts, self.queries, self.ranks, k, excluded=excluded, allowed=self.allowed
+        )
 
 
 def same(scanned, certified) -> None:
@@ -95,7 +112,9 @@ def same(scanned, certified) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "size", "k", "loops"),
-    grid(range(6), [(900, 64), (900, 1 << 16), (1, 64), (65, 64)], [1, 10, 400, 5000], [True, False]),
+    grid(
+        range(6), [(900, 64), (900, 1 << 16), (1, 64), (65, 64)], [1, 10, 400, 5000], [True, False]
+    ),
 )
 def test_the_lists_are_the_certified_ones(tmp_path, seed, size, k, loops, monkeypatch):
     n, window = size
@@ -130,7 +149,9 @@ def test_codes_that_say_little_of_some_rows_lose_none(tmp_path, k):
     stored = made.dense.dense.rotated
     errors = stored.codes.errors.copy()
     errors[:, ::2] += 3
-    made.dense.dense.rotated = dataclasses.replace(stored, codes=stored.codes._replace(errors=errors))
+    made.dense.dense.rotated = dataclasses.replace(
+        stored, codes=stored.codes._replace(errors=errors)
+    )
     same(made.scanned(k), expected)
 
 
@@ -154,7 +175,10 @@ def test_threads_and_excluded_rows_change_nothing_else(tmp_path):
     first = [int(found.rows[0]) for found in made.certified(1)]
     excluded = [first[0], None, first[2], 699, None, first[5], 0]
     for threads in (1, 2, 3, 20):
-        same(made.scanned(15, excluded=excluded, threads=threads), made.certified(15, excluded=excluded))
+        same(
+            made.scanned(15, excluded=excluded, threads=threads),
+            made.certified(15, excluded=excluded),
+        )
 
 
 def test_many_small_windows_make_the_kept_lists_overflow_and_nothing_is_lost(tmp_path, monkeypatch):
@@ -178,7 +202,9 @@ def test_documents_that_float32_cannot_tell_apart_are_not_lost(tmp_path, seed):
     """Their vectors differ in the last bits alone, so the order of float32 sums is no order."""
     made = Made(tmp_path, seed, 2000, 256, copies=1.0)
     rng = np.random.default_rng(seed)
-    vectors = made.dense.dense.vectors * (1 + 3e-7 * rng.standard_normal((2000, 12))).astype(np.float32)
+    vectors = made.dense.dense.vectors * (1 + 3e-7 * rng.standard_normal((2000, 12))).astype(
+        np.float32
+    )
     flat = faiss.IndexFlatIP(12)
     flat.add(vectors)
     made.dense = DenseIndex(flat, vectors).queries(made.dense.vectors)
@@ -198,7 +224,9 @@ def test_what_was_not_kept_is_bounded(tmp_path):
         assert found.candidates < 900
 
 
-@pytest.mark.parametrize(("seed", "k", "codes"), grid(range(8), [1, 5, 60, 5000], [(True, True), (True, False)]))
+@pytest.mark.parametrize(
+    ("seed", "k", "codes"), grid(range(8), [1, 5, 60, 5000], [(True, True), (True, False)])
+)
 def test_segments_that_share_their_best_give_the_lists_of_one(tmp_path, seed, k, codes):
     """The best of the lists of two segments, by codes or the second by vectors, are those of both apart, without a row
     of each; the lower bounds of the first exclude rows of the second, which change no list."""
@@ -212,7 +240,9 @@ def test_segments_that_share_their_best_give_the_lists_of_one(tmp_path, seed, k,
         if by_codes:
             one.rotate()
     found: Best = {}
-    shared = [one.scanned(k, excluded=rows, found=found) for one, rows in zip(made, without, strict=True)]
+    shared = [
+        one.scanned(k, excluded=rows, found=found) for one, rows in zip(made, without, strict=True)
+    ]
     for expected, listed in zip(zip(*apart, strict=True), zip(*shared, strict=True), strict=True):
         assert best_of(listed, k) == best_of(expected, k)
         assert all(one.exact for one in listed)

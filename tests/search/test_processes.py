@@ -73,11 +73,26 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4}
     lm, tokenizer = BertForMaskedLM(tiny_config(**sizes)), tiny_tokenizer()
     model = Retriever(lm, torch.nn.Linear(96, 48, bias=False), *excluded_ids(tokenizer)).eval()
-    save_model(folder / "model", model, tokenizer, ModelConfig(document_length=32, query_length=16, top_k=6))
+    save_model(
+        folder / "model",
+        model,
+        tokenizer,
+        ModelConfig(document_length=32, query_length=16, top_k=6),
+    )
     rng = random.Random(0)
-    rows = [{"_id": f"d{n}", "text": " ".join(rng.choices(WORDS, k=rng.randint(3, 20)))} for n in range(60)]
+    rows = [
+        {"_id": f"d{n}", "text": " ".join(rng.choices(WORDS, k=rng.randint(3, 20)))}
+        for n in range(60)
+    ]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = ["--model", str(folder / "model"), "--corpus", str(folder / "corpus.jsonl"), "--dtype", "float32"]
+    flags = [
+        "--model",
+        str(folder / "model"),
+        "--corpus",
+        str(folder / "corpus.jsonl"),
+        "--dtype",
+        "float32",
+    ]
     assert encode([*flags, "--index", str(folder / "index"), "--device", "cpu", "--quiet"]) == 0
     return folder / "index"
 
@@ -116,7 +131,9 @@ def test_java_without_memory_is_one_line(index: Path) -> None:
     """2 GiB of address space do not hold the heap and the code of a JVM besides torch."""
     code = "import sys; from dupmae_ir.index.__main__ import main; sys.exit(main(sys.argv[1:]))"
     made = index.parent / "bm25"
-    done = python(code, "bm25", "--corpus", index.parent / "corpus.jsonl", "--index", made, limit=1_500_000)
+    done = python(
+        code, "bm25", "--corpus", index.parent / "corpus.jsonl", "--index", made, limit=1_500_000
+    )
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "Java does not start with the" in done.stderr
@@ -127,11 +144,22 @@ def test_runs_do_not_depend_on_the_batch_size(index: Path, tmp_path: Path) -> No
     """Bit for bit: the scores of a run are written with all their digits."""
     rng = random.Random(1)
     topics = tmp_path / "queries.tsv"
-    topics.write_text("".join(f"q{n}\t{' '.join(rng.choices(WORDS, k=rng.randint(1, 12)))}\n" for n in range(40)))
+    topics.write_text(
+        "".join(f"q{n}\t{' '.join(rng.choices(WORDS, k=rng.randint(1, 12)))}\n" for n in range(40))
+    )
     runs = {}
     for size in (1, 7, 256):
         output = tmp_path / f"{size}.trec"
-        flags = ["--topics", str(topics), "--output", str(output), "--batch-size", str(size), "--hits", "20"]
+        flags = [
+            "--topics",
+            str(topics),
+            "--output",
+            str(output),
+            "--batch-size",
+            str(size),
+            "--hits",
+            "20",
+        ]
         assert search(["--index", str(index), *flags, "--device", "cpu", "--quiet"]) == 0
         runs[size] = output.read_bytes()
     assert runs[1] == runs[7] == runs[256]

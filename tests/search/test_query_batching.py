@@ -92,7 +92,11 @@ def test_calls_made_meanwhile_are_computed_together_by_kind() -> None:
     futures = asked(QueryBatches(), slow, [("a", 2), ("b", 3), ("a", 4)])
     slow.go.set()
     assert [future.result(WAIT) for future in futures] == [2, 4, 6, 8]
-    assert sorted((str(kind), sorted(asks)) for kind, asks in slow.asked) == [("a", [1]), ("a", [2, 4]), ("b", [3])]
+    assert sorted((str(kind), sorted(asks)) for kind, asks in slow.asked) == [
+        ("a", [1]),
+        ("a", [2, 4]),
+        ("b", [3]),
+    ]
 
 
 def test_a_batch_has_a_limit() -> None:
@@ -146,7 +150,10 @@ def test_the_others_of_an_interrupted_thread_wait_again() -> None:
     assert first.result(WAIT) == 2
     errors = [future.exception(WAIT) for future in others]
     assert sorted(map(type, filter(None, errors)), key=str) == [KeyboardInterrupt]
-    assert [future.result() for future, error in zip(others, errors, strict=True) if not error] in ([4], [6])
+    assert [future.result() for future, error in zip(others, errors, strict=True) if not error] in (
+        [4],
+        [6],
+    )
     assert batches.ask(slow, 5, "a") == 10  # a thread may compute again
 
 
@@ -195,7 +202,10 @@ def test_requests_gather_behind_a_batch() -> None:
 def test_heavy_work_is_a_batch_alone() -> None:
     held = Held()
     with started(held, max_batch=3) as batches:
-        futures = [first(batches, held), *(batches.submit(n, w) for n, w in enumerate((1, 2, 1, 9, 1)))]
+        futures = [
+            first(batches, held),
+            *(batches.submit(n, w) for n, w in enumerate((1, 2, 1, 9, 1))),
+        ]
         held.free.set()
         [f.result(WAIT) for f in futures]
         assert held.batches == [["first"], [0, 1], [2], [3], [4]]

@@ -31,14 +31,19 @@ class Disagreeing(HashingEncoder):
     signs = np.where(np.arange(48) % 2, -1, 1).astype(np.float32) / 32
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
-        found, tails = super().encode_queries(texts, cap), super().encode_queries([t[len(t) // 2 :] for t in texts])
+        found, tails = (
+            super().encode_queries(texts, cap),
+            super().encode_queries([t[len(t) // 2 :] for t in texts]),
+        )
         assert tails.cls is not None
         return Representation(tails.cls * self.signs, found.ot)
 
 
 @pytest.mark.parametrize("name", ["scifact", "vaswani", "cranfield", "cacm"])
 @pytest.mark.parametrize("kind", [HashingEncoder, Disagreeing])
-def test_equals_brute_force_on(shared_data: Path, tmp_path: Path, name: str, kind: type[HashingEncoder]) -> None:
+def test_equals_brute_force_on(
+    shared_data: Path, tmp_path: Path, name: str, kind: type[HashingEncoder]
+) -> None:
     encoder = kind(dim=48, vocabulary=2048, top_k=64)
     documents = list(read_collection(shared_data / name / "corpus.jsonl"))
     topics = read_topics(shared_data / name / "queries.jsonl")[:100]
@@ -60,7 +65,9 @@ def test_equals_brute_force_on(shared_data: Path, tmp_path: Path, name: str, kin
         for row, answer in enumerate(Searcher.open(tmp_path / "I", encoder).answers(topics, hits)):
             order = np.lexsort((docids, -scores[row]))[:hits]
             assert [h.docid for h in answer.hits] == docids[order].tolist()
-            np.testing.assert_allclose([h.score for h in answer.hits], scores[row][order], rtol=1e-5)
+            np.testing.assert_allclose(
+                [h.score for h in answer.hits], scores[row][order], rtol=1e-5
+            )
             assert answer.report is not None
             assert answer.report.exact
             reports.append(answer.report)

@@ -34,7 +34,11 @@ def bge(tmp_path_factory) -> str:
 def living(bge, tmp_path_factory) -> Living:
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, rng.integers(2, 15))) for _ in range(30)]
-    return Living(tmp_path_factory.mktemp("index"), [Document(f"d{n}", text) for n, text in enumerate(texts)], bge)
+    return Living(
+        tmp_path_factory.mktemp("index"),
+        [Document(f"d{n}", text) for n, text in enumerate(texts)],
+        bge,
+    )
 
 
 class ByLength:
@@ -49,7 +53,9 @@ class ByLength:
 
 def answer(count: int) -> Answer:
     hits = [Hit(f"d{n:02}", 9.0 - n // 2) for n in range(count)]  # with equal scores
-    return Answer(QUERY, hits, ListReport("1", True, 5, 5, 40, 1.0, hits[-1].score if hits else None, count))
+    return Answer(
+        QUERY, hits, ListReport("1", True, 5, 5, 40, 1.0, hits[-1].score if hits else None, count)
+    )
 
 
 def read(docid: str) -> Document:
@@ -58,12 +64,19 @@ def read(docid: str) -> Document:
 
 def test_the_first_hits_are_in_the_scorers_order_and_the_others_keep_theirs():
     found = reranked(answer(30), ByLength(), read, 10, 0, 20)
-    assert [hit.docid for hit in found.hits] == [f"d{n:02}" for n in [*range(9, -1, -1), *range(10, 20)]]
+    assert [hit.docid for hit in found.hits] == [
+        f"d{n:02}" for n in [*range(9, -1, -1), *range(10, 20)]
+    ]
     assert found.hits[0].score == 9.0
     by_score = sorted(found.hits, key=lambda hit: (-hit.score, hit.docid))
     assert by_score == found.hits  # what trec_eval reads
     report = found.report
-    assert (report.exact, report.candidates, report.kth, report.bound) == (True, 40, answer(30).report.kth, 1.0)
+    assert (report.exact, report.candidates, report.kth, report.bound) == (
+        True,
+        40,
+        answer(30).report.kth,
+        1.0,
+    )
     assert (report.reranked, report.hits) == (10, 20)
     assert reranked(answer(0), ByLength(), read, 10, 0, 20).hits == []
 
@@ -78,7 +91,9 @@ def test_time_is_bounded():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_maxsim_equals_flagembedding(bge, shared):
-    flag = pytest.importorskip("FlagEmbedding", reason="FlagEmbedding is not installed: pip install FlagEmbedding")
+    flag = pytest.importorskip(
+        "FlagEmbedding", reason="FlagEmbedding is not installed: pip install FlagEmbedding"
+    )
     model = flag.BGEM3FlagModel(bge, use_fp16=False, devices="cpu")
     texts = [TEXT, "the cat", "быстро 狗跑 dog", ""]
     vectors = model.encode(texts, max_length=64, return_colbert_vecs=True)["colbert_vecs"]
@@ -88,15 +103,23 @@ def test_maxsim_equals_flagembedding(bge, shared):
     wanted = [float(model.colbert_score(vectors[0], one)) for one in vectors]
     scorer = open_reranker(bge, encoder, "cpu")
     assert scorer._encoder is encoder
-    np.testing.assert_allclose(scorer.scores(TEXT, [Document("", text) for text in texts]), wanted, atol=1e-5)
+    np.testing.assert_allclose(
+        scorer.scores(TEXT, [Document("", text) for text in texts]), wanted, atol=1e-5
+    )
 
 
 def test_lists_by_the_models_own_token_vectors(living, bge):
-    plain, second = Searcher.open(living.index), Searcher.open(living.index, rerank=bge, rerank_depth=12)
+    plain, second = (
+        Searcher.open(living.index),
+        Searcher.open(living.index, rerank=bge, rerank_depth=12),
+    )
     candidates = plain.search(TEXT, 12)
     scorer = open_reranker(bge, second.encoder, "cpu")
     scores = scorer.scores(TEXT, [living.documents[hit.docid] for hit in candidates])
-    order = sorted(zip(scores, (hit.docid for hit in candidates), strict=True), key=lambda one: (-one[0], one[1]))
+    order = sorted(
+        zip(scores, (hit.docid for hit in candidates), strict=True),
+        key=lambda one: (-one[0], one[1]),
+    )
     assert [hit.docid for hit in second.search(TEXT, 5)] == [docid for _, docid in order[:5]]
     (found,) = second.answers([QUERY], 20)
     assert {hit.docid for hit in found.hits} == {hit.docid for hit in plain.search(TEXT, 20)}
@@ -116,7 +139,16 @@ def test_a_cross_encoder_from_the_command_line(living, tmp_path, capsys):
     assert f"the first 4 reranked by {folder} in " in err
     (tmp_path / "t.tsv").write_text(f"1\t{TEXT}\n2\tcat\n")
     run, report = tmp_path / "run.trec", tmp_path / "report.jsonl"
-    topics = ["--topics", str(tmp_path / "t.tsv"), "--output", str(run), "--report", str(report), "--hits", "9"]
+    topics = [
+        "--topics",
+        str(tmp_path / "t.tsv"),
+        "--output",
+        str(run),
+        "--report",
+        str(report),
+        "--hits",
+        "9",
+    ]
     assert main([*command, *topics, "--rerank-depth", "4", "--quiet"]) == 0
     rows = [line.split() for line in run.read_text().splitlines()]
     scores = [float(row[4]) for row in rows if row[0] == "1"]

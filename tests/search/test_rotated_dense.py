@@ -40,7 +40,9 @@ def flat(x: np.ndarray) -> faiss.IndexFlatIP:
     return index
 
 
-def clustered(rng: np.random.Generator, rows: int, dim: int = 32, clusters: int = 40) -> tuple[np.ndarray, np.ndarray]:
+def clustered(
+    rng: np.random.Generator, rows: int, dim: int = 32, clusters: int = 40
+) -> tuple[np.ndarray, np.ndarray]:
     """(rows, dim) and 20 queries of the same clusters, all of length 1."""
     centres = rng.standard_normal((clusters, dim))
     x = centres[rng.integers(0, clusters, rows + 20)] + 0.5 * rng.standard_normal((rows + 20, dim))
@@ -52,7 +54,11 @@ def awkward(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Vectors and three queries with ties, copies, opposites, zeros, last bits, outliers, few documents, many
     scales."""
     rows, dim = int(rng.choice([1, 3, 40, 400])), int(rng.choice([1, 7, 20, 40, 150]))
-    x = rng.standard_normal((rows + 3, dim)) if rng.random() < 0.5 else rng.integers(-2, 3, (rows + 3, dim)) / 4
+    x = (
+        rng.standard_normal((rows + 3, dim))
+        if rng.random() < 0.5
+        else rng.integers(-2, 3, (rows + 3, dim)) / 4
+    )
     x = x * 10.0 ** rng.integers(-2, 3, dim) if rng.random() < 0.5 else x
     x[:rows][rng.random(rows) < 0.2] = 0
     x[:rows][rng.random(rows) < 0.3] = x[0]
@@ -71,14 +77,20 @@ def collection(seed: int, rows: int = 3000) -> tuple[np.ndarray, np.ndarray]:
     return clustered(rng, rows, dim=int(rng.choice([32, 150]))) if seed % 3 == 0 else awkward(rng)
 
 
-def brute_force(x: np.ndarray, query: np.ndarray, ranks: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def brute_force(
+    x: np.ndarray, query: np.ndarray, ranks: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
     scores = inner_products(query, x, np.arange(len(x)))
     rows = np.lexsort((ranks, -scores))[:k]
     return rows, scores[rows]
 
 
-@pytest.mark.parametrize("make", [lambda x: DenseIndex(flat(x), x), rotated], ids=["flat", "rotated"])
-def test_a_search_leaves_the_number_of_threads_as_it_was(make: Callable[[np.ndarray], DenseIndex]) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda x: DenseIndex(flat(x), x), rotated], ids=["flat", "rotated"]
+)
+def test_a_search_leaves_the_number_of_threads_as_it_was(
+    make: Callable[[np.ndarray], DenseIndex],
+) -> None:
     x, queries = clustered(np.random.default_rng(0), 300)
     make(x).queries(queries, threads=3).top([0, 1], 5)
     assert faiss.omp_get_max_threads() == 1
@@ -90,7 +102,9 @@ def test_lists_equal_brute_force(seed: int, threads: int) -> None:
     x, queries = collection(seed)
     rng = np.random.default_rng(seed)
     ranks, k = rng.permutation(len(x)), int(rng.integers(1, 40))
-    for q, outcome in enumerate(exact_top([rotated(x).queries(queries, threads)], len(queries), ranks, k)):
+    for q, outcome in enumerate(
+        exact_top([rotated(x).queries(queries, threads)], len(queries), ranks, k)
+    ):
         rows, scores = brute_force(x, queries[q], ranks, k)
         assert outcome.exact
         assert (outcome.rows == rows).all()
@@ -121,7 +135,10 @@ def decoded(dense: RotatedIndex) -> tuple[np.ndarray, np.ndarray]:
     head = stored.head.transpose(0, 2, 1, 3).reshape(-1, CHUNK // 2)[:rows]
     parts = np.stack([np.hstack([head, stored.high]), stored.low])
     halves = np.stack([parts & 15, parts >> 4]).reshape(2, 2, rows, -1, CHUNK // 2)
-    high, low = (half.transpose(1, 2, 0, 3).reshape(rows, -1)[:, :dim].astype(float) for half in halves.swapaxes(0, 1))
+    high, low = (
+        half.transpose(1, 2, 0, 3).reshape(rows, -1)[:, :dim].astype(float)
+        for half in halves.swapaxes(0, 1)
+    )
     return dense.rotated.step * (16 * high - 120), dense.rotated.step * (16 * high + low - 127.5)
 
 
@@ -175,7 +192,9 @@ def test_a_search_with_lengths_too_small_loses_documents(length: str) -> None:
     dense = rotated(x)
     codes, turned = dense.rotated.codes, x[:100] @ dense.rotated.rotation.T
     turned[:, :CHUNK] *= 1e-3  # queries that the first chunk says little about
-    queries = np.concatenate([queries, x[:100], (turned @ dense.rotated.rotation).astype(np.float32)])
+    queries = np.concatenate(
+        [queries, x[:100], (turned @ dense.rotated.rotation).astype(np.float32)]
+    )
     last = codes.errors.copy()
     last[-1] = 0
     planted = {
@@ -194,13 +213,17 @@ def test_few_rows_are_left() -> None:
     x, queries = clustered(np.random.default_rng(0), 5000, dim=150)
     outcomes = exact_top([rotated(x).queries(queries)], 20, np.arange(5000), 10)
     assert all(outcome.exact for outcome in outcomes)
-    assert np.mean([outcome.candidates for outcome in outcomes]) < 100  # 30 is the depth of the list
+    assert (
+        np.mean([outcome.candidates for outcome in outcomes]) < 100
+    )  # 30 is the depth of the list
 
 
 @pytest.mark.parametrize("seed", sample(CASES))
 def test_hybrid_with_codes_is_hybrid_with_flat(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    world = World.draw(rng, documents=int(rng.integers(1, 400)), dim=5, levels=int(rng.integers(2, 6)))
+    world = World.draw(
+        rng, documents=int(rng.integers(1, 400)), dim=5, levels=int(rng.integers(2, 6))
+    )
     k = int(rng.integers(1, 15))
     results = []
     for dense in (world.dense(), rotated(world.vectors)):
@@ -214,7 +237,9 @@ def test_hybrid_with_codes_is_hybrid_with_flat(seed: int) -> None:
         assert small.exact
         assert (whole.rows == small.rows).all()
         assert (whole.scores == small.scores).all()
-        listed = [(float(s), world.docids[r]) for s, r in zip(small.scores, small.rows, strict=True)]
+        listed = [
+            (float(s), world.docids[r]) for s, r in zip(small.scores, small.rows, strict=True)
+        ]
         assert listed == world.best(world.scores(0.5, 2.0)[q], k)
 
 

@@ -32,7 +32,11 @@ COLLECTION = [
     Document("q2", "A document with the id of a topic about a lock and a thread."),
     Document("empty", ""),
 ]
-TOPICS = [Query("q1", "wait for the thread"), Query("q2", "a lock and a thread"), Query("10", "fork")]
+TOPICS = [
+    Query("q1", "wait for the thread"),
+    Query("q2", "a lock and a thread"),
+    Query("10", "fork"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_bm25(COLLECTION, where / "bm25")
     rows = [{"_id": d.docid, "title": d.title, "text": d.text} for d in COLLECTION]
     (where / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (where / "queries.jsonl").write_text("".join(json.dumps({"_id": q.qid, "text": q.text}) + "\n" for q in TOPICS))
+    (where / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": q.qid, "text": q.text}) + "\n" for q in TOPICS)
+    )
     (where / "qrels.txt").write_text("q2 0 threading.Lock 1\n10 0 os.fork 1\n77 0 os.fork 1\n")
     return where
 
@@ -69,7 +75,9 @@ def close(ours: dict[str, list[Hit]], theirs: dict[str, list[Hit]]) -> None:
         q: [h.docid for h in hits] for q, hits in theirs.items() if hits
     }
     for qid, hits in ours.items():
-        assert [h.score for h in hits] == pytest.approx([h.score for h in theirs[qid]], rel=1e-6, abs=1e-6)
+        assert [h.score for h in hits] == pytest.approx(
+            [h.score for h in theirs[qid]], rel=1e-6, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("mode", ["dense", "impact", "hybrid"])
@@ -84,25 +92,37 @@ def test_a_run_is_what_the_searcher_finds(
     assert (first[0], first[1], first[3], first[5]) == ("q1", "Q0", "1", f"dupmae-ir-{mode}")
 
 
-def test_hybrid_is_the_default_and_defaults_to_a_thousand(folder: Path, searcher: Searcher, tmp_path: Path) -> None:
+def test_hybrid_is_the_default_and_defaults_to_a_thousand(
+    folder: Path, searcher: Searcher, tmp_path: Path
+) -> None:
     close(run_file(folder, tmp_path), searcher.search(TOPICS, 1000, "hybrid"))
 
 
 def test_options_that_change_a_run(folder: Path, searcher: Searcher, tmp_path: Path) -> None:
-    close(run_file(folder, tmp_path, "--remove-query"), searcher.search(TOPICS, 1000, remove_query=True))
+    close(
+        run_file(folder, tmp_path, "--remove-query"),
+        searcher.search(TOPICS, 1000, remove_query=True),
+    )
     raw = run_file(folder, tmp_path, "--impact", "--raw-impacts")
     close(raw, searcher.search(TOPICS, 1000, "impact", raw_impacts=True))
     assert set(run_file(folder, tmp_path, "--qrels", str(folder / "qrels.txt"))) == {"q2", "10"}
     weighted = searcher.with_settings(dense_weight=0.5, impact_weight=2.0).search(TOPICS, 1000)
     close(run_file(folder, tmp_path, "--dense-weight", "0.5", "--impact-weight", "2"), weighted)
-    close(run_file(folder, tmp_path, "--batch-size", "1", "--threads", "2"), searcher.search(TOPICS, 1000))
+    close(
+        run_file(folder, tmp_path, "--batch-size", "1", "--threads", "2"),
+        searcher.search(TOPICS, 1000),
+    )
     few = run_file(folder, tmp_path, "--impact", "--query-terms", "1")
     close(few, searcher.with_settings(query_terms=1).search(TOPICS, 1000, "impact"))
 
 
 def test_formats_and_tags(folder: Path, tmp_path: Path) -> None:
     run_file(folder, tmp_path, "--format", "msmarco", "--hits", "1")
-    assert [len(line.split("\t")) for line in (tmp_path / "run.trec").read_text().splitlines()] == [3, 3, 3]
+    assert [len(line.split("\t")) for line in (tmp_path / "run.trec").read_text().splitlines()] == [
+        3,
+        3,
+        3,
+    ]
     run_file(folder, tmp_path, "--tag", "mine")
     assert (tmp_path / "run.trec").read_text().splitlines()[0].endswith(" mine")
 
@@ -115,10 +135,14 @@ def test_report_and_json(folder: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert summary["depth_dense"] == {"median": 6, "max": 6}
     lines = [json.loads(line) for line in report.read_text().splitlines()]
     assert [line["qid"] for line in lines] == ["q1", "q2", "10"]
-    assert all(line["exact"] and line["candidates"] == 6 and line["bound"] is None for line in lines)
+    assert all(
+        line["exact"] and line["candidates"] == 6 and line["bound"] is None for line in lines
+    )
 
 
-def test_fusion_of_runs_is_fusion_in_search(folder: Path, searcher: Searcher, tmp_path: Path) -> None:
+def test_fusion_of_runs_is_fusion_in_search(
+    folder: Path, searcher: Searcher, tmp_path: Path
+) -> None:
     fused = run_file(folder, tmp_path, "--fusion", "rrf")
     dense, impact = (searcher.search(TOPICS, 1000, mode) for mode in ("dense", "impact"))
     close(fused, {q.qid: rrf([dense[q.qid], impact[q.qid]]) for q in TOPICS})
@@ -132,17 +156,30 @@ def many(folder: Path) -> Path:
     texts = [" ".join(rng.choice(words, 6)) for _ in range(400)]
     where = write_index(folder / "many", [f"d{i}" for i in range(400)], texts)
     build_rotated(Index.open(where).only_segment)
-    (folder / "many.tsv").write_text("".join(f"{i}\t{' '.join(rng.choice(words, 3))}\n" for i in range(20)))
+    (folder / "many.tsv").write_text(
+        "".join(f"{i}\t{' '.join(rng.choice(words, 3))}\n" for i in range(20))
+    )
     return where
 
 
-def test_another_dense_index(folder: Path, many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_dense_index(
+    folder: Path, many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Codes give a byte-identical run, certified; they are used where they are."""
     for flags in (["--dense"], ["--hybrid"], ["--fusion", "rrf"]):
         runs = {}
         for kind, used in (("flat", "flat"), ("rotated", "rotated"), ("auto", "rotated")):
             output = tmp_path / f"{kind}.trec"
-            where = ["--index", str(many), "--topics", str(folder / "many.tsv"), "--output", str(output), "--hits", "5"]
+            where = [
+                "--index",
+                str(many),
+                "--topics",
+                str(folder / "many.tsv"),
+                "--output",
+                str(output),
+                "--hits",
+                "5",
+            ]
             where += ["--batch-size", "1"]
             assert main([*where, *flags, "--dense-index", kind, "--json", "--tag", "same"]) == 0
             runs[kind], summary = output.read_bytes(), json.loads(capsys.readouterr().out)
@@ -161,7 +198,10 @@ def test_another_dense_index_in_python(many: Path, folder: Path) -> None:
     topics = [Query(str(i), f"w{i} w{i + 1}") for i in range(20)]
     codes = Searcher.open(many, dense_index="rotated", batch_size=1)
     whole = codes.with_settings(dense_index="flat")
-    assert [type(s.dense.segments[0]).__name__ for s in (codes, whole)] == ["RotatedIndex", "DenseIndex"]
+    assert [type(s.dense.segments[0]).__name__ for s in (codes, whole)] == [
+        "RotatedIndex",
+        "DenseIndex",
+    ]
     assert codes.search(topics, 5) == whole.search(topics, 5)
     assert codes.with_settings(threads=1).dense is codes.dense
     assert Searcher.open(folder / "index").dense.kind == "flat"
@@ -171,7 +211,15 @@ def test_another_dense_index_in_python(many: Path, folder: Path) -> None:
 
 def test_bm25(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = str(tmp_path / "bm25.trec")
-    flags = ["--index", str(folder / "bm25"), "--bm25", "--topics", str(folder / "queries.jsonl"), "--output", output]
+    flags = [
+        "--index",
+        str(folder / "bm25"),
+        "--bm25",
+        "--topics",
+        str(folder / "queries.jsonl"),
+        "--output",
+        output,
+    ]
     assert main(flags) == 0
     run = read_run(output)
     assert run["10"][0].docid == "os.fork"
@@ -183,7 +231,9 @@ def test_bm25(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("1  os.fork  ")
 
 
-def test_blank_topics_are_counted(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blank_topics_are_counted(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     topics = tmp_path / "t.tsv"
     topics.write_text("1\tlock\n2\t \n3\tzyzzyva\n")
     run = run_file(folder, tmp_path, "--topics", str(topics), "--impact")
@@ -195,25 +245,52 @@ def test_blank_topics_are_counted(folder: Path, tmp_path: Path, capsys: pytest.C
 
 def test_one_query(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
     text = "wait for the thread"
-    assert search(folder, "--query", text, "--hits", "2", "--corpus", str(folder / "corpus.jsonl"), "--terms", "1") == 0
+    assert (
+        search(
+            folder,
+            "--query",
+            text,
+            "--hits",
+            "2",
+            "--corpus",
+            str(folder / "corpus.jsonl"),
+            "--terms",
+            "1",
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
     assert err.startswith("meaning and words, nothing missed: 6 of 6 documents scored")
     best = searcher.search(text, 1)[0]
     why = searcher.explain(text, best.docid)
     lines = out.splitlines()
-    assert lines[0] == f"1  {best.docid}  {best.score:.3g} = meaning {why.dense:.3g} + words {why.impact:.3g}"
+    assert (
+        lines[0]
+        == f"1  {best.docid}  {best.score:.3g} = meaning {why.dense:.3g} + words {why.impact:.3g}"
+    )
     assert lines[1:3] == [
-        f"   {line}" for d in COLLECTION if d.docid == best.docid for line in (d.title, d.text) if line
+        f"   {line}"
+        for d in COLLECTION
+        if d.docid == best.docid
+        for line in (d.title, d.text)
+        if line
     ]
     assert lines[3] == f"   words: for {why.terms[0].share:.3g} and {len(why.terms) - 1} more"
     assert sum(line.startswith(("1 ", "2 ")) for line in lines) == 2
 
 
-def test_one_query_as_json(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_query_as_json(
+    folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]
+) -> None:
     corpus = str(folder / "corpus.jsonl")
-    assert search(folder, "--query", "a lock", "--json", "--corpus", corpus, "--impact", "--hits", "3") == 0
+    assert (
+        search(folder, "--query", "a lock", "--json", "--corpus", corpus, "--impact", "--hits", "3")
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
-    assert [(h["docid"], h["score"]) for h in answer["hits"]] == searcher.search("a lock", 3, "impact")
+    assert [(h["docid"], h["score"]) for h in answer["hits"]] == searcher.search(
+        "a lock", 3, "impact"
+    )
     assert answer["report"]["exact"] is True
     by_id = {d.docid: d for d in COLLECTION}
     for hit in answer["hits"]:
@@ -221,11 +298,16 @@ def test_one_query_as_json(folder: Path, searcher: Searcher, capsys: pytest.Capt
         assert sum(t["share"] for t in hit["terms"]) == pytest.approx(hit["impact"])
 
 
-def test_explain_one_document(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_one_document(
+    folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert search(folder, "--query", "a lock and a thread", "--explain", "threading.Lock") == 0
     lines = capsys.readouterr().out.splitlines()
     why = searcher.explain("a lock and a thread", "threading.Lock")
-    assert lines[0] == f"threading.Lock  {why.score:.3g} = meaning {why.dense:.3g} + words {why.impact:.3g}"
+    assert (
+        lines[0]
+        == f"threading.Lock  {why.score:.3g} = meaning {why.dense:.3g} + words {why.impact:.3g}"
+    )
     assert lines[2].split() == ["word", "in", "the", "text", "from", "share"]
     assert len(lines) == 4 + len(why.terms)
     assert {"lock", "thread"} & {line.split()[0] for line in lines[4:]}
@@ -234,10 +316,15 @@ def test_explain_one_document(folder: Path, searcher: Searcher, capsys: pytest.C
     assert "has no document 'threading.lock'" in capsys.readouterr().err
 
 
-def test_quiet_and_other_modes_of_one_query(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_and_other_modes_of_one_query(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert search(folder, "--query", "zyzzyva", "--impact", "--quiet") == 0
     assert capsys.readouterr() == ("no document matches\n", "")
-    assert search(folder, "--query", "lock", "--fusion", "interpolation", "--quiet", "--hits", "1") == 0
+    assert (
+        search(folder, "--query", "lock", "--fusion", "interpolation", "--quiet", "--hits", "1")
+        == 0
+    )
     assert "  (meaning " in capsys.readouterr().out
     assert search(folder, "--query", "lock", "--dense-weight", "2", "--quiet", "--hits", "1") == 0
     assert " = 2 x meaning " in capsys.readouterr().out
@@ -247,7 +334,10 @@ def test_quiet_and_other_modes_of_one_query(folder: Path, capsys: pytest.Capture
 
 REFUSED: list[tuple[list[str], str]] = [
     ([], "give one of --topics, --query, --interactive"),
-    (["--query", "a", "--topics", "t"], "give only one of --topics, --query, --interactive; got --topics and --query"),
+    (
+        ["--query", "a", "--topics", "t"],
+        "give only one of --topics, --query, --interactive; got --topics and --query",
+    ),
     (["--query", " "], "--query is blank"),
     (
         ["--query", "a", "--dense", "--impact"],
@@ -263,8 +353,14 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--query", "a", "--rrf-k", "5"], "--rrf-k applies only with --fusion rrf"),
     (["--query", "a", "--k1", "1.2"], "--k1 applies only with --bm25"),
     (["--query", "a", "--raw-impacts"], "--raw-impacts applies only with --impact"),
-    (["--query", "a", "--dense", "--impact-weight", "2"], "--impact-weight applies only without --dense"),
-    (["--query", "a", "--bm25", "--query-length", "5"], "--query-length applies only without --bm25"),
+    (
+        ["--query", "a", "--dense", "--impact-weight", "2"],
+        "--impact-weight applies only without --dense",
+    ),
+    (
+        ["--query", "a", "--bm25", "--query-length", "5"],
+        "--query-length applies only without --bm25",
+    ),
     (
         ["--topics", "Q", "--output", "x", "--fusion", "rrf", "--report", "r"],
         "--report applies only with --topics and without --bm25 and",
@@ -279,12 +375,24 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--query", "a", "--model", "/no/such/model"], "/no/such/model"),
     (["--query", "a", "--corpus", "/no/such/corpus"], "/no/such/corpus"),
     (["--topics", "/no/topics.tsv", "--output", "x"], "/no/topics.tsv: no such file"),
-    (["--topics", "no-such-topics", "--output", "x"], "'no-such-topics' is neither a file nor topics"),
-    (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "has judgements for none of the 3 topics"),
+    (
+        ["--topics", "no-such-topics", "--output", "x"],
+        "'no-such-topics' is neither a file nor topics",
+    ),
+    (
+        ["--topics", "Q", "--output", "x", "--qrels", "QRELS"],
+        "has judgements for none of the 3 topics",
+    ),
     (["--topics", "Q", "--output", "x", "--tag", "two words"], "run tag 'two words'"),
     (["--query", "a", "--dense-index", "rotate"], "Did you mean 'rotated'?"),
-    (["--query", "a", "--dense-index", "rotated"], "does not list its files; make them with dupmae-ir index dense"),
-    (["--query", "a", "--dense-index", "rotated", "--impact"], "--dense-index applies only without --impact"),
+    (
+        ["--query", "a", "--dense-index", "rotated"],
+        "does not list its files; make them with dupmae-ir index dense",
+    ),
+    (
+        ["--query", "a", "--dense-index", "rotated", "--impact"],
+        "--dense-index applies only without --impact",
+    ),
 ]
 
 
@@ -317,12 +425,16 @@ def test_refusals_are_one_line_and_leave_nothing(
         (".", "is not a finished index"),
     ],
 )
-def test_folders_that_are_not_an_index(folder: Path, capsys: pytest.CaptureFixture[str], index: str, says: str) -> None:
+def test_folders_that_are_not_an_index(
+    folder: Path, capsys: pytest.CaptureFixture[str], index: str, says: str
+) -> None:
     assert main(["--index", str(folder / index), "--query", "a"]) == 2
     assert says in capsys.readouterr().err
 
 
-def test_an_old_run_survives_a_failed_search(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_run_survives_a_failed_search(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = tmp_path / "run.trec"
     write_run(output, {"q1": [Hit("a", 1.0)]}, "old", "trec")
     before = output.read_bytes()
@@ -346,7 +458,10 @@ def test_a_recipe(folder: Path, tmp_path: Path, searcher: Searcher) -> None:
 
 def test_another_query_length_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert search(folder, "--query", "lock", "--query-length", "16") == 0
-    assert "note: queries are encoded with query length 16, the index with 32" in capsys.readouterr().err
+    assert (
+        "note: queries are encoded with query length 16, the index with 32"
+        in capsys.readouterr().err
+    )
 
 
 def test_temporary_files_of_a_killed_search_are_removed(folder: Path, tmp_path: Path) -> None:
@@ -363,7 +478,10 @@ def test_temporary_files_of_a_killed_search_are_removed(folder: Path, tmp_path: 
 
 def run_of(folder: Path, name: str, *flags: str) -> dict[str, list[Hit]]:
     output = folder / f"{name}.trec"
-    assert search(folder, "--topics", str(folder / "queries.jsonl"), "--output", str(output), *flags) == 0
+    assert (
+        search(folder, "--topics", str(folder / "queries.jsonl"), "--output", str(output), *flags)
+        == 0
+    )
     return read_run(output)
 
 
@@ -376,12 +494,18 @@ def test_within_a_file_of_ids(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "2 documents searched" in (error := capsys.readouterr().err)
     assert "1 of its ids are not in the index: nothing" in error
     assert found == {
-        qid: [hit for hit in hits if hit.docid in ("threading.Lock", "os.fork")] for qid, hits in everything.items()
+        qid: [hit for hit in hits if hit.docid in ("threading.Lock", "os.fork")]
+        for qid, hits in everything.items()
     }
     assert search(folder, "--query", "wait for the thread", "--within", str(ids), "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert {hit["docid"] for hit in shown["hits"]} == {"threading.Lock", "os.fork"}
-    assert shown["within"] == {"file": str(ids), "documents": 2, "unknown": 1, "unknown_ids": ["nothing"]}
+    assert shown["within"] == {
+        "file": str(ids),
+        "documents": 2,
+        "unknown": 1,
+        "unknown_ids": ["nothing"],
+    }
 
 
 def test_within_of_a_bm25_index(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -396,9 +520,14 @@ def test_within_of_a_bm25_index(folder: Path, capsys: pytest.CaptureFixture[str]
     assert hit["score"] == next(h["score"] for h in everything if h["docid"] == "q2")
 
 
-def test_within_that_selects_nothing_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_within_that_selects_nothing_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ids = folder / "ids.txt"
-    for content, expected in (("x\ny\n", "none of these 2 documents; the first id is 'x'"), ("\n", "is empty")):
+    for content, expected in (
+        ("x\ny\n", "none of these 2 documents; the first id is 'x'"),
+        ("\n", "is empty"),
+    ):
         ids.write_text(content)
         assert search(folder, "--query", "thread", "--within", str(ids)) != 0
         assert expected in capsys.readouterr().err

@@ -25,7 +25,21 @@ from dupmae_ir.types import Hit, Query, Representation
 pytestmark = pytest.mark.jvm
 
 SCALE = 40.0
-WORDS = ["lock", "thread", "wait", "queue", "fork", "pipe", "socket", "file", "path", "open", "close", "loop", "task"]
+WORDS = [
+    "lock",
+    "thread",
+    "wait",
+    "queue",
+    "fork",
+    "pipe",
+    "socket",
+    "file",
+    "path",
+    "open",
+    "close",
+    "loop",
+    "task",
+]
 MODES = ("dense", "impact", "hybrid")
 
 
@@ -45,9 +59,13 @@ Build = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    def built(documents: dict[str, str], encoder: HashingEncoder | None = None, described: bool = True) -> Path:
+    def built(
+        documents: dict[str, str], encoder: HashingEncoder | None = None, described: bool = True
+    ) -> Path:
         folder = tmp_path_factory.mktemp("index") / "I"
-        return write_index(folder, list(documents), list(documents.values()), encoder, SCALE, described)
+        return write_index(
+            folder, list(documents), list(documents.values()), encoder, SCALE, described
+        )
 
     return built
 
@@ -83,9 +101,15 @@ def oracle(searcher: Searcher, topics: list[Query]) -> dict[str, np.ndarray]:
     return {"dense": dense, "impact": (q @ d.T) / SCALE**2, "hybrid": dense + (q @ d.T) / SCALE**2}
 
 
-def expected(searcher: Searcher, scores: np.ndarray, k: int, floor: float = -np.inf) -> list[tuple[str, float]]:
+def expected(
+    searcher: Searcher, scores: np.ndarray, k: int, floor: float = -np.inf
+) -> list[tuple[str, float]]:
     # Ten digits: copies of a document differ in a matrix product's last ones.
-    pairs = [(d, float(s)) for d, s in zip(searcher.index.docids, np.round(scores, 10), strict=True) if s > floor]
+    pairs = [
+        (d, float(s))
+        for d, s in zip(searcher.index.docids, np.round(scores, 10), strict=True)
+        if s > floor
+    ]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:k]
 
 
@@ -96,7 +120,9 @@ def test_equals_brute_force(searcher: Searcher, topics: list[Query], mode: str, 
     for row, answer in enumerate(searcher.answers(topics, k, mode)):
         want = expected(searcher, scores[row], k, 0.0 if mode == "impact" else -np.inf)
         assert [h.docid for h in answer.hits] == [d for d, _ in want]
-        np.testing.assert_allclose([h.score for h in answer.hits], [s for _, s in want], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            [h.score for h in answer.hits], [s for _, s in want], rtol=1e-9, atol=1e-9
+        )
         assert answer.report is not None
         assert answer.report.exact
 
@@ -109,7 +135,9 @@ def test_hybrid_is_the_sum_of_the_two_runs(searcher: Searcher, topics: list[Quer
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_threads_on_one_searcher_find_what_one_finds(searcher: Searcher, topics: list[Query], mode: str) -> None:
+def test_threads_on_one_searcher_find_what_one_finds(
+    searcher: Searcher, topics: list[Query], mode: str
+) -> None:
     expected = [searcher.search(query.text, 10, mode) for query in topics]
     sizes, encode = list[int](), searcher.encoder.encode_queries
     together = searcher.with_settings(threads=1)
@@ -120,7 +148,11 @@ def test_threads_on_one_searcher_find_what_one_finds(searcher: Searcher, topics:
 
     with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(8) as pool:
         patched.setattr(searcher.encoder, "encode_queries", encoded)
-        found = list(pool.map(lambda query: together.search(query.text, 10, mode), [*topics, Query("blank", " ")]))
+        found = list(
+            pool.map(
+                lambda query: together.search(query.text, 10, mode), [*topics, Query("blank", " ")]
+            )
+        )
     assert found == [*expected, []]
     assert set(sizes) == {1}  # a text of a larger call may be rounded differently
 
@@ -140,13 +172,19 @@ def test_a_searcher_is_freed_with_its_last_reference(build: Build) -> None:
 
 @pytest.mark.parametrize(("threads", "inside"), [(3, 3), (0, 2)])
 def test_queries_are_encoded_with_the_configured_threads(
-    searcher: Searcher, topics: list[Query], monkeypatch: pytest.MonkeyPatch, threads: int, inside: int
+    searcher: Searcher,
+    topics: list[Query],
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    inside: int,
 ) -> None:
     import torch
 
     before, seen, encode = torch.get_num_threads(), [], searcher.encoder.encode_queries
     monkeypatch.setattr(
-        searcher.encoder, "encode_queries", lambda *given: (seen.append(torch.get_num_threads()), encode(*given))[1]
+        searcher.encoder,
+        "encode_queries",
+        lambda *given: (seen.append(torch.get_num_threads()), encode(*given))[1],
     )
     other = searcher.with_settings(threads=threads)
     torch.set_num_threads(2)
@@ -159,11 +197,15 @@ def test_queries_are_encoded_with_the_configured_threads(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_results_do_not_depend_on_batches_and_threads(searcher: Searcher, topics: list[Query], mode: str) -> None:
+def test_results_do_not_depend_on_batches_and_threads(
+    searcher: Searcher, topics: list[Query], mode: str
+) -> None:
     whole = searcher.search(topics, 20, mode)
     other = searcher.with_settings(batch_size=3, threads=3)
     assert other.search(topics, 20, mode) == whole
-    assert {q.qid: searcher.search(q.text, 20, mode) for q in topics[:5]} == {q.qid: whole[q.qid] for q in topics[:5]}
+    assert {q.qid: searcher.search(q.text, 20, mode) for q in topics[:5]} == {
+        q.qid: whole[q.qid] for q in topics[:5]
+    }
 
 
 class Contrary(HashingEncoder):
@@ -172,7 +214,9 @@ class Contrary(HashingEncoder):
     def encode_queries(self, texts: Any, cap: int = 1024) -> Representation:
         found = super().encode_queries(texts, cap)
         assert found.cls is not None
-        return Representation(-found.cls / 16, found.ot)  # of similar magnitude, so that neither part dominates
+        return Representation(
+            -found.cls / 16, found.ot
+        )  # of similar magnitude, so that neither part dominates
 
 
 def test_parts_that_disagree_need_deeper_lists(searcher: Searcher, topics: list[Query]) -> None:
@@ -209,7 +253,10 @@ def test_a_depth_limit_is_kept_and_reported(searcher: Searcher, topics: list[Que
 @pytest.mark.parametrize("mode", MODES)
 def test_raw_and_weighted_scores(searcher: Searcher, topics: list[Query], mode: str) -> None:
     if mode == "impact":
-        real, raw = searcher.search(topics, 30, mode), searcher.search(topics, 30, mode, raw_impacts=True)
+        real, raw = (
+            searcher.search(topics, 30, mode),
+            searcher.search(topics, 30, mode, raw_impacts=True),
+        )
         for qid, hits in raw.items():
             assert all(h.score == int(h.score) for h in hits)
             assert [Hit(h.docid, h.score / SCALE**2) for h in hits] == real[qid]
@@ -229,7 +276,10 @@ def test_raw_and_weighted_scores(searcher: Searcher, topics: list[Query], mode: 
 def test_remove_query_by_its_id(searcher: Searcher, documents: dict[str, str], mode: str) -> None:
     docids = [d for d, text in documents.items() if len(text.split()) > 3][:20]
     own = [Query(docid, documents[docid]) for docid in docids]
-    kept, removed = searcher.search(own, 10, mode), searcher.search(own, 10, mode, remove_query=True)
+    kept, removed = (
+        searcher.search(own, 10, mode),
+        searcher.search(own, 10, mode, remove_query=True),
+    )
     longer = searcher.search(own, 11, mode)
     assert any(docid in [h.docid for h in hits] for docid, hits in kept.items())
     for docid, hits in removed.items():
@@ -240,12 +290,18 @@ def test_remove_query_by_its_id(searcher: Searcher, documents: dict[str, str], m
 def test_explanations_add_up(searcher: Searcher, topics: list[Query]) -> None:
     for topic in topics[:5]:
         hits = searcher.search(topic.text, 10)
-        for hit, why in zip(hits, searcher.explain_all(topic.text, [h.docid for h in hits]), strict=True):
+        for hit, why in zip(
+            hits, searcher.explain_all(topic.text, [h.docid for h in hits]), strict=True
+        ):
             assert (why.docid, why.score) == (hit.docid, hit.score)
             assert why.dense + why.impact == hit.score  # type: ignore[operator]
             assert sum(t.share for t in why.terms) == pytest.approx(why.impact)
-            assert all(t.share == pytest.approx(t.query_weight * t.document_weight) for t in why.terms)
-            assert [t.share for t in why.terms] == sorted((t.share for t in why.terms), reverse=True)
+            assert all(
+                t.share == pytest.approx(t.query_weight * t.document_weight) for t in why.terms
+            )
+            assert [t.share for t in why.terms] == sorted(
+                (t.share for t in why.terms), reverse=True
+            )
     with pytest.raises(UnknownName, match="has no document 'nothing'"):
         searcher.explain("lock", "nothing")
 
@@ -285,7 +341,10 @@ class Counting(HashingEncoder):
 def test_each_distinct_query_is_encoded_once(searcher: Searcher) -> None:
     encoder = Counting()
     counting = Searcher(searcher.index, encoder, searcher.settings).with_settings(batch_size=2)
-    topics = [Query(str(i), text) for i, text in enumerate(["lock", "wait", "lock", "fork", "wait", "lock", ""])]
+    topics = [
+        Query(str(i), text)
+        for i, text in enumerate(["lock", "wait", "lock", "fork", "wait", "lock", ""])
+    ]
     assert counting.search(topics, 3) == searcher.search(topics, 3)
     assert encoder.seen == ["lock", "wait", "fork"]
 
@@ -358,7 +417,10 @@ def test_an_index_with_one_part(build: Build) -> None:
     impact = Searcher.open(build(documents, HashingEncoder(dim=None)))
     assert (dense.mode, impact.mode) == ("dense", "impact")
     assert dense.search("lock", 3) == dense.search("lock", 3, "dense")
-    for one, has, use in ((dense, "dense part (cls)", "dense"), (impact, "impact part (ot)", "impact")):
+    for one, has, use in (
+        (dense, "dense part (cls)", "dense"),
+        (impact, "impact part (ot)", "impact"),
+    ):
         other = "impact" if one is dense else "dense"
         for mode, fusion in ((other, None), ("hybrid", None), (None, Fusion())):
             with pytest.raises(UsageError) as caught:
@@ -377,10 +439,22 @@ def test_an_index_with_one_part(build: Build) -> None:
 @pytest.mark.parametrize(
     ("encoder", "says"),
     [
-        (HashingEncoder(seed=9), r"was encoded by testing:hashing \(digest [0-9a-f]{12}\) but the query encoder is"),
-        (HashingEncoder(query_length=20), "with query length 32 but the query encoder has 20; give `query_length` 20"),
-        (HashingEncoder(activation="log1p"), "with activation relu but the query encoder has log1p; load the encoder"),
-        (HashingEncoder(dtype="bfloat16"), "with dtype float32 but the query encoder has bfloat16; give `dtype`"),
+        (
+            HashingEncoder(seed=9),
+            r"was encoded by testing:hashing \(digest [0-9a-f]{12}\) but the query encoder is",
+        ),
+        (
+            HashingEncoder(query_length=20),
+            "with query length 32 but the query encoder has 20; give `query_length` 20",
+        ),
+        (
+            HashingEncoder(activation="log1p"),
+            "with activation relu but the query encoder has log1p; load the encoder",
+        ),
+        (
+            HashingEncoder(dtype="bfloat16"),
+            "with dtype float32 but the query encoder has bfloat16; give `dtype`",
+        ),
     ],
 )
 def test_an_encoder_that_differs_is_refused_with_both_values(
@@ -394,7 +468,9 @@ def test_settings_that_may_differ(searcher: Searcher) -> None:
     # Documents are not encoded here, so how they were read does not matter.
     Searcher.open(searcher.index, HashingEncoder(document_length=20, top_k=5, device="cuda:0"))
     assert Searcher.open(searcher.index, query_length=10).encoder.settings.query_length == 10
-    assert Searcher.open(searcher.index, "testing:hashing").search("lock", 3) == searcher.search("lock", 3)
+    assert Searcher.open(searcher.index, "testing:hashing").search("lock", 3) == searcher.search(
+        "lock", 3
+    )
     with pytest.raises(UsageError, match="apply to a model loaded by name"):
         Searcher.open(searcher.index, HashingEncoder(), query_length=10)
 
@@ -406,7 +482,9 @@ def test_an_encoder_without_one_part_is_refused(build: Build) -> None:
     assert Searcher.open(folder, HashingEncoder()).search("lock", 1)
     with pytest.raises(IndexMismatch, match="has the ot part but testing:hashing does not"):
         Searcher.open(folder, HashingEncoder(vocabulary=None))
-    with pytest.raises(IndexMismatch, match=r"has 16 dimensions of \[CLS\] but testing:hashing has 8"):
+    with pytest.raises(
+        IndexMismatch, match=r"has 16 dimensions of \[CLS\] but testing:hashing has 8"
+    ):
         Searcher.open(folder, HashingEncoder(dim=8))
 
 
@@ -414,7 +492,9 @@ def test_the_error_for_a_model_that_moved(build: Build) -> None:
     encoder = HashingEncoder()
     encoder.name = "/no/such/model"
     folder = build({"a": "lock"}, encoder)
-    with pytest.raises(CheckpointError, match=r"recorded in .*meta.json; if the model moved, name it as `model`"):
+    with pytest.raises(
+        CheckpointError, match=r"recorded in .*meta.json; if the model moved, name it as `model`"
+    ):
         Searcher.open(folder)
 
 

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from support.lexical_models import make_lexical
-from support.mutable_index import TOPICS, WAYS, Living, at_once, hashing, lists, real_texts, step, write_documents
+from support.mutable_index import (
+    TOPICS,
+    WAYS,
+    Living,
+    at_once,
+    hashing,
+    lists,
+    real_texts,
+    step,
+    write_documents,
+)
 from support.seeds import seeds
 
 from dupmae_ir.encode.config import EncodeConfig
@@ -54,7 +64,13 @@ def check_sequence(seed: int, where: Path) -> None:
         for engine, dense, mode in WAYS:
             for hits in (7, 1000):
                 found = lists(index, encoder, engine, dense, mode, hits)
-                assert found == lists(expected, encoder, engine, dense, mode, hits), (done, engine, dense, mode, hits)
+                assert found == lists(expected, encoder, engine, dense, mode, hits), (
+                    done,
+                    engine,
+                    dense,
+                    mode,
+                    hits,
+                )
 
 
 @pytest.mark.parametrize("seed", seeds())
@@ -74,7 +90,9 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Living, Path]:
 
 
 def both(changed: tuple[Living, Path], **settings: Any) -> tuple[Searcher, Searcher]:
-    found, expected = (Searcher.open(i, hashing(), threads=1, **settings) for i in (changed[0].index, changed[1]))
+    found, expected = (
+        Searcher.open(i, hashing(), threads=1, **settings) for i in (changed[0].index, changed[1])
+    )
     return found, expected
 
 
@@ -95,7 +113,9 @@ def test_a_batch_of_many_queries_is_the_same(changed: tuple[Living, Path]) -> No
             found, expected = both(changed, impact_search=engine)
             assert found.search(topics, 9, mode) == expected.search(topics, 9, mode)
             options = {"remove_query": True}
-            assert found.search(topics, 9, mode, **options) == expected.search(topics, 9, mode, **options)
+            assert found.search(topics, 9, mode, **options) == expected.search(
+                topics, 9, mode, **options
+            )
 
 
 @pytest.mark.parametrize("engine", ["lucene", "postings"])
@@ -105,7 +125,9 @@ def test_a_search_within_some_documents(changed: tuple[Living, Path], engine: st
     for within in (POOL[::3], POOL[10:16] + POOL[:2], POOL[40:44]):
         ids = [document.docid for document in within]
         for mode in ("dense", "impact", "hybrid"):
-            assert found.search(TOPICS, 9, mode, within=ids) == expected.search(TOPICS, 9, mode, within=ids)
+            assert found.search(TOPICS, 9, mode, within=ids) == expected.search(
+                TOPICS, 9, mode, within=ids
+            )
         assert found.selection(ids).unknown == expected.selection(ids).unknown
 
 
@@ -113,7 +135,9 @@ def test_conditions_on_metadata(changed: tuple[Living, Path]) -> None:
     """Columns of several segments are joined; a value may be in one segment only."""
     found, expected = both(changed)
     for condition in ('module = "argparse"', 'module != "argparse"', 'module = "nothing"'):
-        assert found.search(TOPICS, 9, filter=condition) == expected.search(TOPICS, 9, filter=condition)
+        assert found.search(TOPICS, 9, filter=condition) == expected.search(
+            TOPICS, 9, filter=condition
+        )
 
 
 def test_fusions_and_explanations(changed: tuple[Living, Path]) -> None:
@@ -137,14 +161,22 @@ def test_bm25_in_the_sum(changed: tuple[Living, Path], tmp_path: Path) -> None:
     assert found.search(TOPICS, 9) == expected.search(TOPICS, 9)
     ids = [document.docid for document in POOL[::3]]
     assert found.search(TOPICS, 9, within=ids) == expected.search(TOPICS, 9, within=ids)
-    assert found.explain_all(TOPICS[1].text, ids[:2]) == expected.explain_all(TOPICS[1].text, ids[:2])
+    assert found.explain_all(TOPICS[1].text, ids[:2]) == expected.explain_all(
+        TOPICS[1].text, ids[:2]
+    )
     build_bm25([*living.documents.values(), POOL[12]], tmp_path / "old")
-    with pytest.raises(IndexMismatch, match=r"not the same ones.*build it again with 'dupmae-ir index bm25'"):
+    with pytest.raises(
+        IndexMismatch, match=r"not the same ones.*build it again with 'dupmae-ir index bm25'"
+    ):
         both(changed, bm25_index=str(tmp_path / "old"))
 
 
 def test_documents_ranked_by_their_best_passage(tmp_path: Path) -> None:
-    passages = [Document(f"{d.docid}#{n}", d.text[n * 60 : n * 60 + 90]) for d in POOL[:24] for n in range(3)]
+    passages = [
+        Document(f"{d.docid}#{n}", d.text[n * 60 : n * 60 + 90])
+        for d in POOL[:24]
+        for n in range(3)
+    ]
     living = Living(tmp_path, passages[:40])
     living.update([p._replace(text=f"{p.text} edited") for p in passages[:4]])
     living.add(passages[40:])
@@ -161,7 +193,16 @@ def test_documents_ranked_by_their_best_passage(tmp_path: Path) -> None:
     topics = tmp_path / "topics.tsv"
     topics.write_text("".join(f"{topic.qid}\t{topic.text}\n" for topic in TOPICS))
     for index in (living.index, tmp_path / "W"):
-        flags = ["--topics", str(topics), "--hits", "9", "--max-passage", "--output", f"{index}.trec", "--quiet"]
+        flags = [
+            "--topics",
+            str(topics),
+            "--hits",
+            "9",
+            "--max-passage",
+            "--output",
+            f"{index}.trec",
+            "--quiet",
+        ]
         assert search(["--index", str(index), *flags]) == 0
     assert Path(f"{living.index}.trec").read_text() == (tmp_path / "W.trec").read_text()
 
@@ -175,7 +216,9 @@ def test_query_weights_of_a_lexical_model_count_the_live_documents(tmp_path: Pat
     index = Index.open(living.index)
     assert isinstance(index, Index)
     rows = np.flatnonzero(index.live)
-    with IndexBuilder(tmp_path / "W", dim=index.dim, terms=index.terms, scale=index.scale) as builder:
+    with IndexBuilder(
+        tmp_path / "W", dim=index.dim, terms=index.terms, scale=index.scale
+    ) as builder:
         for row in rows[::-1].tolist():
             segment, inside = index.locate(row)
             ids, impacts = index.forward.row(row)
@@ -223,7 +266,10 @@ def test_several_folders_are_searched_as_one(shards: tuple[list[Path], Path]) ->
                 expected, hashing(), engine, dense, mode, hits
             )
     ids = [document.docid for document in POOL[::3]]
-    found, whole = (Searcher.open(index, hashing()).search(TOPICS, 9, within=ids) for index in (folders, expected))
+    found, whole = (
+        Searcher.open(index, hashing()).search(TOPICS, 9, within=ids)
+        for index in (folders, expected)
+    )
     assert found == whole
 
 
@@ -245,7 +291,11 @@ def test_folders_that_do_not_belong_together_are_refused(
         Index.open(*[shards[0][0], shards[0][1], shards[0][0]])
     other = tmp_path / "other"
     corpus = write_documents(tmp_path / "c.jsonl", POOL[70:75])
-    encode(EncodeConfig(corpus=corpus, index=str(other), model="testing:hashing", scale=33.0, quiet=True))
+    encode(
+        EncodeConfig(
+            corpus=corpus, index=str(other), model="testing:hashing", scale=33.0, quiet=True
+        )
+    )
     with pytest.raises(IndexMismatch, match=r"cannot be searched as one: scale 70\.0 and 33\.0"):
         Index.open(*[shards[0][0], other])
     build_bm25(POOL[:3], tmp_path / "bm25")

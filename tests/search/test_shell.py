@@ -36,10 +36,21 @@ TEXTS = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, encoder = tmp_path_factory.mktemp("shell") / "I", HashingEncoder()
     both, s = encoder.encode_documents(list(TEXTS.values())), encoder.settings
-    stored = [StoredDocument(d, "", text, {"year": 2000 + i}) for i, (d, text) in enumerate(TEXTS.items())]
-    with IndexBuilder(path, dim=encoder.dim, terms=encoder.terms, scale=50.0, texts=True) as builder:
+    stored = [
+        StoredDocument(d, "", text, {"year": 2000 + i}) for i, (d, text) in enumerate(TEXTS.items())
+    ]
+    with IndexBuilder(
+        path, dim=encoder.dim, terms=encoder.terms, scale=50.0, texts=True
+    ) as builder:
         builder.add(list(TEXTS), both.cls, both.ot, stored)
-        names = ("document_length", "query_length", "top_k", "activation", "dtype", "title_separator")
+        names = (
+            "document_length",
+            "query_length",
+            "top_k",
+            "activation",
+            "dtype",
+            "title_separator",
+        )
         settings = {name: getattr(s, name) for name in names}
         builder.finish({"encoder": {"name": encoder.name, "digest": encoder.digest, **settings}})
     export_postings(Index.open(path).only_segment)
@@ -47,9 +58,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def piped(folder: Path, lines: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dupmae_ir.search", "--index", str(folder), "--impact-search", "postings"]
+    command = [
+        sys.executable,
+        "-m",
+        "dupmae_ir.search",
+        "--index",
+        str(folder),
+        "--impact-search",
+        "postings",
+    ]
     return subprocess.run(
-        [*command, "--interactive", *flags], input=lines, capture_output=True, text=True, timeout=120, check=True
+        [*command, "--interactive", *flags],
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
 
 
@@ -79,7 +103,9 @@ def test_answers_commands_and_errors_through_a_pipe(folder: Path, tmp_path: Path
             assert answer["mode"] == "explain"
             continue
         text, restriction, mode, hits = expected
-        wanted = [[hit.docid, hit.score] for hit in searcher.search(text, hits, mode, **restriction)]
+        wanted = [
+            [hit.docid, hit.score] for hit in searcher.search(text, hits, mode, **restriction)
+        ]
         assert [[hit["docid"], hit["score"]] for hit in answer["hits"]] == wanted
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     for error, expected in zip(
@@ -105,7 +131,9 @@ def test_control_characters_of_a_document_do_not_reach_the_terminal(folder: Path
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_flags_that_do_not_apply_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_that_do_not_apply_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for flags in (["--query", "a"], ["--output", "run"], ["--explain", "lock"], ["--bm25"]):
         assert main(["--index", str(folder), "--interactive", *flags]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
@@ -119,8 +147,21 @@ class Terminal:
         self.shown = ""
         self.pid, self.screen = pty.fork()
         if self.pid == 0:
-            environment = {**os.environ, "XDG_STATE_HOME": str(state), "TERM": "dumb", "INPUTRC": "/dev/null"}
-            command = ["-m", "dupmae_ir.search", "--index", str(folder), "--impact-search", "postings", "--interactive"]
+            environment = {
+                **os.environ,
+                "XDG_STATE_HOME": str(state),
+                "TERM": "dumb",
+                "INPUTRC": "/dev/null",
+            }
+            command = [
+                "-m",
+                "dupmae_ir.search",
+                "--index",
+                str(folder),
+                "--impact-search",
+                "postings",
+                "--interactive",
+            ]
             os.execve(sys.executable, [sys.executable, *command], environment)
 
     def until(self, text: str, seconds: float = 120) -> str:
@@ -151,12 +192,16 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def test_a_terminal_edits_lines_cancels_them_and_remembers_them(folder: Path, tmp_path: Path) -> None:
+def test_a_terminal_edits_lines_cancels_them_and_remembers_them(
+    folder: Path, tmp_path: Path
+) -> None:
     terminal = Terminal(folder, tmp_path)
     assert "4 documents, by meaning and words. :help lists the commands." in terminal.until(PROMPT)
     terminal.type("half a quer")
     terminal.until("half a quer")
-    time.sleep(0.5)  # until the shell waits for the next key; cancel copes with a shell that does not yet
+    time.sleep(
+        0.5
+    )  # until the shell waits for the next key; cancel copes with a shell that does not yet
     terminal.cancel()
     terminal.type("wait for a threadx\x7f\n")
     assert "1  lock" in terminal.until("nothing missed")
@@ -168,11 +213,9 @@ def test_a_terminal_edits_lines_cancels_them_and_remembers_them(folder: Path, tm
     terminal.type("\x04")
     assert terminal.status() == 0
     history = tmp_path / "dupmae-ir" / "search_history"
-    assert [line for line in history.read_text().splitlines() if not line.startswith("_HiStOrY")] == [
-        "wait for a thread",
-        ":filter year",
-        ":explain 2",
-    ]
+    assert [
+        line for line in history.read_text().splitlines() if not line.startswith("_HiStOrY")
+    ] == ["wait for a thread", ":filter year", ":explain 2"]
     assert history.stat().st_mode & 0o077 == 0
     again = Terminal(folder, tmp_path)
     again.until(PROMPT)

@@ -15,7 +15,14 @@ from dupmae_ir.encode.run import run as encode
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.languages import Analyzer
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.query.words import LONGEST_READ, LONGEST_SCAN, QueryWords, SpanEncoder, TermShare, WordShare
+from dupmae_ir.search.query.words import (
+    LONGEST_READ,
+    LONGEST_SCAN,
+    QueryWords,
+    SpanEncoder,
+    TermShare,
+    WordShare,
+)
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document
 
@@ -39,7 +46,13 @@ def term(name, share):
 
 def test_pieces_become_words_and_expansions():
     words = QueryWords(Pieces(), "Itertools groupby")
-    terms = [term("ite", 1.0), term("##rto", 0.5), term("##upb", 0.25), term("sor", 0.125), term("zzz", 0.0625)]
+    terms = [
+        term("ite", 1.0),
+        term("##rto", 0.5),
+        term("##upb", 0.25),
+        term("sor", 0.125),
+        term("zzz", 0.0625),
+    ]
     assert isinstance(Pieces(), SpanEncoder)
     found = words.shares(terms, "itertools.groupby needs sorted input")
     assert found == [
@@ -105,7 +118,8 @@ def test_the_snippet_has_the_best_words():
 
 
 @pytest.mark.parametrize(
-    "text", ["", " \n ", "no match at all", "aaa", "aaa" * 400, "é aaa\u00a0bbb\t\tccc", "\ufdd0aaa"]
+    "text",
+    ["", " \n ", "no match at all", "aaa", "aaa" * 400, "é aaa\u00a0bbb\t\tccc", "\ufdd0aaa"],
 )
 def test_snippets_of_strange_texts(text):
     words = QueryWords(Pieces(), "aaa bbb")
@@ -153,10 +167,15 @@ def index(tmp_path_factory, lexical):
         "a queue waits",
     ]
     lines = [
-        json.dumps({"_id": f"d{i}", "title": f"Title {i}", "text": t, "year": 2000 + i}) for i, t in enumerate(texts)
+        json.dumps({"_id": f"d{i}", "title": f"Title {i}", "text": t, "year": 2000 + i})
+        for i, t in enumerate(texts)
     ]
     (where / "corpus.jsonl").write_text("\n".join(lines))
-    encode(EncodeConfig(corpus=str(where / "corpus.jsonl"), index=str(where / "I"), model=lexical, quiet=True))
+    encode(
+        EncodeConfig(
+            corpus=str(where / "corpus.jsonl"), index=str(where / "I"), model=lexical, quiet=True
+        )
+    )
     return where / "I"
 
 
@@ -165,7 +184,9 @@ def test_described_hits_sum_to_the_explanation(index):
     searcher = Searcher.open(index)
     query = "who waits for the queue"
     docids = [hit.docid for hit in searcher.search(query)]
-    for found, explained in zip(searcher.describe(query, docids), searcher.explain_all(query, docids), strict=True):
+    for found, explained in zip(
+        searcher.describe(query, docids), searcher.explain_all(query, docids), strict=True
+    ):
         assert found.explanation == explained
         assert sum(w.share for w in found.words) == pytest.approx(explained.impact, abs=1e-9)
         assert not any(w.expansion for w in found.words)
@@ -178,7 +199,9 @@ def test_described_hits_sum_to_the_explanation(index):
 
 
 @pytest.mark.jvm
-def test_the_command_shows_the_passage_and_bold_words_on_a_terminal_only(index, capsys, monkeypatch):
+def test_the_command_shows_the_passage_and_bold_words_on_a_terminal_only(
+    index, capsys, monkeypatch
+):
     command = ["--index", str(index), "--query", "who waits for the queue", "--hits", "1"]
     assert main(command) == 0
     plain = capsys.readouterr().out
@@ -235,7 +258,10 @@ def test_a_short_text_is_read_to_its_end():
 
 
 SCRIPTS = {
-    "ru": ("как расторгнуть аренду квартиры", "Поезд в Петербург отправляется с третьей платформы. Аренда дорогая."),
+    "ru": (
+        "как расторгнуть аренду квартиры",
+        "Поезд в Петербург отправляется с третьей платформы. Аренда дорогая.",
+    ),
     "de": ("Verteidigung der Stadt", "Die Leistung der Zeitung in den Städten; Ordnung."),
     "zh": ("怎样取消北京的房子", "北京大学的房子很贵。"),
     "ar": ("كيف ألغي عقد الإيجار", "يغادر القطار من الرصيف. الإيجار مرتفع"),
@@ -258,7 +284,9 @@ def test_shares_are_of_words_that_the_text_has(script, indexed, lexical):
     words = QueryWords(encoder, query)
     found = words.shares(terms, text)
     assert sum(w.share for w in found) == pytest.approx(sum(t.share for t in terms))
-    assert len({w.word for w in found if not w.expansion}) == len([w for w in found if not w.expansion])
+    assert len({w.word for w in found if not w.expansion}) == len(
+        [w for w in found if not w.expansion]
+    )
     analyzer = Analyzer(language)
     stems = set(analyzer.terms(text))
     for w in found:
@@ -272,4 +300,6 @@ def test_shares_are_of_words_that_the_text_has(script, indexed, lexical):
     marked = {snippet.text[a:b].lower() for a, b in snippet.marks}
     if script == "ru":
         assert marked == ({"аренда"} if indexed == "auto" else set())
-        assert [w.word for w in found if not w.expansion] == (["аренду"] if indexed == "auto" else [])
+        assert [w.word for w in found if not w.expansion] == (
+            ["аренду"] if indexed == "auto" else []
+        )

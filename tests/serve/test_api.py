@@ -23,13 +23,19 @@ def searcher(folders: dict[str, Path]) -> Searcher:
 
 @pytest.mark.parametrize("mode", ["dense", "impact", "hybrid"])
 @pytest.mark.parametrize("hits", [1, 7, 100])
-def test_search_equals_the_searcher(client: Client, searcher: Searcher, mode: str, hits: int) -> None:
+def test_search_equals_the_searcher(
+    client: Client, searcher: Searcher, mode: str, hits: int
+) -> None:
     asked = queries(5)
     reply = client.post("/api/search", {"query": asked, "mode": mode, "hits": hits}).json
     assert (reply["index"], reply["mode"], reply["generation"]) == ("docs", mode, 1)
-    answers = list(searcher.answers([Query(str(n), text) for n, text in enumerate(asked)], hits, mode))
+    answers = list(
+        searcher.answers([Query(str(n), text) for n, text in enumerate(asked)], hits, mode)
+    )
     for result, answer in zip(reply["results"], answers, strict=True):
-        assert [(h["docid"], h["score"]) for h in result["hits"]] == [tuple(hit) for hit in answer.hits]
+        assert [(h["docid"], h["score"]) for h in result["hits"]] == [
+            tuple(hit) for hit in answer.hits
+        ]
         assert [h["rank"] for h in result["hits"]] == list(range(1, len(answer.hits) + 1))
         assert answer.report is not None
         assert result["certificate"]["exact"] is True
@@ -39,37 +45,51 @@ def test_search_equals_the_searcher(client: Client, searcher: Searcher, mode: st
 
 def test_within_restricts_and_is_certified(client: Client, searcher: Searcher) -> None:
     ids = [f"d{n}" for n in range(0, 60, 7)]
-    reply = client.post("/api/search", {"query": "lock queue", "hits": 5, "within": [*ids, "unknown"]}).json["results"][
-        0
-    ]
+    reply = client.post(
+        "/api/search", {"query": "lock queue", "hits": 5, "within": [*ids, "unknown"]}
+    ).json["results"][0]
     assert [(h["docid"], h["score"]) for h in reply["hits"]] == [
         tuple(hit) for hit in searcher.search("lock queue", 5, within=ids)
     ]
     assert {h["docid"] for h in reply["hits"]} <= set(ids)
     assert reply["certificate"]["exact"] is True
-    assert client.post("/api/search", {"query": "lock", "within": []}).json["results"][0]["hits"] == []
+    assert (
+        client.post("/api/search", {"query": "lock", "within": []}).json["results"][0]["hits"] == []
+    )
 
 
 def test_filters(client: Client, searcher: Searcher) -> None:
     asked = {"query": "lock queue", "hits": 5, "filter": "year >= 2050 and not year = 2055"}
     result = client.post("/api/search", asked).json["results"][0]
     expected = searcher.search("lock queue", 5, filter=asked["filter"])
-    assert [(h["docid"], h["score"]) for h in result["hits"]] == [tuple(hit) for hit in expected] != []
+    assert (
+        [(h["docid"], h["score"]) for h in result["hits"]] == [tuple(hit) for hit in expected] != []
+    )
     assert {h["docid"] for h in result["hits"]} <= {f"d{n}" for n in range(50, 60)} - {"d55"}
     assert result["certificate"]["exact"] is True
-    by_url = client.get("/api/search?query=lock%20queue&hits=5&filter=year%3E%3D2050%20and%20not%20year=2055")
+    by_url = client.get(
+        "/api/search?query=lock%20queue&hits=5&filter=year%3E%3D2050%20and%20not%20year=2055"
+    )
     assert by_url.json["results"] == [result]
     wrong = client.post("/api/search", {"query": "a", "filter": "year >= "})
     assert (wrong.status, wrong.json["detail"][0]["loc"]) == (422, ["filter"])
     assert "expected a value" in wrong.text
     assert client.post("/api/search", {"query": "a", "filter": "yaer = 1"}).status == 422
-    assert client.post("/api/search", {"query": "a", "filter": "year = 1", "index": "dense"}).status == 409
+    assert (
+        client.post("/api/search", {"query": "a", "filter": "year = 1", "index": "dense"}).status
+        == 409
+    )
     assert client.get("/api/indexes/docs").json["metadata"] == ["year"]
 
 
 def test_by_url_is_the_same(client: Client) -> None:
     by_url = client.get("/api/search?query=lock%20queue&hits=3&texts=true&explain=true").json
-    assert by_url == client.post("/api/search", {"query": "lock queue", "hits": 3, "texts": True, "explain": True}).json
+    assert (
+        by_url
+        == client.post(
+            "/api/search", {"query": "lock queue", "hits": 3, "texts": True, "explain": True}
+        ).json
+    )
 
 
 def test_texts_and_explanations(client: Client, searcher: Searcher) -> None:
@@ -82,7 +102,9 @@ def test_texts_and_explanations(client: Client, searcher: Searcher) -> None:
         assert [t["share"] for t in shares["terms"]] == [word.share for word in why.words[:1]]
         assert document["text"] == texts(60)[hit["docid"]]
         assert document["title"] == f"Title of {hit['docid']}"
-    assert all(h["document"] is None and h["explanation"] is None for h in _hits(client, {"query": "lock"}))
+    assert all(
+        h["document"] is None and h["explanation"] is None for h in _hits(client, {"query": "lock"})
+    )
 
 
 def _hits(client: Client, asked: dict[str, Any]) -> list[dict[str, Any]]:
@@ -111,16 +133,25 @@ def test_encode_as_the_encoder_does(client: Client, searcher: Searcher) -> None:
     terms = reply["encodings"][0]["terms"]
     assert len(terms) == 2
     assert terms[0]["weight"] > terms[1]["weight"]
-    documents = client.post("/api/encode", {"texts": ["lock"], "kind": "document", "vectors": False}).json
+    documents = client.post(
+        "/api/encode", {"texts": ["lock"], "kind": "document", "vectors": False}
+    ).json
     assert documents["encodings"][0]["vector"] is None
 
 
 def test_explain(client: Client, searcher: Searcher) -> None:
-    found = client.post("/api/explain", {"query": "lock wait", "docids": ["d3", "d1"]}).json["documents"]
+    found = client.post("/api/explain", {"query": "lock wait", "docids": ["d3", "d1"]}).json[
+        "documents"
+    ]
     for one, docid in zip(found, ["d3", "d1"], strict=True):
         (hit,) = searcher.describe("lock wait", [docid])
         why = hit.explanation
-        assert (one["docid"], one["score"], one["dense"], one["impact"]) == (docid, why.score, why.dense, why.impact)
+        assert (one["docid"], one["score"], one["dense"], one["impact"]) == (
+            docid,
+            why.score,
+            why.dense,
+            why.impact,
+        )
         assert [t["share"] for t in one["terms"]] == [word.share for word in hit.words]
         assert all(set(t) == {"term", "share", "expansion", "text_words"} for t in one["terms"])
 
@@ -135,7 +166,11 @@ def test_the_list_of_indexes(client: Client) -> None:
     listed = {i["index"]: i for i in client.get("/api/indexes").json["indexes"]}
     assert list(listed) == ["docs", "other", "dense"]
     assert listed["docs"]["modes"] == ["hybrid", "dense", "impact"]
-    assert (listed["dense"]["modes"], listed["dense"]["texts"], listed["docs"]["texts"]) == (["dense"], False, True)
+    assert (listed["dense"]["modes"], listed["dense"]["texts"], listed["docs"]["texts"]) == (
+        ["dense"],
+        False,
+        True,
+    )
     assert client.get("/api/indexes/other").json == listed["other"]
 
 
@@ -161,32 +196,47 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("asked", "status"), WRONG, ids=[str(w[0])[:40] for w in WRONG])
-def test_wrong_requests(client: Client, asked: dict[str, Any], status: int, folders: dict[str, Path]) -> None:
+def test_wrong_requests(
+    client: Client, asked: dict[str, Any], status: int, folders: dict[str, Path]
+) -> None:
     reply = client.post("/api/search", asked)
     assert reply.status == status
     assert "detail" in reply.json
     assert str(folders["docs"].parent) not in reply.text
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 5000, b"null", b"NaN", b'{"query": "\\ud800"}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff\xfe", b"[" * 5000, b"null", b"NaN", b'{"query": "\\ud800"}']
+)
 def test_bodies_that_are_no_request(client: Client, body: bytes) -> None:
     reply = client.post("/api/search", body)
     assert reply.status in (400, 422)
     json.loads(reply.body)
 
 
-def test_one_wrong_request_leaves_the_others_of_its_batch(client: Client, searcher: Searcher) -> None:
+def test_one_wrong_request_leaves_the_others_of_its_batch(
+    client: Client, searcher: Searcher
+) -> None:
     async def together() -> list[Any]:
-        asked = [{"query": "lock"}, {"query": "a", "index": "nope"}, {"query": "wait", "hits": 3}, {"query": "lock"}]
+        asked = [
+            {"query": "lock"},
+            {"query": "a", "index": "nope"},
+            {"query": "wait", "hits": 3},
+            {"query": "lock"},
+        ]
         return list(await asyncio.gather(*(client.call("POST", "/api/search", a) for a in asked)))
 
     replies = client.run(together())
     assert [r.status for r in replies] == [200, 404, 200, 200]
-    assert [h["docid"] for h in replies[2].json["results"][0]["hits"]] == [h.docid for h in searcher.search("wait", 3)]
+    assert [h["docid"] for h in replies[2].json["results"][0]["hits"]] == [
+        h.docid for h in searcher.search("wait", 3)
+    ]
     assert replies[0].json == replies[3].json
 
 
-def test_a_fault_of_the_server_is_500_without_details(folders: dict[str, Path], monkeypatch: Any, caplog: Any) -> None:
+def test_a_fault_of_the_server_is_500_without_details(
+    folders: dict[str, Path], monkeypatch: Any, caplog: Any
+) -> None:
     with serving(folders["docs"]) as client:
         searcher = client.service.catalogue.get().searcher
         monkeypatch.setattr(searcher, "answers", lambda *_, **__: 1 / 0)
@@ -212,12 +262,16 @@ def test_state(client: Client) -> None:
 
 
 def _sample(text: str, start: str) -> float:
-    return sum(float(line.removeprefix(start)) for line in text.splitlines() if line.startswith(start))
+    return sum(
+        float(line.removeprefix(start)) for line in text.splitlines() if line.startswith(start)
+    )
 
 
 def test_the_schema_states_the_limits(folders: dict[str, Path]) -> None:
     with serving(folders["docs"], max_hits=50, max_queries=4, max_characters=99) as client:
-        schema = client.get("/openapi.json").json["components"]["schemas"]["SearchRequest"]["properties"]
+        schema = client.get("/openapi.json").json["components"]["schemas"]["SearchRequest"][
+            "properties"
+        ]
         assert schema["hits"]["maximum"] == 50
         assert [s.get("maxLength", s.get("maxItems")) for s in schema["query"]["anyOf"]] == [99, 4]
         assert client.post("/api/search", {"query": "a", "hits": 51}).status == 422

@@ -74,9 +74,21 @@ def test_in_process(folders: dict[str, Path]) -> None:
 
 def test_over_stdio(folders: dict[str, Path]) -> None:
     """As an assistant starts it; nothing but messages is on standard output."""
-    command = ["-m", "dupmae_ir", "serve", "--index", str(folders["docs"]), "--threads", "1", "--mcp", "--quiet"]
+    command = [
+        "-m",
+        "dupmae_ir",
+        "serve",
+        "--index",
+        str(folders["docs"]),
+        "--threads",
+        "1",
+        "--mcp",
+        "--quiet",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    asyncio.run(use(StdioServerParameters(command=sys.executable, args=command, env=environment, cwd=ROOT)))
+    asyncio.run(
+        use(StdioServerParameters(command=sys.executable, args=command, env=environment, cwd=ROOT))
+    )
 
 
 @contextmanager

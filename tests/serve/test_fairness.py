@@ -36,7 +36,9 @@ SMALL = {"query": "lock wait", "hits": 3}
 def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """Some documents of 90,000 characters."""
     documents = {**texts(5), "long": "lock " * 18_000, "\u202elong/2": "queue wait " * 9_000}
-    with serving(write_index(tmp_path_factory.mktemp("long") / "docs", documents), max_answer=500_000) as client:
+    with serving(
+        write_index(tmp_path_factory.mktemp("long") / "docs", documents), max_answer=500_000
+    ) as client:
         yield client
 
 
@@ -55,7 +57,10 @@ class Slow:
 
 def test_a_large_request_is_answered_as_its_parts(client: Client) -> None:
     whole = client.post("/api/search", LONG).json["results"]
-    parts = [client.post("/api/search", {**LONG, "query": query}).json["results"][0] for query in LONG["query"][:3]]
+    parts = [
+        client.post("/api/search", {**LONG, "query": query}).json["results"][0]
+        for query in LONG["query"][:3]
+    ]
     for one, other in zip(whole[:3], parts, strict=True):
         assert [(hit["rank"], hit["docid"], hit["document"]) for hit in one["hits"]] == [
             (hit["rank"], hit["docid"], hit["document"]) for hit in other["hits"]
@@ -100,7 +105,9 @@ def test_two_large_requests_at_a_time(client: Client, monkeypatch: pytest.Monkey
     assert client.run(three())[2] == 0
 
 
-def test_a_piece_of_a_large_request_is_computed_alone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_piece_of_a_large_request_is_computed_alone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So the longest wait of a small one is for one such piece."""
     batches: list[list[bool]] = []
     compute = client.service.answerer.__call__
@@ -113,7 +120,10 @@ def test_a_piece_of_a_large_request_is_computed_alone(client: Client, monkeypatc
 
     async def four() -> None:
         large = [client.service.ask(Slow(6).task) for _ in range(2)]
-        small = [client.call("POST", "/api/search", {**SMALL, "query": text}) for text in ("lock pipe", "lock fork")]
+        small = [
+            client.call("POST", "/api/search", {**SMALL, "query": text})
+            for text in ("lock pipe", "lock fork")
+        ]
         await asyncio.gather(*large, *small)
 
     client.run(four())
@@ -160,7 +170,9 @@ def test_a_full_queue_refuses_and_says_when(folders: dict[str, Path]) -> None:
             tasks = [asyncio.ensure_future(client.service.ask(one.task)) for one in slow]
             while not slow[0].begun:
                 await asyncio.sleep(0.001)
-            large = await client.call("POST", "/api/encode", {"texts": ["a", "b"], "kind": "document"})
+            large = await client.call(
+                "POST", "/api/encode", {"texts": ["a", "b"], "kind": "document"}
+            )
             assert large.status == 429
             assert 1 <= int(large.headers["retry-after"]) <= 60
             assert (await client.call("POST", "/api/search", SMALL)).status == 200
@@ -190,7 +202,9 @@ def test_an_answer_comes_from_one_generation(tmp_path: Path) -> None:
 
         found, old = client.run(ask())
         assert found.generation is old
-        assert [hit.docid for hit in found.results[-1].hits] == [h.docid for h in opened.search("lock 59", 20)]
+        assert [hit.docid for hit in found.results[-1].hits] == [
+            h.docid for h in opened.search("lock 59", 20)
+        ]
         assert client.post("/api/search", SMALL).json["generation"] == 2
         assert closed.is_set()
 
@@ -228,7 +242,10 @@ def test_a_query_is_read_once_for_all_hits(client: Client, monkeypatch: pytest.M
     monkeypatch.setattr(QueryWords, "__init__", read_query)
     queries = ["lock fork lock", "pipe loop pipe"]
     assert client.post("/api/search", {"query": queries, "hits": 20, "explain": True}).status == 200
-    assert client.post("/api/explain", {"query": queries[0], "docids": ["d1", "d2", "d3"]}).status == 200
+    assert (
+        client.post("/api/explain", {"query": queries[0], "docids": ["d1", "d2", "d3"]}).status
+        == 200
+    )
     assert read == queries
 
 
@@ -247,7 +264,9 @@ def test_a_piece_ends_after_any_hit(
     pieces: list[object] = []
     submit = client.service.batcher.submit
     monkeypatch.setattr(batch_handler, "SLICE", -1.0)
-    monkeypatch.setattr(client.service.batcher, "submit", lambda *a, **k: (pieces.append(a), submit(*a, **k))[1])
+    monkeypatch.setattr(
+        client.service.batcher, "submit", lambda *a, **k: (pieces.append(a), submit(*a, **k))[1]
+    )
     assert client.post(path, body).status == 200
     assert len(pieces) == 20
 
@@ -272,7 +291,8 @@ def test_threads_take_short_turns_and_collections_are_short(
 def test_a_stop_ends_the_process_whatever_it_computes(folders: dict[str, Path]) -> None:
     with running(folders["docs"], "--stop-seconds", 1, "--request-timeout", 100) as server:
         threads = [
-            threading.Thread(target=_ignore, args=(server.request, "POST", "/api/search", LONG, 20)) for _ in range(4)
+            threading.Thread(target=_ignore, args=(server.request, "POST", "/api/search", LONG, 20))
+            for _ in range(4)
         ]
         for thread in threads:
             thread.start()
@@ -330,7 +350,9 @@ def test_a_plain_query_goes_first(client: Client) -> None:
         Slow(3),
         Search(Ranking(None, None, 5), ["lock"], HitFields()),
     )
-    client.service.answerer([Pending(WorkPiece(work, generation, work.texts(8))) for work in (slow.task, plain)])
+    client.service.answerer(
+        [Pending(WorkPiece(work, generation, work.texts(8))) for work in (slow.task, plain)]
+    )
     assert plain.done
 
 

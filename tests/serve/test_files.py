@@ -18,17 +18,29 @@ def client(tmp_path_factory):
     (docs / "notes" / "long one.txt").write_text(" ".join(sentences))
     (docs / "plan.md").write_text("# Plan\n\nWe leave.\n\n## Pets\n\nA queue of cats is at home.\n")
     index = docs.parent / "I"
-    words = ["--passage-length", "60", "--passage-overlap", "20", "--model", "testing:hashing", "--quiet"]
+    words = [
+        "--passage-length",
+        "60",
+        "--passage-overlap",
+        "20",
+        "--model",
+        "testing:hashing",
+        "--quiet",
+    ]
     assert encode(["--corpus", str(docs), "--index", str(index), *words]) == 0
     with serving(index) as client:
         yield client
 
 
 def test_hits_have_path_page_and_heading(client):
-    hits = client.post("/api/search", {"query": "queue of cats", "hits": 3, "filter": 'path like "*.md"'}).json
+    hits = client.post(
+        "/api/search", {"query": "queue of cats", "hits": 3, "filter": 'path like "*.md"'}
+    ).json
     assert {hit["path"] for hit in hits["results"][0]["hits"]} == {"plan.md"}
     assert all("heading" in hit and hit["page"] is None for hit in hits["results"][0]["hits"])
-    under = client.post("/api/search", {"query": "queue", "filter": 'path under "notes"'}).json["results"][0]["hits"]
+    under = client.post("/api/search", {"query": "queue", "filter": 'path under "notes"'}).json[
+        "results"
+    ][0]["hits"]
     assert {hit["path"] for hit in under} == {"notes/long one.txt"}
     info = client.get("/api/indexes/I").json
     assert info["files"] == 2
@@ -49,4 +61,7 @@ def test_a_file_is_put_together_from_its_overlapping_passages(client):
     assert found["passages"] > 3
     assert client.get("/api/files/notes/long one.txt?start=10").json["text"] == found["text"][10:]
     wrong = client.get("/api/files/notes/long_one.txt")
-    assert (wrong.status, "Did you mean 'notes/long one.txt'?" in wrong.json["detail"]) == (404, True)
+    assert (wrong.status, "Did you mean 'notes/long one.txt'?" in wrong.json["detail"]) == (
+        404,
+        True,
+    )

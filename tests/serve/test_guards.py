@@ -19,17 +19,33 @@ TOKEN = "a-token-of-many-characters"
 
 @pytest.fixture(scope="module")
 def locked(folders: dict[str, Path]) -> Iterator[Client]:
-    with serving(folders["dense"], token=TOKEN, host="0.0.0.0", cors=("https://example.org/",)) as client:
+    with serving(
+        folders["dense"], token=TOKEN, host="0.0.0.0", cors=("https://example.org/",)
+    ) as client:
         yield client
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/search?query=a", "/api/indexes", "/metrics", "/openapi.json", "/v1/dense/search?query=a"]
+    "path",
+    [
+        "/api/search?query=a",
+        "/api/indexes",
+        "/metrics",
+        "/openapi.json",
+        "/v1/dense/search?query=a",
+    ],
 )
 def test_nothing_of_an_index_is_shown_without_the_token(locked: Client, path: str) -> None:
     reply = locked.get(path)
     assert (reply.status, reply.headers["www-authenticate"]) == (401, 'Bearer realm="dupmae-ir"')
-    for wrong in ("Bearer nonsense", f"Basic {TOKEN}", TOKEN, "Bearer", f"Bearer {TOKEN}x", "Bearer \xe9"):
+    for wrong in (
+        "Bearer nonsense",
+        f"Basic {TOKEN}",
+        TOKEN,
+        "Bearer",
+        f"Bearer {TOKEN}x",
+        "Bearer \xe9",
+    ):
         assert locked.get(path, authorization=wrong).status == 401
     assert locked.get(path, cookie=f"dupmae_ir={TOKEN}").status == 401
     assert locked.get(path, authorization=f"Bearer {TOKEN}").status == 200
@@ -37,7 +53,9 @@ def test_nothing_of_an_index_is_shown_without_the_token(locked: Client, path: st
     assert locked.get(path, cookie=f"a=b; dupmae_ir={cookie_value(TOKEN)}").status == 200
 
 
-def test_no_digest_is_computed_for_a_stranger(locked: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_digest_is_computed_for_a_stranger(
+    locked: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server.hmac, "new", lambda *_: pytest.fail("a digest for each cookie"))
     assert locked.get("/api/indexes", cookie="dupmae_ir=x;" * 4000).status == 401
 
@@ -80,16 +98,30 @@ def test_pages_of_other_origins(client: Client, locked: Client) -> None:
     assert client.post("/api/search", asked, origin="http://localhost").status == 200
     for origin in ("https://evil.example", "null", "http://localhost:9"):
         assert client.post("/api/search", asked, origin=origin).status == 403
-    assert "access-control-allow-origin" not in client.get("/api/indexes", origin="https://evil.example").headers
+    assert (
+        "access-control-allow-origin"
+        not in client.get("/api/indexes", origin="https://evil.example").headers
+    )
     allowed = {"origin": "https://example.org", "authorization": f"Bearer {TOKEN}"}
-    assert locked.post("/api/search", asked, **allowed).headers["access-control-allow-origin"] == "https://example.org"
+    assert (
+        locked.post("/api/search", asked, **allowed).headers["access-control-allow-origin"]
+        == "https://example.org"
+    )
     preflight = {"origin": "https://example.org", "access_control_request_method": "POST"}
     assert locked.run(locked.call("OPTIONS", "/api/search", headers=preflight)).status == 200
-    assert "access-control-allow-origin" not in locked.get("/health", origin="https://evil.example").headers
+    assert (
+        "access-control-allow-origin"
+        not in locked.get("/health", origin="https://evil.example").headers
+    )
 
 
 def test_every_answer_carries_the_headers(client: Client, locked: Client) -> None:
-    replies = [client.get("/health"), client.get("/nothing"), locked.get("/metrics"), client.get("/health", host="x")]
+    replies = [
+        client.get("/health"),
+        client.get("/nothing"),
+        locked.get("/metrics"),
+        client.get("/health", host="x"),
+    ]
     assert [r.status for r in replies] == [200, 404, 401, 400]
     for reply in replies:
         assert {name: reply.headers[name] for name in HEADERS} == HEADERS
@@ -117,6 +149,12 @@ async def _slowly(client: Client) -> int:
         sent.append(message)
 
     headers = [(b"host", b"localhost"), (b"content-length", b"100")]
-    scope = {"type": "http", "method": "POST", "path": "/api/search", "query_string": b"", "headers": headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/search",
+        "query_string": b"",
+        "headers": headers,
+    }
     await client.app(scope, receive, send)
     return int(sent[0]["status"])

@@ -31,7 +31,9 @@ def server(folders: dict[str, Path]) -> Iterator[Running]:
 
 
 def test_it_answers(server: Running) -> None:
-    status, headers, body = server.request("POST", "/api/search", {"query": "lock queue", "hits": 2})
+    status, headers, body = server.request(
+        "POST", "/api/search", {"query": "lock queue", "hits": 2}
+    )
     assert (status, len(json.loads(body)["results"][0]["hits"])) == (200, 2)
     assert "server" not in headers
 
@@ -61,7 +63,11 @@ def test_an_answer_does_not_wait_for_acknowledgements(folders: dict[str, Path]) 
 
 @pytest.mark.parametrize(
     "start",
-    [b"", b"GET /health HT", b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"],
+    [
+        b"",
+        b"GET /health HT",
+        b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{",
+    ],
     ids=["nothing", "half a head", "half a body"],
 )
 def test_slow_clients_are_disconnected(server: Running, start: bytes) -> None:
@@ -156,7 +162,12 @@ def test_too_many_connections_get_503(server: Running) -> None:
 
 @pytest.mark.parametrize(
     "head",
-    [b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 70000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 70000,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
     ids=["binary", "version", "endless", "http2"],
 )
 def test_what_is_not_http_gets_400(server: Running, head: bytes) -> None:
@@ -167,7 +178,9 @@ def test_what_is_not_http_gets_400(server: Running, head: bytes) -> None:
     assert server.request("GET", "/health")[0] == 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+)
 def test_a_stop_answers_what_is_running(folders: dict[str, Path], number: int) -> None:
     """Requests that arrived before the signal are answered; the exit status is 0 and a line says what was done."""
     with (
@@ -196,12 +209,18 @@ def test_a_second_signal_does_not_wait(folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.nightly
-def test_a_kill_under_load_leaves_an_index_that_can_be_served_again(folders: dict[str, Path]) -> None:
+def test_a_kill_under_load_leaves_an_index_that_can_be_served_again(
+    folders: dict[str, Path],
+) -> None:
     for _ in range(3):
         with running(folders["docs"]) as server:
             answered, stop = [], threading.Event()
 
-            def load(server: Running = server, answered: list[int] = answered, stop: threading.Event = stop) -> None:
+            def load(
+                server: Running = server,
+                answered: list[int] = answered,
+                stop: threading.Event = stop,
+            ) -> None:
                 while not stop.is_set():
                     try:
                         answered.append(server.request("POST", "/api/search", {"query": "lock"})[0])
@@ -230,7 +249,9 @@ def test_a_kill_under_load_leaves_an_index_that_can_be_served_again(folders: dic
         ([], "give one of --index, --indexes"),
     ],
 )
-def test_misuse_is_one_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misuse_is_one_line(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--port", "0", *flags]) == 2
     err = capsys.readouterr().err
     assert message in err

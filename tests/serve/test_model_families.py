@@ -26,7 +26,20 @@ from dupmae_ir.servers.load import run as load
 
 pytestmark = pytest.mark.jvm
 
-WORDS = ["the", "cat", "dog", "fox", "heap", "queue", "sorts", "list", "tree", "graph", "quick", "brown"]
+WORDS = [
+    "the",
+    "cat",
+    "dog",
+    "fox",
+    "heap",
+    "queue",
+    "sorts",
+    "list",
+    "tree",
+    "graph",
+    "quick",
+    "brown",
+]
 QUERIES = ["quick brown fox", "heap sorts", "the dog"]
 
 
@@ -53,19 +66,28 @@ FAMILIES = {
 
 def lines(path: Path, first: int, count: int) -> str:
     rng = np.random.default_rng(first)
-    texts = {f"d{n}": " ".join(rng.choice(WORDS, rng.integers(2, 9))) for n in range(first, first + count)}
-    path.write_text("".join(json.dumps({"_id": d, "text": text}) + "\n" for d, text in texts.items()))
+    texts = {
+        f"d{n}": " ".join(rng.choice(WORDS, rng.integers(2, 9)))
+        for n in range(first, first + count)
+    }
+    path.write_text(
+        "".join(json.dumps({"_id": d, "text": text}) + "\n" for d, text in texts.items())
+    )
     return str(path)
 
 
 def found(searcher: Searcher, mode: str) -> list[list[tuple[str, float]]]:
-    return [[(hit.docid, hit.score) for hit in searcher.search(query, 6, mode)] for query in QUERIES]
+    return [
+        [(hit.docid, hit.score) for hit in searcher.search(query, 6, mode)] for query in QUERIES
+    ]
 
 
 def servers(folder: Path) -> list[str]:
     """The servers that run in this process and are installed. PostgreSQL has tests/servers/test_bge_m3.py."""
     packages = {"qdrant": "qdrant_client", "milvus": "milvus_lite"}
-    return [f"{name}://{folder / name}.db" for name, package in packages.items() if find_spec(package)]
+    return [
+        f"{name}://{folder / name}.db" for name, package in packages.items() if find_spec(package)
+    ]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -77,27 +99,45 @@ def test_a_family_is_served_changed_and_loaded(name: str, tmp_path: Path) -> Non
     if "impact" in family.modes:
         run_postings(PostingsConfig(index=str(index), quiet=True))
     with serving(index, writable=True) as client:
-        written = {"documents": [{"docid": "new", "text": "zzz quick brown fox fox"}, {"docid": "d3", "text": "heap"}]}
+        written = {
+            "documents": [
+                {"docid": "new", "text": "zzz quick brown fox fox"},
+                {"docid": "d3", "text": "heap"},
+            ]
+        }
         assert client.post("/api/indexes/I/documents", written).json["documents"] == 31
         searcher = Searcher.open(index)
         for mode in family.modes:
             wanted = found(searcher, mode)
             assert all(wanted), mode
-            reply = client.post("/api/search", {"query": QUERIES, "mode": mode, "hits": 6, "explain": True})
-            served = [[(h["docid"], h["score"]) for h in one["hits"]] for one in reply.json["results"]]
-            assert [[d for d, _ in one] for one in served] == [[d for d, _ in one] for one in wanted], mode
+            reply = client.post(
+                "/api/search", {"query": QUERIES, "mode": mode, "hits": 6, "explain": True}
+            )
+            served = [
+                [(h["docid"], h["score"]) for h in one["hits"]] for one in reply.json["results"]
+            ]
+            assert [[d for d, _ in one] for one in served] == [
+                [d for d, _ in one] for one in wanted
+            ], mode
             for one, other in zip(served, wanted, strict=True):
                 np.testing.assert_allclose([s for _, s in one], [s for _, s in other], atol=1e-5)
         why = client.post("/api/explain", {"query": QUERIES[0], "docids": ["new"]}).json
-        assert searcher.explain(QUERIES[0], "new").score == pytest.approx(why["documents"][0]["score"], abs=1e-5)
+        assert searcher.explain(QUERIES[0], "new").score == pytest.approx(
+            why["documents"][0]["score"], abs=1e-5
+        )
     for url in servers(tmp_path):
-        assert load(LoadConfig(index=str(index), to=url, table="mine", quiet=True))["written_now"] == 31
+        assert (
+            load(LoadConfig(index=str(index), to=url, table="mine", quiet=True))["written_now"]
+            == 31
+        )
         through = Searcher.open(index, server=url, table="mine")
         for mode in family.modes:
             assert found(through, mode) == found(searcher, mode), (url, mode)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].flags.get("head") is None])
+@pytest.mark.parametrize(
+    "name", [name for name in FAMILIES if FAMILIES[name].flags.get("head") is None]
+)
 def test_export_writes_it_or_says_why_not(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     model, output = str(family.write(tmp_path / "m")), tmp_path / "o"

@@ -77,7 +77,9 @@ def test_the_three_lists_are_those_of_the_api(client: Client) -> None:
     ]
     assert shown == [hit["docid"] for reply in lists for hit in reply["results"][0]["hits"]]
     assert len(page.all("details", class_="badge ok")) == 3
-    assert len(page.all("div", class_="expansions")) == 5  # the terms of this encoder are numbers, in no text
+    assert (
+        len(page.all("div", class_="expansions")) == 5
+    )  # the terms of this encoder are numbers, in no text
     assert len(page.all("svg", class_="bar")) == 5
 
 
@@ -86,14 +88,21 @@ def test_another_list_in_the_middle_and_one_part_only(client: Client) -> None:
     assert page.all("section", class_="list main")[0]["aria-label"] == "By words"
     dense = Tree(client.get("/?q=lock&index=dense").text)
     assert [a["aria-label"] for a in dense.all("section", class_="list")] == ["By meaning"]
-    assert Tree(client.get("/?q=zyzzyva&mode=impact").text).text("p").count("No document matches.") >= 1
+    assert (
+        Tree(client.get("/?q=zyzzyva&mode=impact").text).text("p").count("No document matches.")
+        >= 1
+    )
 
 
 def test_two_indexes_side_by_side(client: Client) -> None:
     page = Tree(client.get("/?q=lock+queue&compare=other&hits=3").text)
     assert [a["aria-label"] for a in page.all("section", class_="list main")] == ["docs", "other"]
-    other = client.post("/api/search", {"query": "lock queue", "hits": 3, "index": "other"}).json["results"][0]["hits"]
-    assert [a["data-docid"] for a in page.all("li") if "data-docid" in a][3:] == [h["docid"] for h in other]
+    other = client.post("/api/search", {"query": "lock queue", "hits": 3, "index": "other"}).json[
+        "results"
+    ][0]["hits"]
+    assert [a["data-docid"] for a in page.all("li") if "data-docid" in a][3:] == [
+        h["docid"] for h in other
+    ]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +139,12 @@ def test_no_text_becomes_markup(nasty: Client) -> None:
         tree = Tree(page.text)
         assert len(tree.all("script")) == 1
         assert tree.all("img") == []
-        assert not [a for _, attributes in tree.found for a in attributes if a.startswith("on") or a == "style"]
+        assert not [
+            a
+            for _, attributes in tree.found
+            for a in attributes
+            if a.startswith("on") or a == "style"
+        ]
         assert "\x00" not in page.text
         assert "\x1b" not in page.text
     assert "unsafe" not in POLICY
@@ -139,7 +153,9 @@ def test_no_text_becomes_markup(nasty: Client) -> None:
 
 def test_nothing_comes_from_elsewhere(client: Client) -> None:
     page = client.get("/?q=lock").text
-    addresses = [v for _, a in Tree(page).found for n, v in a.items() if n in ("src", "href", "action") and v]
+    addresses = [
+        v for _, a in Tree(page).found for n, v in a.items() if n in ("src", "href", "action") and v
+    ]
     assert addresses
     assert all(a.startswith(("/", "#")) and not a.startswith("//") for a in addresses)
     for a in {a for a in addresses if a.startswith("/assets/")}:
@@ -155,7 +171,9 @@ def test_everything_has_a_name(client: Client) -> None:
     for address in ("/", "/?q=lock+queue", "/?q=lock&compare=other", "/?q=a&index=nope"):
         page = Tree(client.get(address).text)
         labels = {a["for"] for a in page.all("label")}
-        controls = [a for t, a in page.found if t in ("input", "select") and a.get("type") != "hidden"]
+        controls = [
+            a for t, a in page.found if t in ("input", "select") and a.get("type") != "hidden"
+        ]
         assert {a["id"] for a in controls} == labels
         ids = [a["id"] for _, a in page.found if "id" in a]
         assert len(ids) == len(set(ids))
@@ -211,7 +229,10 @@ def test_signing_in(folders: dict[str, Path]) -> None:
         assert "httponly" in cookie.lower()
         assert "samesite=strict" in cookie.lower()
         assert client.get("/?q=lock", cookie=cookie.split(";")[0]).status == 200
-        assert client.post("/login", f"token={token}&next=//evil.example".encode()).headers["location"] == "/"
+        assert (
+            client.post("/login", f"token={token}&next=//evil.example".encode()).headers["location"]
+            == "/"
+        )
     for target, local in (
         ("/", True),
         ("/?q=a", True),
@@ -242,15 +263,21 @@ def test_words_and_passages_are_those_of_describe(client: Client) -> None:
     """The page shows what ``search --query`` shows: one description for both."""
     generation = client.service.catalogue.get("docs")
     hits = client.post("/api/search", {"query": "lock queue", "hits": 5}).json["results"][0]["hits"]
-    described = generation.searcher.describe("lock queue", [hit["docid"] for hit in hits], longest=400)
+    described = generation.searcher.describe(
+        "lock queue", [hit["docid"] for hit in hits], longest=400
+    )
     page = client.get("/?q=lock+queue&hits=5").text
     passages = re.findall(r'<p class="passage">(.*?)</p>', page)
-    assert [re.sub("<[^>]*>", "", passage) for passage in passages] == [d.snippet.text for d in described if d.snippet]
+    assert [re.sub("<[^>]*>", "", passage) for passage in passages] == [
+        d.snippet.text for d in described if d.snippet
+    ]
     chips = re.findall(r'<ul class="terms">(.*?)</ul>', page)
     assert len(chips) == len(described)
     for shown, about in zip(chips, described, strict=True):
         words = [w for w in about.words if not w.text_words and w.share >= 0.005]
-        assert re.findall("<span>([^<]*)</span></li>", shown) == [f"{w.share:.2f}" for w in words[:8]]
+        assert re.findall("<span>([^<]*)</span></li>", shown) == [
+            f"{w.share:.2f}" for w in words[:8]
+        ]
 
 
 def test_templates_escape() -> None:

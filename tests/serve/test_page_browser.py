@@ -24,7 +24,10 @@ from dupmae_ir.serve.run import listen
 CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 pytestmark = [
     pytest.mark.jvm,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (Debian: chromium-driver)"),
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="needs chromium and chromedriver (Debian: chromium-driver)",
+    ),
 ]
 
 
@@ -45,11 +48,19 @@ def address(folders: dict[str, Path]) -> Iterator[str]:
 def options(scripts: bool = True) -> Any:
     made = webdriver.ChromeOptions()
     made.binary_location = CHROMIUM
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-color-profile=srgb"):
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--force-color-profile=srgb",
+    ):
         made.add_argument(flag)
     made.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     if not scripts:
-        made.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
+        made.add_experimental_option(
+            "prefs", {"profile.managed_default_content_settings.javascript": 2}
+        )
     return made
 
 
@@ -84,7 +95,9 @@ def test_lines_join_the_places_of_a_document(browser: Any, address: str) -> None
     width(browser, 1400)
     browser.get(f"{address}/?q=lock+queue")
     wait_for(browser, "return document.querySelector('.links path')")
-    lines = run(browser, "return [...document.querySelectorAll('.links path')].map((p) => p.dataset.docid)")
+    lines = run(
+        browser, "return [...document.querySelectorAll('.links path')].map((p) => p.dataset.docid)"
+    )
     shared = run(
         browser,
         "const ids = (s) => [...document.querySelectorAll(s + ' [data-docid]')].map((e) => e.dataset.docid);"
@@ -101,7 +114,10 @@ def test_lines_join_the_places_of_a_document(browser: Any, address: str) -> None
         "return [p.getPointAtLength(0).y + box.top - e.top, e.height]",
     )
     assert 0 <= ends[0] <= ends[1]
-    run(browser, "document.querySelector('.side [data-docid]').dispatchEvent(new PointerEvent('pointerenter'))")
+    run(
+        browser,
+        "document.querySelector('.side [data-docid]').dispatchEvent(new PointerEvent('pointerenter'))",
+    )
     assert run(browser, "return document.querySelectorAll('.near').length") >= 2
 
 
@@ -114,20 +130,24 @@ def test_it_can_be_read(browser: Any, address: str, pixels: int, theme: str) -> 
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     for state in ("/", "/?q=lock+queue", "/?q=lock&compare=other", "/?q=a&index=nope"):
         browser.get(address + state)
-        run(browser, "localStorage.clear(); for (const d of document.querySelectorAll('details')) d.open = true")
+        run(
+            browser,
+            "localStorage.clear(); for (const d of document.querySelectorAll('details')) d.open = true",
+        )
         assert run(browser, AUDIT) == []
         assert run(browser, "return document.documentElement.scrollWidth") <= pixels
         ground = run(browser, "return getComputedStyle(document.body).backgroundColor")
         assert ground == ("rgb(255, 255, 255)" if theme == "light" else "rgb(16, 22, 26)")
-    assert run(browser, "return getComputedStyle(document.querySelector('.message')).display") != "none"
+    assert (
+        run(browser, "return getComputedStyle(document.querySelector('.message')).display")
+        != "none"
+    )
 
 
 def test_a_phone_shows_one_list(browser: Any, address: str) -> None:
     width(browser, 390)
     browser.get(f"{address}/?q=lock+queue")
-    visible = (
-        "return [...document.querySelectorAll('.list')].filter((e) => e.checkVisibility()).map((e) => e.ariaLabel)"
-    )
+    visible = "return [...document.querySelectorAll('.list')].filter((e) => e.checkVisibility()).map((e) => e.ariaLabel)"
     assert run(browser, visible) == ["By both"]
     # 310 pixels, and 48 for a note: no word of the model with hashed words is in a text.
     assert run(browser, "return document.querySelector('.card').getBoundingClientRect().top") < 400
@@ -135,8 +155,13 @@ def test_a_phone_shows_one_list(browser: Any, address: str) -> None:
     assert not run(browser, options)
     run(browser, "document.querySelector('#q').focus()")
     assert run(browser, options)
-    run(browser, "[...document.querySelectorAll('.switch a')].find((a) => a.textContent === 'By words').click()")
-    wait_for(browser, "return location.search.includes('mode=impact') && document.querySelector('.list')")
+    run(
+        browser,
+        "[...document.querySelectorAll('.switch a')].find((a) => a.textContent === 'By words').click()",
+    )
+    wait_for(
+        browser, "return location.search.includes('mode=impact') && document.querySelector('.list')"
+    )
     assert run(browser, visible) == ["By words"]
     assert "mode=impact" in browser.current_url
 
@@ -176,14 +201,12 @@ def test_history_and_links(browser: Any, address: str) -> None:
     assert browser.current_url == f"{address}/?q=lock"
     browser.get(address)
     wait_for(browser, "return document.querySelector('#recent a')")
-    assert run(browser, "return [...document.querySelectorAll('#recent a')].map((a) => a.textContent)") == [
-        "lock",
-        "queue <b>",
-    ]
-    assert run(browser, "return [...document.querySelectorAll('#history option')].map((o) => o.value)") == [
-        "lock",
-        "queue <b>",
-    ]
+    assert run(
+        browser, "return [...document.querySelectorAll('#recent a')].map((a) => a.textContent)"
+    ) == ["lock", "queue <b>"]
+    assert run(
+        browser, "return [...document.querySelectorAll('#history option')].map((o) => o.value)"
+    ) == ["lock", "queue <b>"]
 
 
 def test_the_policy_blocks_nothing_of_the_page(browser: Any, address: str) -> None:

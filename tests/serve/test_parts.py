@@ -40,12 +40,18 @@ def test_cached_encodings_are_the_encoders(dim: int | None, vocabulary: int | No
     inner.calls = []
     encoder = cached(inner, 2)
     for asked in (["a b", "c", "a b"], ["c", "d e f"], [], ["!!", "a b"]):
-        found, expected = encoder.encode_queries(asked), HashingEncoder(dim, vocabulary).encode_queries(asked)
+        found, expected = (
+            encoder.encode_queries(asked),
+            HashingEncoder(dim, vocabulary).encode_queries(asked),
+        )
         for ours, theirs in ((found.cls, expected.cls), (found.ot, expected.ot)):
             assert (ours is None) == (theirs is None)
             if ours is not None and theirs is not None:
                 np.testing.assert_array_equal(
-                    *(np.asarray(x.todense() if hasattr(x, "todense") else x) for x in (ours, theirs))
+                    *(
+                        np.asarray(x.todense() if hasattr(x, "todense") else x)
+                        for x in (ours, theirs)
+                    )
                 )
     assert [c for c in inner.calls if c] == [["a b", "c"], ["d e f"], ["!!"]]
     encoder.trim()
@@ -59,7 +65,10 @@ def test_encodings_on_several_threads_are_the_same(threads: int) -> None:
     inner = Counting(16, 512)
     inner.calls = []
     texts = [f"{'word ' * n} {n}" for n in range(7)]
-    found, expected = cached(inner, 10, threads).encode_queries(texts), HashingEncoder(16, 512).encode_queries(texts)
+    found, expected = (
+        cached(inner, 10, threads).encode_queries(texts),
+        HashingEncoder(16, 512).encode_queries(texts),
+    )
     assert found.cls is not None
     assert found.ot is not None
     np.testing.assert_array_equal(found.cls, expected.cls)
@@ -93,7 +102,10 @@ def test_other_addresses_need_a_token(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv(TOKEN_VARIABLE, "0123456789abcdef")
     assert ServeConfig(index=("I",), host="0.0.0.0").token() == "0123456789abcdef"
     (tmp_path / "token").write_text("from-a-file-and-long\n")
-    assert ServeConfig(index=("I",), token_file=str(tmp_path / "token")).token() == "from-a-file-and-long"
+    assert (
+        ServeConfig(index=("I",), token_file=str(tmp_path / "token")).token()
+        == "from-a-file-and-long"
+    )
     for bad in ("short", "has a blank in the middle", "\u00fcmlaut-of-many-characters", ""):
         (tmp_path / "token").write_text(bad)
         with pytest.raises(InputError, match="a token is 16 or more"):

@@ -16,9 +16,17 @@ def test_search_of_version_1(client: Client) -> None:
     ours = client.post("/api/search", {"query": "lock queue", "hits": 3}).json["results"][0]["hits"]
     assert reply.json["query"]["qid"] == "7"
     assert reply.json["query"]["query_txt"] == "lock queue"
-    assert [(c["docid"], c["score"]) for c in reply.json["candidates"]] == [(h["docid"], h["score"]) for h in ours]
+    assert [(c["docid"], c["score"]) for c in reply.json["candidates"]] == [
+        (h["docid"], h["score"]) for h in ours
+    ]
     assert reply.json["candidates"][0]["document_txt"] == texts(60)[ours[0]["docid"]]
-    assert set(reply.json["candidates"][0]) == {"docid", "score", "document_txt", "document_img_path", "encoded_img"}
+    assert set(reply.json["candidates"][0]) == {
+        "docid",
+        "score",
+        "document_txt",
+        "document_img_path",
+        "encoded_img",
+    }
     assert client.post("/v1/indexes/nope/search", asked).status == 404
 
 
@@ -42,7 +50,9 @@ def test_version_2(client: Client) -> None:
     assert (reply["api"], reply["index"], reply["query"]) == ("v1", "docs", {"text": "lock queue"})
     assert [c["rank"] for c in reply["candidates"]] == [1, 2]
     assert reply["candidates"][0]["doc"]["id"] == reply["candidates"][0]["docid"]
-    assert isinstance(client.get("/v1/docs/search?query=lock&parse=false").json["candidates"][0]["doc"], str)
+    assert isinstance(
+        client.get("/v1/docs/search?query=lock&parse=false").json["candidates"][0]["doc"], str
+    )
     assert client.get("/v1/docs/doc/d5").json["doc"]["contents"] == texts(60)["d5"]
     assert client.get("/v1/docs/doc/nope").status == 404
     assert client.get("/v1//etc/search?query=lock").status == 404
@@ -50,7 +60,8 @@ def test_version_2(client: Client) -> None:
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("pyserini.server.models") is None, reason="needs the server of Pyserini 1.6"
+    importlib.util.find_spec("pyserini.server.models") is None,
+    reason="needs the server of Pyserini 1.6",
 )
 def test_the_fields_are_those_of_the_installed_server() -> None:
     """Read from its source: importing it starts a JVM and downloads an index."""

@@ -31,8 +31,20 @@ def test_schemathesis_finds_nothing(folders: dict[str, Path], tmp_path: Path) ->
         try:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}/openapi.json"
             program = Path(sys.executable).with_name("schemathesis")
-            flags = ["--config-file", SETTINGS, "run", address, "--max-examples", "30", "--seed", "1", "--no-color"]
-            done = subprocess.run([program, *flags], capture_output=True, text=True, cwd=tmp_path, check=False)
+            flags = [
+                "--config-file",
+                SETTINGS,
+                "run",
+                address,
+                "--max-examples",
+                "30",
+                "--seed",
+                "1",
+                "--no-color",
+            ]
+            done = subprocess.run(
+                [program, *flags], capture_output=True, text=True, cwd=tmp_path, check=False
+            )
         finally:
             server.should_exit = True
             thread.join(30)

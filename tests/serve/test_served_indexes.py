@@ -61,7 +61,10 @@ def test_another_index_takes_the_place(folders: dict[str, Path], tmp_path: Path)
         after = client.post("/api/search", {"query": "lock queue"}).json
         assert after["generation"] == 2
         assert after["results"] == other.json["results"] != before
-        assert 'dupmae_ir_reloads_total{index="live",result="opened"} 1.0' in client.get("/metrics").text
+        assert (
+            'dupmae_ir_reloads_total{index="live",result="opened"} 1.0'
+            in client.get("/metrics").text
+        )
 
 
 @pytest.mark.parametrize("engine", ["postings", "lucene"])
@@ -107,7 +110,9 @@ def test_changes_are_noticed_by_themselves(folders: dict[str, Path], tmp_path: P
             time.sleep(0.01)
 
 
-def test_the_first_request_opens_nothing(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_request_opens_nothing(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A hit is described before, so what splits texts into terms is ready."""
     described: list[str] = []
     spans = words.word_spans
@@ -153,7 +158,9 @@ def test_no_request_is_lost_while_indexes_are_exchanged(
             answered = 0
             for n in range(number, requests, 8):
                 query = asked[n % len(asked)]
-                reply = await client.call("POST", "/api/search", {"query": query, "hits": 5, "texts": True})
+                reply = await client.call(
+                    "POST", "/api/search", {"query": query, "hits": 5, "texts": True}
+                )
                 assert reply.status == 200
                 assert reply.json["results"] == expected[reply.json["index_id"]][query]
                 seen.add(reply.json["generation"])
@@ -173,4 +180,6 @@ def test_no_request_is_lost_while_indexes_are_exchanged(
             exchanger.join()
     assert exchanges >= 2
     assert len(seen) >= 2
-    assert len(list(Path("/proc/self/fd").iterdir())) < 900  # closed generations leave no files open
+    assert (
+        len(list(Path("/proc/self/fd").iterdir())) < 900
+    )  # closed generations leave no files open

@@ -24,7 +24,12 @@ pytestmark = pytest.mark.jvm
 
 
 def put(client: Client, documents: dict[str, str], **more: Any) -> Any:
-    body = {"documents": [{"docid": d, "text": t, "metadata": {"new": True}} for d, t in documents.items()], **more}
+    body = {
+        "documents": [
+            {"docid": d, "text": t, "metadata": {"new": True}} for d, t in documents.items()
+        ],
+        **more,
+    }
     return client.post("/api/indexes/I/documents", body)
 
 
@@ -37,7 +42,12 @@ def test_documents_are_written_and_searched(tmp_path: Path) -> None:
     folder = write_index(tmp_path / "I", texts(20))
     with serving(folder, writable=True) as client:
         first = put(client, {"n1": "zebra crossing", "n2": "zebra"}).json
-        assert (first["added"], first["updated"], first["documents"], first["generation"]) == (2, 0, 22, 2)
+        assert (first["added"], first["updated"], first["documents"], first["generation"]) == (
+            2,
+            0,
+            22,
+            2,
+        )
         assert found(client, "zebra") == ["n2", "n1"] or set(found(client, "zebra")) == {"n1", "n2"}
         assert client.get("/api/documents/n1").json["document"]["metadata"] == {"new": True}
         second = put(client, {"n1": "giraffe", "n2": "zebra"}).json
@@ -94,21 +104,40 @@ def test_wrong_changes(client: Client, tmp_path: Path) -> None:
             {"documents": [{"docid": "", "text": ""}]},
             {"documents": [{"docid": "a"}]},
             {"documents": [{"docid": "a", "text": "", "metadata": {"year": math.nan}}]},
-            {"documents": [{"docid": "a", "text": "", "metadata": {f"n{i}": i for i in range(MOST_COLUMNS + 1)}}]},
+            {
+                "documents": [
+                    {
+                        "docid": "a",
+                        "text": "",
+                        "metadata": {f"n{i}": i for i in range(MOST_COLUMNS + 1)},
+                    }
+                ]
+            },
         ):
             assert writable.post("/api/indexes/I/documents", body).status == 422
-        assert writable.post("/api/indexes/nope/documents", {"documents": [{"docid": "a", "text": ""}]}).status == 404
+        assert (
+            writable.post(
+                "/api/indexes/nope/documents", {"documents": [{"docid": "a", "text": ""}]}
+            ).status
+            == 404
+        )
         assert writable.post("/api/indexes/I/delete", {"docids": []}).status == 422
         for docid in ("a\nb", "a\u2028b", "a\0b"):
-            bad = writable.post("/api/indexes/I/documents", {"documents": [{"docid": docid, "text": "x"}]})
+            bad = writable.post(
+                "/api/indexes/I/documents", {"documents": [{"docid": docid, "text": "x"}]}
+            )
             assert bad.status == 422
             assert bad.json["detail"][0]["loc"] == ["body", "documents", 0, "docid"]
             assert "white space or a control character" in bad.json["detail"][0]["msg"]
-        twice = writable.post("/api/indexes/I/documents", {"documents": [{"docid": "a", "text": "x"}] * 2})
+        twice = writable.post(
+            "/api/indexes/I/documents", {"documents": [{"docid": "a", "text": "x"}] * 2}
+        )
         assert twice.status == 422
         assert "two documents of the request have this id" in twice.text
         there = {"documents": [{"docid": "d0", "text": "x"}], "replace": False}
-        assert "a document of this id exists" in writable.post("/api/indexes/I/documents", there).text
+        assert (
+            "a document of this id exists" in writable.post("/api/indexes/I/documents", there).text
+        )
         assert writable.get("/api/indexes/I").json["documents"] == 5
 
 
@@ -118,13 +147,17 @@ def test_queries_and_changes_at_once(tmp_path: Path) -> None:
 
         async def ask() -> None:
             while not done:
-                reply = await client.call("POST", "/api/search", {"query": "zebra", "mode": "impact", "hits": 50})
+                reply = await client.call(
+                    "POST", "/api/search", {"query": "zebra", "mode": "impact", "hits": 50}
+                )
                 sizes.add(len(reply.json["results"][0]["hits"]))
 
         async def write() -> None:
             for round_ in range(3):
                 documents = [{"docid": f"z{round_}-{n}", "text": "zebra"} for n in range(5)]
-                reply = await client.call("POST", "/api/indexes/I/documents", {"documents": documents})
+                reply = await client.call(
+                    "POST", "/api/indexes/I/documents", {"documents": documents}
+                )
                 assert reply.status == 200
             done.append(True)
 

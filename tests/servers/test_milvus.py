@@ -22,7 +22,9 @@ from dupmae_ir.servers.milvus import Milvus, condition_expression
 
 # Its server runs in this process and closes its sockets when it likes.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::DeprecationWarning",
+    "ignore::ResourceWarning",
 )
 
 
@@ -59,7 +61,9 @@ def test_conditions_select_the_same_documents(living: Living, loaded: str) -> No
     assert translated(living, loaded, condition_expression) >= 8  # the others are sent as ids
 
 
-def test_lists_end_where_the_engine_ends_them(living: Living, loaded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_end_where_the_engine_ends_them(
+    living: Living, loaded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Milvus, "max_rows", 40)
     through = Searcher.open(living.index, server=loaded, table="mine")
     exact = Searcher.open(living.index, impact_search="postings").search(TOPICS, 40, "dense")
@@ -67,7 +71,9 @@ def test_lists_end_where_the_engine_ends_them(living: Living, loaded: str, monke
         assert answer.report
         assert not answer.report.exact  # nothing is known of what follows the last hit
         assert answer.hits == exact[answer.query.qid]
-    assert all(answer.report and answer.report.exact for answer in through.answers(TOPICS, 5, "dense"))
+    assert all(
+        answer.report and answer.report.exact for answer in through.answers(TOPICS, 5, "dense")
+    )
     with pytest.raises(UsageError, match="milvus lists at most 40 rows"):
         through.search(TOPICS, 41)
 
@@ -85,7 +91,9 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Milvus, "upsert", failing)
     with pytest.raises(KeyboardInterrupt):
         load(living, url, "mine", batch=15)
-    with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
+    with pytest.raises(
+        IndexMismatch, match="is not complete: a load is running or was interrupted"
+    ):
         Searcher.open(living.index, server=url, table="mine")
     assert load(living, url, "mine", batch=15)["unchanged_now"] == 30
     first, *others = sorted(living.documents)
@@ -104,16 +112,24 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_refusals_are_one_line(
-    living: Living, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    living: Living,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(UsageError, match=r"the folder .* does not exist"):
         load(living, f"milvus://{tmp_path / 'no' / 'm.db'}", "mine")
     with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:9") as caught:
         load(living, "milvus://127.0.0.1:9", "mine", timeout=1.0)
     assert "\n" not in str(caught.value)
-    assert main(["servers", "load", "--index", str(living.index), "--to", "milvus://:hunter2@h:1"]) == 2
+    assert (
+        main(["servers", "load", "--index", str(living.index), "--to", "milvus://:hunter2@h:1"])
+        == 2
+    )
     assert "hunter2" not in (error := capfd.readouterr().err)
     assert "set MILVUS_TOKEN" in error
     monkeypatch.setenv("MILVUS_TOKEN", "hunter2")
-    with pytest.raises(UsageError, match=r"MILVUS_TOKEN would be sent in the clear to h; use milvus\+https://"):
+    with pytest.raises(
+        UsageError, match=r"MILVUS_TOKEN would be sent in the clear to h; use milvus\+https://"
+    ):
         load(living, "milvus://h:1", "mine")

@@ -70,7 +70,9 @@ def test_lists_are_those_of_a_search_without_it(living: Living, postgres: str, n
 
 
 @pytest.mark.parametrize("weights", [(0.25, 3.0), (1e-3, 1.0)])
-def test_weights_join_the_servers_sum(living: Living, postgres: str, name: str, weights: tuple[float, float]) -> None:
+def test_weights_join_the_servers_sum(
+    living: Living, postgres: str, name: str, weights: tuple[float, float]
+) -> None:
     load(living, postgres, name)
     given = {"dense_weight": weights[0], "impact_weight": weights[1]}
     plain = Searcher.open(living.index, impact_search="postings", **given)
@@ -88,12 +90,16 @@ def test_conditions_select_the_same_documents(living: Living, postgres: str, nam
         selection = through.selection(None, condition)
         assert selection.condition is not None
         expected = plain.search(TOPICS[0].text, 1000, "hybrid", filter=condition)
-        assert through.search(TOPICS[0].text, 1000, "hybrid", within=selection) == expected, condition
+        assert through.search(TOPICS[0].text, 1000, "hybrid", within=selection) == expected, (
+            condition
+        )
         sizes.add(len(expected))
     assert len(sizes) > 10
     # SQL has no NUL: the ids of the documents are sent instead of the condition.
     odd = "lang != 'e\0'"
-    assert through.search(TOPICS[0].text, 1000, filter=odd) == plain.search(TOPICS[0].text, 1000, filter=odd)
+    assert through.search(TOPICS[0].text, 1000, filter=odd) == plain.search(
+        TOPICS[0].text, 1000, filter=odd
+    )
 
 
 def test_changes_are_pushed_as_differences(tmp_path: Path, postgres: str, name: str) -> None:
@@ -133,10 +139,25 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_load_killed_at_random_ends_whole(living: Living, postgres: str, name: str, sql: Sql) -> None:
-    words = ["servers", "load", "--index", str(living.index), "--to", postgres, "--table", name, "--batch", "7"]
+def test_a_load_killed_at_random_ends_whole(
+    living: Living, postgres: str, name: str, sql: Sql
+) -> None:
+    words = [
+        "servers",
+        "load",
+        "--index",
+        str(living.index),
+        "--to",
+        postgres,
+        "--table",
+        name,
+        "--batch",
+        "7",
+    ]
     seed = random.randrange(10**6)
-    statements = random.Random(seed).sample(range(5, 18), 3)  # of about 60: what was loaded is not loaded again
+    statements = random.Random(seed).sample(
+        range(5, 18), 3
+    )  # of about 60: what was loaded is not loaded again
     done = 0
     for left in statements:
         command = [sys.executable, "-c", KILLED, *words, "--quiet", str(left)]
@@ -145,7 +166,9 @@ def test_a_load_killed_at_random_ends_whole(living: Living, postgres: str, name:
         if sql("SELECT to_regclass(%s)", name)[0][0]:
             before, done = done, sql(f"SELECT count(*) FROM {name}")[0][0]
             assert done >= before, seed
-            with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
+            with pytest.raises(
+                IndexMismatch, match="is not complete: a load is running or was interrupted"
+            ):
                 Searcher.open(living.index, server=postgres, table=name)
     loaded = load(living, postgres, name, batch=7)
     assert loaded["unchanged_now"] == done, seed
@@ -163,7 +186,9 @@ def test_a_server_that_goes_away_is_one_line_and_the_load_continues(
     def failing(table: PgVector, rows: Any) -> None:
         calls.append(rows)
         if len(calls) == 3:
-            sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dupmae-ir'")
+            sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dupmae-ir'"
+            )
         upsert(table, rows)
 
     monkeypatch.setattr(PgVector, "upsert", failing)
@@ -176,13 +201,19 @@ def test_a_server_that_goes_away_is_one_line_and_the_load_continues(
 
 @pytest.mark.nightly
 def test_a_server_killed_while_loading_ends_whole(
-    living: Living, mortal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    living: Living,
+    mortal: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     words = ["--index", str(living.index), "--table", "mine"]
     load_words = ["servers", "load", *words, "--to", mortal.url, "--batch", "7", "--quiet"]
     search_words = ["search", *words, "--server", mortal.url, "--query", "sort a list of dates"]
     values, seed = pgvector._values, random.randrange(10**6)
-    batches = random.Random(seed).sample(range(2, 12), 2)  # of 24; what was committed is not copied again
+    batches = random.Random(seed).sample(
+        range(2, 12), 2
+    )  # of 24; what was committed is not copied again
     done = 0
     for batch in batches:
         left = [batch]
@@ -207,7 +238,9 @@ def test_a_server_killed_while_loading_ends_whole(
         with psycopg.connect(mortal.url, autocommit=True) as connection:
             row = connection.execute("SELECT count(*) FROM mine").fetchone()
         done += 7 * (batch - 1)
-        assert row == (done,), seed  # every batch that was committed, and nothing of the one that was not
+        assert row == (done,), (
+            seed
+        )  # every batch that was committed, and nothing of the one that was not
         assert main(search_words) == 2
         assert "is not complete: a load is running or was interrupted" in capfd.readouterr().err
     monkeypatch.undo()
@@ -221,7 +254,9 @@ def test_a_stalled_server_is_one_line(living: Living, postgres: str, name: str, 
     load(living, postgres, name)
     through = Searcher.open(living.index, server=postgres, table=name, timeout=1.0)
     sql("BEGIN")
-    sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")  # the server takes the query and does not answer
+    sql(
+        f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE"
+    )  # the server takes the query and does not answer
     with pytest.raises(ServerFailed, match=r"no answer within 1 s; raise `timeout`") as caught:
         through.search("sort", 3)
     sql("ROLLBACK")
@@ -238,7 +273,9 @@ def test_two_loads_at_once_are_refused(living: Living, postgres: str, name: str,
         load(living, postgres, name)
 
 
-def test_what_is_not_its_own_is_refused(living: Living, tmp_path: Path, postgres: str, name: str, sql: Sql) -> None:
+def test_what_is_not_its_own_is_refused(
+    living: Living, tmp_path: Path, postgres: str, name: str, sql: Sql
+) -> None:
     sql(f"CREATE TABLE {name} (a int)")
     with pytest.raises(UsageError, match=f"the table {name} was not made by dupmae-ir"):
         load(living, postgres, name)
@@ -252,16 +289,23 @@ def test_what_is_not_its_own_is_refused(living: Living, tmp_path: Path, postgres
         changed = json.dumps({**record, "spec": {**record["spec"], field: value}})
         sql("UPDATE dupmae_ir_collections SET record = %s WHERE name = %s", changed, name)
         wait_for_locks(sql)
-        with pytest.raises(IndexMismatch, match=f"table {name} holds rows with {field} {value}, but"):
+        with pytest.raises(
+            IndexMismatch, match=f"table {name} holds rows with {field} {value}, but"
+        ):
             load(living, postgres, name)
-        with pytest.raises(IndexMismatch, match=f"table {name} holds rows with {field} {value}, but"):
+        with pytest.raises(
+            IndexMismatch, match=f"table {name} holds rows with {field} {value}, but"
+        ):
             Searcher.open(living.index, server=postgres, table=name)
 
 
 def wait_for_locks(sql: Sql) -> None:
     """Return when the server has noticed that the connection of a failed load is closed."""
     until = time.monotonic() + 10
-    while sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")[0][0] and time.monotonic() < until:
+    while (
+        sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")[0][0]
+        and time.monotonic() < until
+    ):
         time.sleep(0.01)
 
 
@@ -276,11 +320,22 @@ CHANGES = {
     "deletion": ["DELETE FROM {table} WHERE docid = %s"],
     "zeroing": ["UPDATE {table} SET cls = cls - cls WHERE docid = %s"],
     "no impacts": ["UPDATE {table} SET ot = '{{}}/1000'::sparsevec WHERE docid = %s"],
-    "insertion": ["INSERT INTO {table} SELECT docid || 'x', fingerprint, cls, ot FROM {table} WHERE docid = %s"],
+    "insertion": [
+        "INSERT INTO {table} SELECT docid || 'x', fingerprint, cls, ot FROM {table} WHERE docid = %s"
+    ],
     "deletion of all": ["TRUNCATE {table}"],
-    "replication": ["SET session_replication_role = replica", "DELETE FROM {table} WHERE docid = %s"],
-    "no trigger": ["DROP TRIGGER dupmae_ir_changes ON {table}", "DELETE FROM {table} WHERE docid = %s"],
-    "disabled": ["ALTER TABLE {table} DISABLE TRIGGER USER", "DELETE FROM {table} WHERE docid = %s"],
+    "replication": [
+        "SET session_replication_role = replica",
+        "DELETE FROM {table} WHERE docid = %s",
+    ],
+    "no trigger": [
+        "DROP TRIGGER dupmae_ir_changes ON {table}",
+        "DELETE FROM {table} WHERE docid = %s",
+    ],
+    "disabled": [
+        "ALTER TABLE {table} DISABLE TRIGGER USER",
+        "DELETE FROM {table} WHERE docid = %s",
+    ],
 }
 """What another client does to the table, with the best document of a query."""
 
@@ -296,11 +351,16 @@ def test_no_list_is_certified_over_a_table_that_somebody_changed(
     for statement in CHANGES[change]:
         statement = statement.replace("1000", width).format(table=name)
         sql(statement, *([best] if "%s" in statement else []))
-    for ask in (through.search, lambda *given: Searcher.open(living.index, server=postgres, table=name)):
+    for ask in (
+        through.search,
+        lambda *given: Searcher.open(living.index, server=postgres, table=name),
+    ):
         with pytest.raises(ServerFailed, match="another program changed its rows"):
             ask(TOPICS[0].text, 1)
     # Fingerprints say nothing now. A load that repairs and is interrupted still knows it.
-    monkeypatch.setattr(pgvector.PgVector, "upsert", lambda *_: (_ for _ in ()).throw(ServerFailed("gone")))
+    monkeypatch.setattr(
+        pgvector.PgVector, "upsert", lambda *_: (_ for _ in ()).throw(ServerFailed("gone"))
+    )
     with pytest.raises(ServerFailed, match="gone"):
         load(living, postgres, name)
     monkeypatch.undo()
@@ -341,32 +401,47 @@ def test_a_change_during_a_load_is_not_taken_for_the_loads(
     assert_repaired(living, postgres, name, sql)
 
 
-def test_rows_that_somebody_changed_are_noticed(living: Living, postgres: str, name: str, sql: Sql) -> None:
+def test_rows_that_somebody_changed_are_noticed(
+    living: Living, postgres: str, name: str, sql: Sql
+) -> None:
     load(living, postgres, name)
     through = Searcher.open(living.index, HashingEncoder(), server=postgres, table=name)
     best = through.search(TOPICS[0].text, 1)[0].docid
-    sql("SET dupmae_ir.loading = 'on'")  # not counted, as if somebody had meant to deceive: the scores tell
+    sql(
+        "SET dupmae_ir.loading = 'on'"
+    )  # not counted, as if somebody had meant to deceive: the scores tell
     sql(f"UPDATE {name} SET cls = cls + cls WHERE docid = %s", best)
     with pytest.raises(ServerFailed, match=f"the hybrid score of '{best}' is"):
         through.search(TOPICS[0].text, 5)
     assert load(living, postgres, name, rewrite=True)["written_now"] == len(living.documents)
     assert_same(living, postgres, name, ["hybrid"], [5])
-    sql(f"INSERT INTO {name} SELECT docid || 'x', fingerprint, cls, ot FROM {name} WHERE docid = %s", best)
+    sql(
+        f"INSERT INTO {name} SELECT docid || 'x', fingerprint, cls, ot FROM {name} WHERE docid = %s",
+        best,
+    )
     with pytest.raises(ServerFailed, match=f"has a document '{best}x' that"):
         through.search(TOPICS[0].text, 5)
     assert load(living, postgres, name)["deleted_now"] == 1  # the number of rows tells
 
 
-def test_an_approximate_index_changes_only_what_asks_for_it(living: Living, postgres: str, name: str, sql: Sql) -> None:
+def test_an_approximate_index_changes_only_what_asks_for_it(
+    living: Living, postgres: str, name: str, sql: Sql
+) -> None:
     load(living, postgres, name, approximate=True)
     indexes = {row[0] for row in sql("SELECT indexname FROM pg_indexes WHERE tablename = %s", name)}
     assert {f"{name}_cls_hnsw", f"{name}_ot_hnsw"} <= indexes
     assert_same(living, postgres, name)
-    answers = list(Searcher.open(living.index, server=postgres, table=name, approximate=True).answers(TOPICS, 10))
+    answers = list(
+        Searcher.open(living.index, server=postgres, table=name, approximate=True).answers(
+            TOPICS, 10
+        )
+    )
     assert not any(answer.report and answer.report.exact for answer in answers)
     exact = Searcher.open(living.index, impact_search="postings").search(TOPICS, 10)
     found = {answer.query.qid: {hit.docid: hit.score for hit in answer.hits} for answer in answers}
-    shared = [hit for qid, hits in exact.items() for hit in hits if found[qid].get(hit.docid) == hit.score]
+    shared = [
+        hit for qid, hits in exact.items() for hit in hits if found[qid].get(hit.docid) == hit.score
+    ]
     assert len(shared) >= 40  # of 50; scores are exact, documents may be missing
 
 

@@ -63,7 +63,9 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Qdrant, "upsert", failing)
     with pytest.raises(KeyboardInterrupt):
         load(living, url, "mine", batch=15)
-    with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
+    with pytest.raises(
+        IndexMismatch, match="is not complete: a load is running or was interrupted"
+    ):
         Searcher.open(living.index, server=url, table="mine")
     assert load(living, url, "mine", batch=15)["unchanged_now"] == 30
     first, *others = sorted(living.documents)
@@ -85,7 +87,9 @@ def test_what_is_not_its_own_is_refused(living: Living, tmp_path: Path) -> None:
     from qdrant_client import QdrantClient, models
 
     client = QdrantClient(path=str(tmp_path / "q"))
-    client.create_collection("mine", vectors_config=models.VectorParams(size=1, distance=models.Distance.DOT))
+    client.create_collection(
+        "mine", vectors_config=models.VectorParams(size=1, distance=models.Distance.DOT)
+    )
     with pytest.raises(ServerFailed, match="already accessed by another instance"):
         load(living, f"qdrant://{tmp_path / 'q'}", "mine")
     client.close()
@@ -122,7 +126,10 @@ def refusing() -> Iterator[str]:
 
 
 def test_a_server_that_refuses_or_stalls_is_one_line(
-    living: Living, refusing: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    living: Living,
+    refusing: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = ["servers", "load", "--index", str(living.index), "--to", refusing, "--quiet"]
     assert main(words) == 1
@@ -137,11 +144,15 @@ def test_a_server_that_refuses_or_stalls_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_keys_stay_secret(living: Living, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_stay_secret(
+    living: Living, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for url in ("qdrant://:hunter2@h:1", "qdrant://h:1/?api_key=hunter2"):
         assert main(["servers", "load", "--index", str(living.index), "--to", url]) == 2
         assert "hunter2" not in (error := capfd.readouterr().err)
         assert "set QDRANT_API_KEY" in error
     monkeypatch.setenv("QDRANT_API_KEY", "hunter2")
-    with pytest.raises(UsageError, match=r"QDRANT_API_KEY would be sent in the clear to h; use qdrant\+https://"):
+    with pytest.raises(
+        UsageError, match=r"QDRANT_API_KEY would be sent in the clear to h; use qdrant\+https://"
+    ):
         load(living, "qdrant://h:1", "mine")

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 from case import CaseConfig, main, published
 from case import run as study
-from case_report import FINDS, FORMATS, LISTS, CaseStudy, CaseTally, Ranks3, ShownDocument, _rank_and_id
+from case_report import (
+    FINDS,
+    FORMATS,
+    LISTS,
+    CaseStudy,
+    CaseTally,
+    Ranks3,
+    ShownDocument,
+    _rank_and_id,
+)
 
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.errors import UsageError
@@ -29,18 +38,35 @@ DOCUMENTS = {
     "path": ("Paths", "open a file by its path"),
 }
 QUERIES = {"q1": "wait for the thread", "q2": "open file", "q3": "zyzzyva", "blank": " "}
-QRELS = [("q1", "join", 2), ("q1", "pipe", 1), ("q1", "path", 0), ("q1", "gone", 1), ("q2", "empty", 1), ("q3", "x", 1)]
+QRELS = [
+    ("q1", "join", 2),
+    ("q1", "pipe", 1),
+    ("q1", "path", 0),
+    ("q1", "gone", 1),
+    ("q2", "empty", 1),
+    ("q3", "x", 1),
+]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("case")
-    lines = [json.dumps({"_id": d, "title": title, "text": text}) for d, (title, text) in DOCUMENTS.items()]
+    lines = [
+        json.dumps({"_id": d, "title": title, "text": text})
+        for d, (title, text) in DOCUMENTS.items()
+    ]
     (folder / "corpus.jsonl").write_text("\n".join(lines))
     (folder / "topics.tsv").write_text("".join(f"{q}\t{text}\n" for q, text in QUERIES.items()))
     (folder / "q.txt").write_text("".join(f"{q} 0 {d} {g}\n" for q, d, g in QRELS))
     for index, *parts in (["I"], ["D", "--parts", "cls"]):
-        arguments = ["--model", "testing:hashing", "--corpus", folder / "corpus.jsonl", "--index", folder / index]
+        arguments = [
+            "--model",
+            "testing:hashing",
+            "--corpus",
+            folder / "corpus.jsonl",
+            "--index",
+            folder / index,
+        ]
         assert encode([*map(str, arguments), *parts, "--quiet"]) == 0
     return folder
 
@@ -50,8 +76,15 @@ def run(config: CaseConfig) -> list[CaseStudy]:
 
 
 def settings(home: Path, **changes: object) -> CaseConfig:
-    given = {"index": str(home / "I"), "topics": str(home / "topics.tsv"), "qid": ("q1",), "quiet": True}
-    return CaseConfig(**{**given, "qrels": str(home / "q.txt"), "corpus": str(home / "corpus.jsonl"), **changes})
+    given = {
+        "index": str(home / "I"),
+        "topics": str(home / "topics.tsv"),
+        "qid": ("q1",),
+        "quiet": True,
+    }
+    return CaseConfig(
+        **{**given, "qrels": str(home / "q.txt"), "corpus": str(home / "corpus.jsonl"), **changes}
+    )
 
 
 def test_ranks_and_shares_are_those_of_a_search(home):
@@ -70,7 +103,9 @@ def test_ranks_and_shares_are_those_of_a_search(home):
             why.impact,
             len(why.terms),
         )
-        assert shown.score == pytest.approx(shown.weights[0] * shown.dense + shown.weights[1] * shown.impact)
+        assert shown.score == pytest.approx(
+            shown.weights[0] * shown.dense + shown.weights[1] * shown.impact
+        )
         assert list(shown.terms) == why.terms[:6]
         assert (shown.title, shown.text) == DOCUMENTS[docid]
 
@@ -95,8 +130,12 @@ def test_an_answer_found_lower_is_shown_too(home):
 
 
 def a_case(**ranks: int | None) -> CaseStudy:
-    shown = ShownDocument("d", 1, {"dense": None, "impact": None, "hybrid": None, **ranks}, 3.0, 1.0, 2.0, 0, ())
-    return CaseStudy("q", "words", True, 10, 1000, ("d",), (), dict.fromkeys(shown.ranks, ()), {"d": shown})
+    shown = ShownDocument(
+        "d", 1, {"dense": None, "impact": None, "hybrid": None, **ranks}, 3.0, 1.0, 2.0, 0, ()
+    )
+    return CaseStudy(
+        "q", "words", True, 10, 1000, ("d",), (), dict.fromkeys(shown.ranks, ()), {"d": shown}
+    )
 
 
 def test_the_verdict_is_the_papers_success_within_ten():
@@ -127,8 +166,22 @@ def test_a_query_that_matches_nothing(home):
 
 
 def test_text(home, capsys):
-    arguments = ["--index", str(home / "I"), "--topics", str(home / "topics.tsv"), "--qid", "q1", "q2", "--qrels"]
-    assert main([*arguments, str(home / "q.txt"), "--corpus", str(home / "corpus.jsonl"), "--hits", "2"]) == 0
+    arguments = [
+        "--index",
+        str(home / "I"),
+        "--topics",
+        str(home / "topics.tsv"),
+        "--qid",
+        "q1",
+        "q2",
+        "--qrels",
+    ]
+    assert (
+        main(
+            [*arguments, str(home / "q.txt"), "--corpus", str(home / "corpus.jsonl"), "--hits", "2"]
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
     assert err == ""
     assert "q1: wait for the thread\n" in out
@@ -164,8 +217,12 @@ def test_html_escapes_and_marks_the_matched_words():
     term = TermShare("lock", 1.0, 1.0, 1.0)
     piece = TermShare("##s", 1.0, 1.0, 1.0)
     ranks = {"dense": 1, "impact": 2, "hybrid": 1}
-    shown = ShownDocument("<i>", 1, ranks, 2.0, 1.0, 1.0, 2, (term, piece), "A Lock", "locks <b>lock</b> s")
-    case = CaseStudy("q<", "a & b", True, 10, 1000, ("<i>",), (), dict.fromkeys(ranks, ("<i>",)), {"<i>": shown})
+    shown = ShownDocument(
+        "<i>", 1, ranks, 2.0, 1.0, 1.0, 2, (term, piece), "A Lock", "locks <b>lock</b> s"
+    )
+    case = CaseStudy(
+        "q<", "a & b", True, 10, 1000, ("<i>",), (), dict.fromkeys(ranks, ("<i>",)), {"<i>": shown}
+    )
     text = FORMATS["html"]([case])
     words = Words()
     words.feed(text)
@@ -180,12 +237,23 @@ def test_every_format_and_the_file(home, capsys, tmp_path):
     markdown = FORMATS["markdown"]([case])
     assert "| join | 2 |" in markdown
     assert r"\[CLS\]" in markdown
-    assert "&lt;b&gt;output" in FORMATS["html"](run(settings(home, query="fork a process", topics=None, qrels=None)))
+    assert "&lt;b&gt;output" in FORMATS["html"](
+        run(settings(home, query="fork a process", topics=None, qrels=None))
+    )
     found = json.loads(FORMATS["json"]([case]))[0]
     assert found["best_rank"]["dense"] == case.best_rank("dense")
     assert found["documents"]["join"]["terms"][0]["share"] > 0
     file = tmp_path / "new" / "case.html"
-    arguments = ["--index", str(home / "I"), "--query", "thread", "--format", "html", "--output", str(file)]
+    arguments = [
+        "--index",
+        str(home / "I"),
+        "--query",
+        "thread",
+        "--format",
+        "html",
+        "--output",
+        str(file),
+    ]
     assert main(arguments) == 0
     assert capsys.readouterr() == ("", f"case study: {file}\n")
     assert file.read_text().startswith("<!DOCTYPE html>")
@@ -202,7 +270,10 @@ def test_every_format_and_the_file(home, capsys, tmp_path):
         ({"qid": ("blank",), "qrels": None}, "topic 'blank' is blank"),
         ({"qid": ("blank",), "query": "x", "topics": None}, "has no judgements for query 'blank'"),
         ({"qid": ("q1", "q2"), "query": "x", "topics": None}, "at most one `qid`"),
-        ({"qid": (), "query": "x", "topics": None}, "`qrels` requires `qid` or `find` or `published`"),
+        (
+            {"qid": (), "query": "x", "topics": None},
+            "`qrels` requires `qid` or `find` or `published`",
+        ),
         (
             {"qid": (), "query": "x", "topics": None, "qrels": None, "remove_query": True},
             "`remove_query` requires `qid` or `find` or `published`",
@@ -236,7 +307,9 @@ def test_found_queries_are_those_of_single_studies(home, find):
     wanted = dict(zip(LISTS, FINDS[find], strict=True))
     answered = [case for case in run(settings(home, qid=("q1", "q2", "q3"))) if case.answers]
     inside = {c.qid: {m: (c.best_rank(m) or 99) <= 2 for m in LISTS} for c in answered}
-    matching = {qid for qid, hits in inside.items() if all(wanted[m] in (None, hits[m]) for m in LISTS)}
+    matching = {
+        qid for qid, hits in inside.items() if all(wanted[m] in (None, hits[m]) for m in LISTS)
+    }
     made = study(settings(home, qid=(), find=find, within=2, most=9))
     assert {case.qid for case in made.cases} == matching
     assert [r.qid for r in made.tally.ranks] == [case.qid for case in answered]
@@ -244,19 +317,38 @@ def test_found_queries_are_those_of_single_studies(home, find):
 
 
 def test_the_clearest_case_comes_first():
-    ranks = (Ranks3("a", 5, None, 2), Ranks3("b", 1, None, None), Ranks3("c", 1, None, 3), Ranks3("d", 1, 1, 1))
+    ranks = (
+        Ranks3("a", 5, None, 2),
+        Ranks3("b", 1, None, None),
+        Ranks3("c", 1, None, 3),
+        Ranks3("d", 1, 1, 1),
+    )
     tally = CaseTally("cls-hit-ot-miss", 10, ranks, 2)
     assert [r.qid for r in tally.found] == ["c", "b", "a"]
-    assert list(tally.cells()) == [(True, True, 1, 1), (True, False, 3, 2), (False, True, 0, 0), (False, False, 0, 0)]
+    assert list(tally.cells()) == [
+        (True, True, 1, 1),
+        (True, False, 3, 2),
+        (False, True, 0, 0),
+        (False, False, 0, 0),
+    ]
     for format in FORMATS:
         assert "cls-hit-ot-miss" in FORMATS[format]([], tally)
 
 
 def test_find_prints_counts_and_cases(home, capsys):
-    arguments = ["--index", str(home / "I"), "--topics", str(home / "topics.tsv"), "--qrels", str(home / "q.txt")]
+    arguments = [
+        "--index",
+        str(home / "I"),
+        "--topics",
+        str(home / "topics.tsv"),
+        "--qrels",
+        str(home / "q.txt"),
+    ]
     assert main([*arguments, "--find", "cls-hit-ot-miss", "--within", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["qid"] for row in found["tally"]["found"]] == [case["qid"] for case in found["cases"]]
+    assert [row["qid"] for row in found["tally"]["found"]] == [
+        case["qid"] for case in found["cases"]
+    ]
     (home / "other.txt").write_text("q1 0 elsewhere 1\n")
     assert main([*arguments[:-1], str(home / "other.txt"), "--find", "both-hit"]) == 2
     assert "check that the three belong together" in capsys.readouterr().err
@@ -286,9 +378,13 @@ CONTROLS = set("\x1b\x07\x9b\u202e\u2028")
 
 
 def hostile_case() -> CaseStudy:
-    shown = ShownDocument("d" + ESC, 1, dict.fromkeys(LISTS, 1), 2.0, 1.0, 1.0, 0, (), HOSTILE, HOSTILE)
+    shown = ShownDocument(
+        "d" + ESC, 1, dict.fromkeys(LISTS, 1), 2.0, 1.0, 1.0, 0, (), HOSTILE, HOSTILE
+    )
     lists = dict.fromkeys(LISTS, (shown.docid,))
-    return CaseStudy("q" + C1, HOSTILE, True, 10, 100, (shown.docid,), (), lists, {shown.docid: shown})
+    return CaseStudy(
+        "q" + C1, HOSTILE, True, 10, 100, (shown.docid,), (), lists, {shown.docid: shown}
+    )
 
 
 @pytest.mark.parametrize("kind", ["text", "markdown", "html"])
@@ -299,5 +395,7 @@ def test_a_case_study_has_no_control_characters(kind: str) -> None:
 
 
 def test_a_sum_names_the_weights_of_its_parts():
-    shown = ShownDocument("d", 1, {"dense": 1, "impact": 2, "hybrid": 3}, 5.0, 0.75, 0.5, 0, (), weights=(6.0, 1.0))
+    shown = ShownDocument(
+        "d", 1, {"dense": 1, "impact": 2, "hybrid": 3}, 5.0, 0.75, 0.5, 0, (), weights=(6.0, 1.0)
+    )
     assert "5.00 = 6 x 0.75 + 0.50 (" in _rank_and_id(shown, "hybrid")

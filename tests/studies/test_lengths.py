@@ -12,13 +12,21 @@ from lengths import Lengths, main
 
 def test_by_hand(tmp_path, capsys):
     (tmp_path / "q.tsv").write_text("1\ta b  c\n2\tone\n")
-    rows = [{"_id": "d", "title": "Two words", "text": "and three more"}, {"_id": "e", "title": "", "text": ""}]
+    rows = [
+        {"_id": "d", "title": "Two words", "text": "and three more"},
+        {"_id": "e", "title": "", "text": ""},
+    ]
     (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)))
     files = ["--queries", str(tmp_path / "q.tsv"), "--passages", str(tmp_path / "corpus.jsonl")]
     assert main([*files, "--json"]) == 0
     queries, passages = json.loads(capsys.readouterr().out)
     assert (queries["texts"], queries["mean"], queries["least"], queries["most"]) == (2, 2.0, 1, 3)
-    assert (passages["texts"], passages["mean"], passages["least"], passages["most"]) == (2, 1.5, 0, 3)
+    assert (passages["texts"], passages["mean"], passages["least"], passages["most"]) == (
+        2,
+        1.5,
+        0,
+        3,
+    )
     assert main([*files, "--with-titles"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[-5:] == ["2", "0~5", "2.5", "0", "5"]
 

@@ -34,7 +34,12 @@ def test_by_hand_and_by_numpy(files, capsys):
     assert main(["--qrels", "qrels", "A=r11", "A=r12", "A=r22", "B=r24", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     a, b = found["rows"]
-    assert (a["values"], b["values"], b["deviation"], b["step"]) == ([1, 0.75, 0.5], [0.375], None, None)
+    assert (a["values"], b["values"], b["deviation"], b["step"]) == (
+        [1, 0.75, 0.5],
+        [0.375],
+        None,
+        None,
+    )
     assert (a["mean"], a["deviation"]) == (0.75, 0.25)
     assert a["deviation"] == pytest.approx(np.std(a["values"], ddof=1))
     assert found["measure"] == "MRR@10"
@@ -50,12 +55,19 @@ def test_steps_ascend_and_systems_keep_their_order(files, capsys):
     runs = ["B@20=r11", "A@9=r12", "B@3=r22", "A@10=r11", "A@9=r14"]
     assert main(["--qrels", "qrels", *runs]) == 0
     body = capsys.readouterr().out.splitlines()[2:]
-    assert [line.split()[:3] for line in body] == [["B", "3", "1"], ["B", "20", "1"], ["A", "9", "2"], ["A", "10", "1"]]
+    assert [line.split()[:3] for line in body] == [
+        ["B", "3", "1"],
+        ["B", "20", "1"],
+        ["A", "9", "2"],
+        ["A", "10", "1"],
+    ]
 
 
 def test_the_curve(files, capsys, monkeypatch):
     drawn = []
-    monkeypatch.setattr(repeats, "save", lambda made, output: (drawn.append(made), save(made, output)))
+    monkeypatch.setattr(
+        repeats, "save", lambda made, output: (drawn.append(made), save(made, output))
+    )
     runs = ["A@1000=r44", "A@5000=r12", "A@5000=r14", "B@1000=r22", "B@5000=r11"]
     assert main(["--qrels", "qrels", *runs, "--output", "curve.svg", "--format", "markdown"]) == 0
     out, err = capsys.readouterr()

@@ -54,7 +54,9 @@ def test_it_is_scipys_entropy_and_jensen_shannon():
     p1, p2 = np.exp(-d).ravel(), np.exp(-d.T).ravel()  # scipy normalises
     assert found.kl == pytest.approx(scipy.stats.entropy(p1, p2), rel=1e-12)
     middle = (p1 / p1.sum() + p2 / p2.sum()) / 2
-    assert found.js == pytest.approx((scipy.stats.entropy(p1, middle) + scipy.stats.entropy(p2, middle)) / 2, rel=1e-12)
+    assert found.js == pytest.approx(
+        (scipy.stats.entropy(p1, middle) + scipy.stats.entropy(p2, middle)) / 2, rel=1e-12
+    )
 
 
 def test_alike_sides_do_not_diverge():
@@ -75,7 +77,9 @@ def test_tsne_keeps_clusters_apart_and_repeats_itself():
     assert points.shape == (45, 2)
     np.testing.assert_array_equal(points, tsne(vectors, perplexity=5, seed=3))
     # Cosine distance: the length of a vector does not matter.
-    np.testing.assert_allclose(points, tsne(vectors * 7.0, perplexity=5, seed=3), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        points, tsne(vectors * 7.0, perplexity=5, seed=3), rtol=1e-3, atol=1e-3
+    )
     middles = points.reshape(3, 15, 2).mean(axis=1)
     spread = np.linalg.norm(points.reshape(3, 15, 2) - middles[:, None], axis=2).max()
     apart = min(np.linalg.norm(middles[i] - middles[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
@@ -100,9 +104,13 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rng = np.random.default_rng(0)
     words = [f"w{i}" for i in range(40)]
     texts = [" ".join(rng.choice(words, 8)) for _ in range(12)]
-    (tmp_path / "q.tsv").write_text("".join(f"q{i}\t{' '.join(t.split()[:3])}\n" for i, t in enumerate(texts)))
+    (tmp_path / "q.tsv").write_text(
+        "".join(f"q{i}\t{' '.join(t.split()[:3])}\n" for i, t in enumerate(texts))
+    )
     # Another order than the queries', and one passage that belongs to none.
-    lines = [{"_id": f"d{i}", "text": t} for i, t in [*enumerate(texts)][::-1]] + [{"_id": "other", "text": "w1"}]
+    lines = [{"_id": f"d{i}", "text": t} for i, t in [*enumerate(texts)][::-1]] + [
+        {"_id": "other", "text": "w1"}
+    ]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "paired.jsonl").write_text("\n".join(map(json.dumps, lines[:-1][::-1])))
     judged = [f"q{i} 0 d{i} 1\nq{i} 0 other 0\n" for i in range(12)] + ["q99 0 d1 1\n"]
@@ -127,7 +135,12 @@ def test_judgements_pair_what_the_order_of_files_pairs(files, capsys):
     assert main([*COMMON, "--passages", "paired.jsonl", "--json"]) == 0
     paired = numbers(capsys)
     assert (paired["kl"], paired["js"]) == pytest.approx((judged["kl"], judged["js"]), rel=1e-9)
-    assert (judged["pairs"], judged["of"], judged["draws"], judged["kl_deviation"]) == (12, 12, 1, None)
+    assert (judged["pairs"], judged["of"], judged["draws"], judged["kl_deviation"]) == (
+        12,
+        12,
+        1,
+        None,
+    )
     assert 0 < judged["js"] < judged["kl"]
 
 
@@ -146,7 +159,9 @@ def test_draws_are_averaged_and_seeded(files, capsys):
 def drawn(monkeypatch) -> list:
     """The figures that are saved."""
     figures = []
-    monkeypatch.setattr(space, "save", lambda made, output: (figures.append(made), save(made, output)))
+    monkeypatch.setattr(
+        space, "save", lambda made, output: (figures.append(made), save(made, output))
+    )
     return figures
 
 
@@ -159,7 +174,8 @@ def test_the_picture(files, capsys, drawn):
     ET.parse("out/space.svg")
     queries, passages, *contours = drawn[0].axes[0].collections
     queries, passages = (
-        next(c for c in (queries, passages, *contours) if c.get_label() == n) for n in ("queries", "passages")
+        next(c for c in (queries, passages, *contours) if c.get_label() == n)
+        for n in ("queries", "passages")
     )
     assert len(queries.get_offsets()) == len(passages.get_offsets()) == 12
 
@@ -176,7 +192,10 @@ def test_several_models_share_the_pairs_and_are_tested(files, capsys):
     assert (a.pop("model"), b.pop("model")) == ("A", "B")
     assert a == b
     assert found["disjoint"] is True
-    assert [(t["divergence"], t["p"], t["mark"]) for t in found["tests"]] == [("kl", 1.0, "ns"), ("js", 1.0, "ns")]
+    assert [(t["divergence"], t["p"], t["mark"]) for t in found["tests"]] == [
+        ("kl", 1.0, "ns"),
+        ("js", 1.0, "ns"),
+    ]
     assert main([*arguments, "--draws", "4"]) == 0
     assert json.loads(capsys.readouterr().out)["disjoint"] is False
 
@@ -185,18 +204,30 @@ def test_the_tests_are_scipys():
     rng = np.random.default_rng(5)
     draws = rng.random((3, 8, 2)) + np.array([0, 0.1, 2])[:, None, None]
     spaces = [
-        Space(name, 99, 9, tuple(map(Divergence._make, rows)), None) for name, rows in zip("abc", draws, strict=True)
+        Space(name, 99, 9, tuple(map(Divergence._make, rows)), None)
+        for name, rows in zip("abc", draws, strict=True)
     ]
     tests = ModelComparison(tuple(spaces), True).tests()
     assert [(t.first + t.second, t.divergence) for t in tests] == [
         (pair, name) for name in ("kl", "js") for pair in ("ab", "ac", "bc")
     ]
     for test in tests:
-        x, y = (draws["abc".index(m), :, ("kl", "js").index(test.divergence)] for m in (test.first, test.second))
+        x, y = (
+            draws["abc".index(m), :, ("kl", "js").index(test.divergence)]
+            for m in (test.first, test.second)
+        )
         p = scipy.stats.ttest_rel(x, y).pvalue
         assert test.p == pytest.approx(p, rel=1e-9)
         assert test.mark == (
-            "****" if p <= 1e-4 else "***" if p <= 1e-3 else "**" if p <= 0.01 else "*" if p <= 0.05 else "ns"
+            "****"
+            if p <= 1e-4
+            else "***"
+            if p <= 1e-3
+            else "**"
+            if p <= 0.01
+            else "*"
+            if p <= 0.05
+            else "ns"
         )
 
 
@@ -228,7 +259,11 @@ def test_alike_densities_do_not_diverge_and_distant_ones_do():
 
 
 def test_names_belong_to_models():
-    for given in ({"name": ("x",)}, {"model": ("a", "b"), "name": ("x", "x")}, {"model": ("a", "a")}):
+    for given in (
+        {"name": ("x",)},
+        {"model": ("a", "b"), "name": ("x", "x")},
+        {"model": ("a", "a")},
+    ):
         with pytest.raises(UsageError, match=r"one name per model|applies only with `model`"):
             SpaceConfig(queries="q", passages="p", **given)
 
@@ -236,11 +271,17 @@ def test_names_belong_to_models():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*COMMON, "--passages", "p.jsonl"], "cannot be paired in order; give the pairs with --qrels"),
+        (
+            [*COMMON, "--passages", "p.jsonl"],
+            "cannot be paired in order; give the pairs with --qrels",
+        ),
         ([*JUDGED, "--pairs", "1"], "--pairs must be at least 2"),
         ([*JUDGED, "--draws", "0"], "--draws must be at least 1"),
         ([*JUDGED, "--output", "x.html"], "ends in .svg, .png, .pdf"),
-        ([*JUDGED, "--output", "x.svg"], "--perplexity 30 must be at least 1 and less than the 24 points"),
+        (
+            [*JUDGED, "--output", "x.svg"],
+            "--perplexity 30 must be at least 1 and less than the 24 points",
+        ),
         ([*COMMON, "--passages", "p.jsonl", "--qrels", "none"], "make 0 pairs"),
     ],
 )

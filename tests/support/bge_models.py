@@ -41,13 +41,27 @@ def xlm_r_tokenizer(length: int) -> Any:
 
     letters = sorted(set("".join(PIECES).replace("▁", "")) - {"s", "é", "跑"})
     vocabulary = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
-    vocabulary += [(piece, -2.0) for piece in PIECES] + [(letter, -9.0) for letter in letters] + [("<mask>", 0.0)]
+    vocabulary += (
+        [(piece, -2.0) for piece in PIECES]
+        + [(letter, -9.0) for letter in letters]
+        + [("<mask>", 0.0)]
+    )
     backend = Tokenizer(models.Unigram(vocabulary, unk_id=3))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
     )
-    names = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+    names = {
+        "bos": "<s>",
+        "eos": "</s>",
+        "sep": "</s>",
+        "cls": "<s>",
+        "unk": "<unk>",
+        "pad": "<pad>",
+        "mask": "<mask>",
+    }
     special = {f"{name}_token": token for name, token in names.items()}
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=length, **special)
 
@@ -86,7 +100,13 @@ def write_bge_m3(folder: Path, length: int = 64) -> Path:
     (folder / "modules.json").write_text(json.dumps(modules))
     for path in [*types][1:]:
         (folder / path).mkdir()
-    pooling = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    pooling = {
+        "word_embedding_dimension": 32,
+        "pooling_mode_cls_token": True,
+        "pooling_mode_mean_tokens": False,
+    }
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length, "do_lower_case": False}))
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": length, "do_lower_case": False})
+    )
     return folder

@@ -69,7 +69,12 @@ def zipped(members: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def pdf(pages: tuple[str, ...] = ("The first page is about penguins.", "The second page is about seals.")) -> bytes:
+def pdf(
+    pages: tuple[str, ...] = (
+        "The first page is about penguins.",
+        "The second page is about seals.",
+    ),
+) -> bytes:
     """A PDF with a line of text on each page."""
     objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b""]
     kids = []
@@ -89,13 +94,20 @@ def pdf(pages: tuple[str, ...] = ("The first page is about penguins.", "The seco
     start = len(out)
     out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
     out += b"".join(b"%010d 00000 n \n" % place for place in places)
-    return out + b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
+    return out + b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
+        len(objects) + 1,
+        start,
+    )
 
 
 def notebook() -> bytes:
     cells = [
         {"cell_type": "markdown", "source": ["# Loading\n", "Read the data."]},
-        {"cell_type": "code", "source": ["x = load('data.csv')\n", "print(x)"], "outputs": [{"text": ["secret"]}]},
+        {
+            "cell_type": "code",
+            "source": ["x = load('data.csv')\n", "print(x)"],
+            "outputs": [{"text": ["secret"]}],
+        },
         {"cell_type": "markdown", "source": "## Plot\nDraw it."},
     ]
     return json.dumps({"cells": cells, "nbformat": 4}).encode()

@@ -40,7 +40,15 @@ def write_corpus(path: Path, count: int, seed: int = 0) -> Path:
 
 
 def arguments(corpus: Any, index: Any, *more: Any) -> list[str]:
-    return ["--model", "testing:hashing", "--corpus", str(corpus), "--index", str(index), *map(str, more)]
+    return [
+        "--model",
+        "testing:hashing",
+        "--corpus",
+        str(corpus),
+        "--index",
+        str(index),
+        *map(str, more),
+    ]
 
 
 def start(corpus: Any, index: Any, *more: Any, delay: float = 0.0) -> subprocess.Popen[str]:
@@ -78,4 +86,12 @@ def corpus_and_more(folder: Path, texts: Sequence[str], model: Path) -> tuple[st
         rows = [json.dumps({"_id": f"{name}{i}", "text": text}) for i, text in enumerate(some)]
         (folder / f"{name}.jsonl").write_text("\n".join(rows))
     index = str(folder / "i")
-    return index, ["--corpus", str(folder / "c.jsonl"), "--model", str(model), "--index", index, "--quiet"]
+    return index, [
+        "--corpus",
+        str(folder / "c.jsonl"),
+        "--model",
+        str(model),
+        "--index",
+        index,
+        "--quiet",
+    ]

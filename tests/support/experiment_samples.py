@@ -23,7 +23,9 @@ def write_data(folder: Path) -> Path:
     passages = [{"_id": f"p{n:03}", "title": "", "text": text()} for n in range(80)]
     (folder / "pretrain").mkdir(parents=True)
     for name in ("textbooks", "xquad"):
-        _packed(folder / "pretrain" / f"{name}.txt.gz", [f"{text(8)}. {text(8)}." for _ in range(50)])
+        _packed(
+            folder / "pretrain" / f"{name}.txt.gz", [f"{text(8)}. {text(8)}." for _ in range(50)]
+        )
     pairs = [
         {
             "query": " ".join(p["text"].split()[:3]),
@@ -39,7 +41,9 @@ def write_data(folder: Path) -> Path:
     home = folder / "cacm"
     (home / "qrels").mkdir(parents=True)
     (home / "corpus.jsonl").write_text("".join(json.dumps(p) + "\n" for p in passages[:30]))
-    queries = [{"_id": f"q{n}", "text": " ".join(passages[n]["text"].split()[4:8])} for n in range(6)]
+    queries = [
+        {"_id": f"q{n}", "text": " ".join(passages[n]["text"].split()[4:8])} for n in range(6)
+    ]
     (home / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
     judged = "".join(f"q{n}\tp{n:03}\t1\n" for n in range(6))
     (home / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
@@ -57,7 +61,9 @@ def write_base(folder: Path) -> Path:
     return folder
 
 
-def a_record(row: str, seed: int = 0, table: str = "systems", dev: float = 0.5, **changes: Any) -> dict[str, Any]:
+def a_record(
+    row: str, seed: int = 0, table: str = "systems", dev: float = 0.5, **changes: Any
+) -> dict[str, Any]:
     """A finished row: hybrid nDCG@10 on dev has the mean ``dev``; other figures are drawn from its name."""
     chance = random.Random(f"{row} {seed}")
     sets = {}
@@ -69,7 +75,9 @@ def a_record(row: str, seed: int = 0, table: str = "systems", dev: float = 0.5, 
             mode: {m: [mean - 0.05 * k + v for v in centred] for m in MEASURES}
             for k, mode in enumerate(("hybrid", "dense", "impact"))
         }
-        scores = {mode: {m: sum(v) / len(v) for m, v in of.items()} for mode, of in per_query.items()}
+        scores = {
+            mode: {m: sum(v) / len(v) for m, v in of.items()} for mode, of in per_query.items()
+        }
         size = {"dense": 1000, "impact": 2000, "hybrid": 5000}
         sets[name] = {
             "queries": queries,
@@ -91,7 +99,11 @@ def a_record(row: str, seed: int = 0, table: str = "systems", dev: float = 0.5, 
         "tokens": 1000,
         "updates": 20,
         "seconds": {"pretrain": 5, "stage1": 3, "stage2": 2},
-        "model": {"folder": f"rows/{row}.seed{seed}/stage2", "digest": f"{row}{seed}", "half_bytes": 40_000_000},
+        "model": {
+            "folder": f"rows/{row}.seed{seed}/stage2",
+            "digest": f"{row}{seed}",
+            "half_bytes": 40_000_000,
+        },
         "losses": {"pretrain": log},
         "commands": ["dupmae_ir.finetune --model base --output rows/x"],
         "sets": sets,

@@ -23,7 +23,12 @@ from dupmae_ir.config import read_toml
 
 MODELS = Path(__file__).resolve().parents[2] / "eval" / "models.toml"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 WORDS = 2000
 QUERIES = 140
 """Training queries: enough for a batch of 128, and too few for the batch of 1,024 for BEIR."""
@@ -69,7 +74,9 @@ def _bert_tokenizer(home: Path, words: list[str]) -> int:
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=made,
@@ -90,7 +97,12 @@ def _bert(home: Path, words: list[str]) -> None:
     from transformers import BertConfig, BertForMaskedLM, BertModel
 
     bare = home.parents[1].name.endswith(("finetune", "distill", "BEIR"))
-    config = BertConfig(vocab_size=_bert_tokenizer(home, words), max_position_embeddings=512, pad_token_id=0, **SIZES)
+    config = BertConfig(
+        vocab_size=_bert_tokenizer(home, words),
+        max_position_embeddings=512,
+        pad_token_id=0,
+        **SIZES,
+    )
     config.architectures = ["BertModel" if bare else "BertForMaskedLM"]
     google = "/bert-base-uncased/" in home.as_posix()
     _save(home, BertModel(config) if bare else BertForMaskedLM(config), config, google)
@@ -100,7 +112,9 @@ def _electra(home: Path, words: list[str]) -> None:
     from transformers import ElectraConfig, ElectraForPreTraining
 
     pieces = _bert_tokenizer(home, words)
-    config = ElectraConfig(vocab_size=pieces, embedding_size=16, max_position_embeddings=512, **SIZES)
+    config = ElectraConfig(
+        vocab_size=pieces, embedding_size=16, max_position_embeddings=512, **SIZES
+    )
     config.architectures = ["ElectraForPreTraining"]
     _save(home, ElectraForPreTraining(config), config, False)
 
@@ -115,7 +129,9 @@ def _gpt2(home: Path) -> None:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     ends = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
-    PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=256, **ends).save_pretrained(home)
+    PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=256, **ends).save_pretrained(
+        home
+    )
     (home / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (home / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
     last = vocabulary["<|endoftext|>"]
@@ -151,12 +167,23 @@ def _pieces(text: str, **special: Any) -> bytes:
 def _deberta(home: Path, text: str) -> None:
     from transformers import DebertaV2Config, DebertaV2ForMaskedLM
 
-    special = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
-    (home / "spm.model").write_bytes(_pieces(text, pad_id=0, bos_id=1, eos_id=2, unk_id=3, **special))
-    (home / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "DebertaV2Tokenizer", "model_max_length": 512, "vocab_type": "spm"})
+    special = {
+        "pad_piece": "[PAD]",
+        "bos_piece": "[CLS]",
+        "eos_piece": "[SEP]",
+        "unk_piece": "[UNK]",
+    }
+    (home / "spm.model").write_bytes(
+        _pieces(text, pad_id=0, bos_id=1, eos_id=2, unk_id=3, **special)
     )
-    config = DebertaV2Config(vocab_size=256, max_position_embeddings=512, pad_token_id=0, type_vocab_size=0, **SIZES)
+    (home / "tokenizer_config.json").write_text(
+        json.dumps(
+            {"tokenizer_class": "DebertaV2Tokenizer", "model_max_length": 512, "vocab_type": "spm"}
+        )
+    )
+    config = DebertaV2Config(
+        vocab_size=256, max_position_embeddings=512, pad_token_id=0, type_vocab_size=0, **SIZES
+    )
     config.architectures = ["DebertaV2ForMaskedLM"]
     _save(home, DebertaV2ForMaskedLM(config), config, False)
 
@@ -165,10 +192,20 @@ def _t5(home: Path, text: str) -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 
     (home / "spiece.model").write_bytes(_pieces(text, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
-    (home / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "model_max_length": 256}))
+    (home / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "T5Tokenizer", "model_max_length": 256})
+    )
     special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     (home / "special_tokens_map.json").write_text(json.dumps(special))
-    config = T5Config(vocab_size=256, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    config = T5Config(
+        vocab_size=256,
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        decoder_start_token_id=0,
+    )
     config.architectures = ["T5ForConditionalGeneration"]
     _save(home, T5ForConditionalGeneration(config), config, False)
 
@@ -184,44 +221,67 @@ def _save(home: Path, model: Any, config: Any, safe: bool) -> None:
         torch.save(model.state_dict(), home / "pytorch_model.bin")
 
 
-def write_training(folder: Path, passages: list[tuple[str, str]], documents: list[tuple[str, str]]) -> None:
+def write_training(
+    folder: Path, passages: list[tuple[str, str]], documents: list[tuple[str, str]]
+) -> None:
     """Write MS MARCO's training queries, judgements and mined negatives, and DPR's training file for NQ.
 
     ``passages`` and ``documents``: (id, text) from the stand-ins of the collections, from which the queries are made.
     """
     files = read_toml(MODELS)["files"]
     for kind, chosen in (("msmarco", passages), ("msmarco-doc", documents)):
-        drawn = [(docid, query) for _, (docid, query, _) in zip(range(QUERIES), _queries(chosen), strict=False)]
+        drawn = [
+            (docid, query)
+            for _, (docid, query, _) in zip(range(QUERIES), _queries(chosen), strict=False)
+        ]
         queries = "".join(f"{9000 + n}\t{query}\n" for n, (_, query) in enumerate(drawn))
         judged = "".join(f"{9000 + n}\t0\t{docid}\t1\n" for n, (docid, _) in enumerate(drawn))
         if kind == "msmarco":
-            served(folder, files["msmarco-queries"]["url"]).write_bytes(_tar({"queries.train.tsv": queries}))
-            served(folder, files["msmarco-train-judgements"]["url"]).write_text(judged, encoding="utf-8")
+            served(folder, files["msmarco-queries"]["url"]).write_bytes(
+                _tar({"queries.train.tsv": queries})
+            )
+            served(folder, files["msmarco-train-judgements"]["url"]).write_text(
+                judged, encoding="utf-8"
+            )
             ids = [docid for docid, _ in chosen]
             mined = (
                 {
                     "qid": 9000 + n,
                     "pos": [{"pid": docid, "ce-score": 9.0}],
-                    "neg": {"bm25": [{"pid": other, "ce-score": 1.0} for other in ids[-4:] if other != docid]},
+                    "neg": {
+                        "bm25": [
+                            {"pid": other, "ce-score": 1.0} for other in ids[-4:] if other != docid
+                        ]
+                    },
                 }
                 for n, (docid, _) in enumerate(drawn)
             )
             lines = "".join(f"{json.dumps(row)}\n" for row in mined)
-            served(folder, files["msmarco-hard-negatives"]["url"]).write_bytes(gzip.compress(lines.encode()))
+            served(folder, files["msmarco-hard-negatives"]["url"]).write_bytes(
+                gzip.compress(lines.encode())
+            )
         else:
-            served(folder, files["msmarco-doc-train-queries"]["url"]).write_bytes(gzip.compress(queries.encode()))
-            served(folder, files["msmarco-doc-train-judgements"]["url"]).write_bytes(gzip.compress(judged.encode()))
+            served(folder, files["msmarco-doc-train-queries"]["url"]).write_bytes(
+                gzip.compress(queries.encode())
+            )
+            served(folder, files["msmarco-doc-train-judgements"]["url"]).write_bytes(
+                gzip.compress(judged.encode())
+            )
     rows = [
         {
             "question": query,
             "answers": [text.split()[0]],
             "positive_ctxs": [{"title": "T", "text": text, "passage_id": docid}],
             "negative_ctxs": [],
-            "hard_negative_ctxs": [{"title": "T", "text": other, "passage_id": d} for d, other in passages[-3:]],
+            "hard_negative_ctxs": [
+                {"title": "T", "text": other, "passage_id": d} for d, other in passages[-3:]
+            ],
         }
         for _, (docid, query, text) in zip(range(QUERIES), _queries(passages), strict=False)
     ]
-    served(folder, files["dpr-nq-train"]["url"]).write_bytes(gzip.compress(json.dumps(rows).encode()))
+    served(folder, files["dpr-nq-train"]["url"]).write_bytes(
+        gzip.compress(json.dumps(rows).encode())
+    )
 
 
 def _queries(passages: list[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:

@@ -32,7 +32,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.collections import Cache, Test, TestCollection, find, load, names, qrels_digest, topics_digest
+from dupmae_ir.collections import (
+    Cache,
+    Test,
+    TestCollection,
+    find,
+    load,
+    names,
+    qrels_digest,
+    topics_digest,
+)
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 
@@ -43,7 +52,12 @@ NOISE = 300  #: unjudged documents; more than the 256 texts that pre-training ho
 OMITTED = ("beir-robust04", "demo")
 DPR_QUERIES = {"dpr-nq": "nq", "dpr-trivia": "hotpotqa"}  #: BEIR's queries instead of DPR's
 # ArguAna's judgements contain a document that is not in its corpus (beir issue 101).
-DANGLING = {"beir-arguana": ("test-free-speech-debate-yfsdfkhbwu-con03a", "test-free-speech-debate-yfsdfkhbwu-con03b")}
+DANGLING = {
+    "beir-arguana": (
+        "test-free-speech-debate-yfsdfkhbwu-con03a",
+        "test-free-speech-debate-yfsdfkhbwu-con03b",
+    )
+}
 
 
 @dataclass
@@ -52,7 +66,9 @@ class StandIn:
 
     collection: TestCollection
     queries: dict[str, dict[str, str]] = field(default_factory=dict)  #: test -> query id -> text
-    qrels: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)  #: test -> query id -> docid -> grade
+    qrels: dict[str, dict[str, dict[str, int]]] = field(
+        default_factory=dict
+    )  #: test -> query id -> docid -> grade
     answers: dict[str, list[str]] = field(default_factory=dict)
     documents: dict[str, tuple[str, str]] = field(default_factory=dict)  #: docid -> (title, text)
 
@@ -87,7 +103,9 @@ def stand_in(collection: TestCollection, shared: Path = SHARED) -> StandIn:
         topics, qrels = _originals(collection, test, shared)
         # Collections with the same judgements (with and without titles) get the same queries and texts.
         draw = random.Random(f"{test.qrels_digest or collection.name} {test.name}")
-        chosen = draw.sample(sorted(q for q, found in qrels.items() if max(found.values()) > 0), QUERIES[test.name])
+        chosen = draw.sample(
+            sorted(q for q, found in qrels.items() if max(found.values()) > 0), QUERIES[test.name]
+        )
         if collection.name in DANGLING and DANGLING[collection.name][0] not in chosen:
             chosen[0] = DANGLING[collection.name][0]
         one.queries[test.name] = {qid: topics[qid] for qid in chosen}
@@ -103,10 +121,15 @@ def _originals(
 ) -> tuple[dict[str, str], Mapping[str, Mapping[str, int]]]:
     """The real topics and judgements of a test."""
     if collection.family == "msmarco":
-        topics, qrels = (Path(collection.sources[f"{test.name}-{part}"].url).name for part in ("topics", "qrels"))
+        topics, qrels = (
+            Path(collection.sources[f"{test.name}-{part}"].url).name for part in ("topics", "qrels")
+        )
     else:
         name = DPR_QUERIES.get(collection.name) or collection.name.removeprefix("beir-")
-        topics, qrels = f"topics.beir-v1.0.0-{name}.test.tsv.gz", f"qrels.beir-v1.0.0-{name}.test.txt"
+        topics, qrels = (
+            f"topics.beir-v1.0.0-{name}.test.tsv.gz",
+            f"qrels.beir-v1.0.0-{name}.test.txt",
+        )
     return {q.qid: q.text for q in read_topics(shared / topics)}, read_qrels(shared / f"{qrels}.gz")
 
 
@@ -126,17 +149,24 @@ def _add_documents(one: StandIn) -> None:
             for docid, grade in judged.items():
                 draw = random.Random(f"{qid} {docid}")
                 terms = texts[qid].split()[:60]
-                share = max(1, round(len(terms) * (0.35 + 0.15 * min(grade, 3) if grade > 0 else 0.15)))
+                share = max(
+                    1, round(len(terms) * (0.35 + 0.15 * min(grade, 3) if grade > 0 else 0.15))
+                )
                 words.setdefault(docid, []).extend(draw.sample(terms, share))
     pool = sorted({word for text in texts.values() for word in text.split()})
     for number in range(NOISE):
-        words[_free_id(words, number)] = random.Random(f"noise {number}").sample(pool, min(6, len(pool)))
+        words[_free_id(words, number)] = random.Random(f"noise {number}").sample(
+            pool, min(6, len(pool))
+        )
     words.pop(DANGLING.get(one.collection.name, ("", ""))[1], None)
     for docid in sorted(words):
         draw = random.Random(docid)
         text = words[docid] + [_noise_word(draw) for _ in range(draw.randint(15, 40))]
         draw.shuffle(text)
-        one.documents[docid] = (" ".join(_noise_word(draw) for _ in range(3)).capitalize(), " ".join(text) + ".")
+        one.documents[docid] = (
+            " ".join(_noise_word(draw) for _ in range(3)).capitalize(),
+            " ".join(text) + ".",
+        )
     if one.collection.remove_query:
         one.documents |= {qid: ("", text) for qid, text in texts.items()}
 
@@ -148,7 +178,9 @@ def _free_id(taken: Mapping[str, Any], number: int) -> str:
 
 
 def _noise_word(draw: random.Random) -> str:
-    return "".join(draw.choice("bdfgklmnprstvz") + draw.choice("aeiou") for _ in range(draw.randint(2, 3)))
+    return "".join(
+        draw.choice("bdfgklmnprstvz") + draw.choice("aeiou") for _ in range(draw.randint(2, 3))
+    )
 
 
 def _use_answers(one: StandIn) -> None:
@@ -156,7 +188,9 @@ def _use_answers(one: StandIn) -> None:
     queries, qrels = one.queries["test"], one.qrels["test"]
     for number, qid in enumerate(queries):
         draw = random.Random(f"answer {qid}")
-        answers = [f"{_noise_word(draw).capitalize()} {_noise_word(draw).capitalize()}" for _ in range(2)]
+        answers = [
+            f"{_noise_word(draw).capitalize()} {_noise_word(draw).capitalize()}" for _ in range(2)
+        ]
         answers[1] += '\'s "own"'  # needs quoting in csv
         one.answers[str(number)] = answers
         for docid in qrels[qid]:
@@ -186,25 +220,34 @@ def _archives(made: list[StandIn]) -> dict[str, bytes]:
                 topics.setdefault(sources[test.topics], {}).update(one.queries[test.name])
                 files[sources[test.qrels]] = _trec(one.qrels[test.name])
         if one.collection.family == "beir":
-            members.setdefault(sources[role], {}).update(_beir(one, member.removesuffix("corpus.jsonl")))
+            members.setdefault(sources[role], {}).update(
+                _beir(one, member.removesuffix("corpus.jsonl"))
+            )
         elif one.collection.family == "dpr":
             files[sources["questions"]] = _answered_queries(one)
             files[sources[role]] = _gzipped(_passages(one.documents))
         else:
             files[sources[role]] = _marco(one, member)
-    files |= {url: _lines(f"{q}\t{text}" for q, text in found.items()) for url, found in topics.items()}
+    files |= {
+        url: _lines(f"{q}\t{text}" for q, text in found.items()) for url, found in topics.items()
+    }
     return files | {url: _zipped(found) for url, found in members.items()}
 
 
 def _beir(one: StandIn, prefix: str) -> dict[str, bytes]:
     """BEIR's three files under ``prefix``. As in BEIR, queries.jsonl also has a query that the test does not judge."""
     queries = {**one.queries["test"], "train-only": "a query of another split"}
-    rows = [f"{q}\t{d}\t{grade}" for q, found in one.qrels["test"].items() for d, grade in found.items()]
+    rows = [
+        f"{q}\t{d}\t{grade}" for q, found in one.qrels["test"].items() for d, grade in found.items()
+    ]
     return {
         f"{prefix}corpus.jsonl": _json(
-            {"_id": d, "title": title, "text": text, "metadata": {}} for d, (title, text) in one.documents.items()
+            {"_id": d, "title": title, "text": text, "metadata": {}}
+            for d, (title, text) in one.documents.items()
         ),
-        f"{prefix}queries.jsonl": _json({"_id": q, "text": text, "metadata": {}} for q, text in queries.items()),
+        f"{prefix}queries.jsonl": _json(
+            {"_id": q, "text": text, "metadata": {}} for q, text in queries.items()
+        ),
         f"{prefix}qrels/test.tsv": _lines(["query-id\tcorpus-id\tscore", *rows]),
     }
 
@@ -215,8 +258,12 @@ def _marco(one: StandIn, member: str) -> bytes:
     if member:
         return _tarred(member, _lines(f"{d}\t{text}" for d, (_, text) in documents))
     if "titled" in one.collection.name:
-        return _gzipped(_json({"docid": d, "title": title, "text": text} for d, (title, text) in documents))
-    return _gzipped(_lines(f"{d}\thttp://example.org/{d}\t{title}\t{text}" for d, (title, text) in documents))
+        return _gzipped(
+            _json({"docid": d, "title": title, "text": text} for d, (title, text) in documents)
+        )
+    return _gzipped(
+        _lines(f"{d}\thttp://example.org/{d}\t{title}\t{text}" for d, (title, text) in documents)
+    )
 
 
 def _passages(documents: Mapping[str, tuple[str, str]]) -> bytes:

@@ -7,7 +7,9 @@ import numpy as np
 from dupmae_ir.types import Hit, Qrels
 
 
-def awkward_run(qrels: Qrels, seed: int, queries: int = 60, depth: int = 120) -> dict[str, list[Hit]]:
+def awkward_run(
+    qrels: Qrels, seed: int, queries: int = 60, depth: int = 120
+) -> dict[str, list[Hit]]:
     """A run for about nine tenths of the first ``queries`` judged queries, and two that are not judged."""
     rng = np.random.default_rng(seed)
     run: dict[str, list[Hit]] = {}

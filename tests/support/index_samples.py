@@ -15,7 +15,21 @@ from dupmae_ir.index.format.manifest import SEGMENTS, read_manifest, with_segmen
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
 
-AWKWARD = ["|", "##x", "a b", "é", "É", "e\u0301", "\u00a0", "\u2028", "x\u3000y", "\U0001f600", "-1", "1|2", "ﬁ"]
+AWKWARD = [
+    "|",
+    "##x",
+    "a b",
+    "é",
+    "É",
+    "e\u0301",
+    "\u00a0",
+    "\u2028",
+    "x\u3000y",
+    "\U0001f600",
+    "-1",
+    "1|2",
+    "ﬁ",
+]
 """Terms that a tokenizer, a delimiter or a normaliser could spoil."""
 TERMS = AWKWARD + [f"t{i}" for i in range(100)]
 DIM = 8
@@ -36,7 +50,10 @@ def queries(count: int = 20, seed: int = 1) -> list[dict[str, int]]:
     """Impact queries of 1 to 30 terms, an empty one, and one of every awkward term."""
     rng = np.random.default_rng(seed)
     made = [
-        {TERMS[t]: int(rng.integers(1, 5)) for t in rng.permutation(len(TERMS))[: rng.integers(1, 31)]}
+        {
+            TERMS[t]: int(rng.integers(1, 5))
+            for t in rng.permutation(len(TERMS))[: rng.integers(1, 31)]
+        }
         for _ in range(count)
     ]
     return [*made, {}, dict.fromkeys(AWKWARD, 2)]

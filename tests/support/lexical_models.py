@@ -33,7 +33,9 @@ def make_lexical(folder: Path, **changes: Any) -> Path:
     save_lexicon(folder / "lexicon.safetensors", frequencies, 300)
     lengths = {"document_length": 16, "query_length": 12, "top_k": 9, **changes}
     config = ModelConfig(ot="lexical", lexical=LexicalSettings(**SETTINGS), **lengths)
-    return save_model(folder / "model", model, tokenizer, config, lexicon=folder / "lexicon.safetensors")
+    return save_model(
+        folder / "model", model, tokenizer, config, lexicon=folder / "lexicon.safetensors"
+    )
 
 
 def dimension(stem: str) -> int:
@@ -50,7 +52,9 @@ def document_impacts(title: list[str], text: list[str], keep: int) -> dict[int, 
     return dict(sorted(sorted(impacts.items(), key=lambda item: (-item[1], item[0]))[:keep]))
 
 
-def query_impacts(stems: list[str], rates: np.ndarray, documents: int, df: np.ndarray) -> dict[int, int]:
+def query_impacts(
+    stems: list[str], rates: np.ndarray, documents: int, df: np.ndarray
+) -> dict[int, int]:
     """The impacts of a query, from the definition."""
     counts = Counter(map(dimension, stems))
     d = {t: df[t] + 40 * rates[t] for t in counts}

@@ -12,9 +12,21 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from support.tiny_models import tiny_config, tiny_tokenizer
 
-TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list tree graph " * 6, "", "the dog"]
+TEXTS = [
+    "the quick brown fox jumps over the lazy dog",
+    "cat",
+    "heap queue sorts list tree graph " * 6,
+    "",
+    "the dog",
+]
 LIBRARY = "sentence_transformers.sparse_encoder.models"
-SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 4}
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "head_dim": 4,
+}
 SIZES |= {"num_key_value_heads": 2, "max_position_embeddings": 64}
 IDENTITY = "torch.nn.modules.linear.Identity"
 
@@ -39,20 +51,31 @@ def save_tokenizer(folder):
 def router(folder, *, subfolder="", activation="log1p_relu", table=None, settings=None):
     """The released layout: the masked LM in the folder itself or in ``subfolder``, and a table for queries."""
     folder.mkdir()
-    document, query, pooling = folder / subfolder, "query_0_SparseStaticEmbedding", "document_1_SpladePooling"
+    document, query, pooling = (
+        folder / subfolder,
+        "query_0_SparseStaticEmbedding",
+        "document_1_SpladePooling",
+    )
     tokenizer = masked_lm(document)
     types = {query: "SparseStaticEmbedding", subfolder: "MLMTransformer", pooling: "SpladePooling"}
     structure = {"query": [query], "document": [subfolder, pooling]}
     files = {
-        "modules.json": [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}],
+        "modules.json": [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}
+        ],
         "router_config.json": {
             "types": {key: f"{LIBRARY}.{name}" for key, name in types.items()},
             "structure": structure,
             "parameters": {"default_route": "document", "allow_empty_key": True},
         },
         "config_sentence_transformers.json": {"model_type": "SparseEncoder", **(settings or {})},
-        f"{subfolder or '.'}/sentence_bert_config.json": {"max_seq_length": 64, "do_lower_case": False},
-        f"{query}/config.json": {"frozen": False} if table is None else {"path": table, "frozen": True},
+        f"{subfolder or '.'}/sentence_bert_config.json": {
+            "max_seq_length": 64,
+            "do_lower_case": False,
+        },
+        f"{query}/config.json": {"frozen": False}
+        if table is None
+        else {"path": table, "frozen": True},
         f"{pooling}/config.json": {"pooling_strategy": "max", "activation_function": activation},
     }
     (folder / query).mkdir()
@@ -75,15 +98,24 @@ def byte_level_tokenizer(folder, start, end):
 
     special = [token for token in (start, end, "<pad>", "<image>") if token]
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backend.pre_tokenizer, backend.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet))
+    backend.train_from_iterator(
+        TEXTS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet)
+    )
     backend.add_special_tokens(special)
     ids = [(token, backend.token_to_id(token)) for token in special]
     template = f"{start} $A {end}".strip()
     backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=ids)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token=end, bos_token=start or None, padding_side="left"
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token=end,
+        bos_token=start or None,
+        padding_side="left",
     )
     fast.save_pretrained(folder)
     return len(fast)
@@ -97,11 +129,15 @@ def write_modules(folder, modules, settings, pooling):
     ]
     (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32, "do_lower_case": False}))
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": 32, "do_lower_case": False})
+    )
     for path, name in types[1:]:
         (folder / path).mkdir()
         if name == "Pooling":
-            (folder / path / "config.json").write_text(json.dumps({"word_embedding_dimension": 16, **pooling}))
+            (folder / path / "config.json").write_text(
+                json.dumps({"word_embedding_dimension": 16, **pooling})
+            )
     return folder
 
 
@@ -114,7 +150,11 @@ def qwen3(folder):
     Qwen3Model(Qwen3Config(vocab_size=size, **SIZES)).save_pretrained(folder)
     prompts = {"query": "Instruct: Given a query, retrieve passages\nQuery:", "document": ""}
     settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    last = {"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False, "include_prompt": True}
+    last = {
+        "pooling_mode_lasttoken": True,
+        "pooling_mode_mean_tokens": False,
+        "include_prompt": True,
+    }
     return write_modules(folder, ["Pooling", "Normalize"], settings, last)
 
 
@@ -125,17 +165,31 @@ def gemma3(folder):
     folder.mkdir()
     size = byte_level_tokenizer(folder, "<bos>", "<eos>") - 1
     config = Gemma3TextConfig(
-        vocab_size=size, sliding_window=9, use_bidirectional_attention=True, query_pre_attn_scalar=4, **SIZES
+        vocab_size=size,
+        sliding_window=9,
+        use_bidirectional_attention=True,
+        query_pre_attn_scalar=4,
+        **SIZES,
     )
     Gemma3TextModel(config).save_pretrained(folder)
     prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}
     write_modules(
-        folder, ["Pooling", "Dense", "Dense", "Normalize"], {"prompts": prompts}, {"pooling_mode_mean_tokens": True}
+        folder,
+        ["Pooling", "Dense", "Dense", "Normalize"],
+        {"prompts": prompts},
+        {"pooling_mode_mean_tokens": True},
     )
     for path, rows, columns in (("2_Dense", 24, 16), ("3_Dense", 16, 24)):
-        layer = {"in_features": columns, "out_features": rows, "bias": False, "activation_function": IDENTITY}
+        layer = {
+            "in_features": columns,
+            "out_features": rows,
+            "bias": False,
+            "activation_function": IDENTITY,
+        }
         (folder / path / "config.json").write_text(json.dumps(layer))
-        save_file({"linear.weight": torch.randn(rows, columns)}, folder / path / "model.safetensors")
+        save_file(
+            {"linear.weight": torch.randn(rows, columns)}, folder / path / "model.safetensors"
+        )
     return folder
 
 
@@ -144,7 +198,10 @@ def model2vec(folder, normalize=True, quantised=False, **config):
     rng, tokenizer = np.random.default_rng(0), tiny_tokenizer()._tokenizer
     vectors, more = rng.standard_normal((29, 8)).astype(np.float32), {}
     if quantised:
-        more = {"token_mapping": rng.integers(0, 9, 29), "weights": rng.random(29).astype(np.float32)}
+        more = {
+            "token_mapping": rng.integers(0, 9, 29),
+            "weights": rng.random(29).astype(np.float32),
+        }
         vectors = vectors[:9]
     config = {"model_type": "model2vec", **config}
     m2v.StaticModel(vectors, tokenizer, config, normalize=normalize, **more).save_pretrained(folder)

@@ -27,7 +27,18 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Encoder, Query
 
-MODULES = ("argparse", "calendar", "collections", "csv", "datetime", "difflib", "heapq", "json", "logging", "random")
+MODULES = (
+    "argparse",
+    "calendar",
+    "collections",
+    "csv",
+    "datetime",
+    "difflib",
+    "heapq",
+    "json",
+    "logging",
+    "random",
+)
 SCALE = 70.0
 """Impacts of usual texts stay below 255, and those of very repetitive ones are clipped."""
 TOPICS = [
@@ -57,13 +68,18 @@ def real_texts() -> list[Document]:
             value = getattr(module, member)
             if isinstance(value, types.FunctionType | type) and value.__module__.startswith(name):
                 text = " ".join((inspect.getdoc(value) or "").split())
-                found[f"{name}.{member}"] = Document(f"{name}.{member}", text[:600], member, {"module": name})
+                found[f"{name}.{member}"] = Document(
+                    f"{name}.{member}", text[:600], member, {"module": name}
+                )
     return list(found.values())
 
 
 def write_documents(path: Path, documents: Iterable[Document]) -> str:
     """A collection of these documents; returns its path."""
-    lines = [{"_id": d.docid, "title": d.title, "text": d.text, "metadata": d.metadata} for d in documents]
+    lines = [
+        {"_id": d.docid, "title": d.title, "text": d.text, "metadata": d.metadata}
+        for d in documents
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(path)
 
@@ -71,12 +87,18 @@ def write_documents(path: Path, documents: Iterable[Document]) -> str:
 class Living:
     """An index that changes, and what it must contain. ``documents``: id -> document."""
 
-    def __init__(self, where: Path, documents: Iterable[Document], model: str = "testing:hashing") -> None:
+    def __init__(
+        self, where: Path, documents: Iterable[Document], model: str = "testing:hashing"
+    ) -> None:
         self.where, self.index = where, where / "I"
         self.documents = {document.docid: document for document in documents}
         corpus = write_documents(where / "c.jsonl", self.documents.values())
         given = {"scale": SCALE} if model == "testing:hashing" else {}
-        encode(EncodeConfig(corpus=corpus, index=str(self.index), model=model, window=16, quiet=True, **given))
+        encode(
+            EncodeConfig(
+                corpus=corpus, index=str(self.index), model=model, window=16, quiet=True, **given
+            )
+        )
         export_postings(Index.open(self.index).only_segment)
         build_rotated(Index.open(self.index).only_segment)
 
@@ -100,7 +122,9 @@ class Living:
     def compact(self) -> dict[str, Any]:
         return compact(CompactConfig(index=str(self.index), quiet=True))
 
-    def _run(self, run: Callable[[Any], Any], config: type, documents: list[Document], **more: Any) -> dict[str, Any]:
+    def _run(
+        self, run: Callable[[Any], Any], config: type, documents: list[Document], **more: Any
+    ) -> dict[str, Any]:
         corpus = write_documents(self.where / "c.jsonl", documents)
         return run(config(index=str(self.index), corpus=corpus, quiet=True, **more))
 
@@ -114,7 +138,10 @@ def step(living: Living, rng: random.Random, pool: list[Document]) -> str:
     some = rng.sample(there, min(len(there), rng.randrange(1, 12)))
     if name == "delete" and rng.random() < 0.1:
         some = there
-    edited = [living.documents[docid]._replace(text=f"{rng.choice(pool).text} again {rng.random()}") for docid in some]
+    edited = [
+        living.documents[docid]._replace(text=f"{rng.choice(pool).text} again {rng.random()}")
+        for docid in some
+    ]
     if name == "add" and fresh:
         living.add(fresh)
     elif name == "delete" and some:
@@ -129,11 +156,15 @@ def step(living: Living, rng: random.Random, pool: list[Document]) -> str:
     return name
 
 
-def at_once(folder: Path, documents: Iterable[Document], encoder: Encoder, scale: float = SCALE) -> Path:
+def at_once(
+    folder: Path, documents: Iterable[Document], encoder: Encoder, scale: float = SCALE
+) -> Path:
     """The index of ``documents``, made at once, in an order of its own."""
     ordered = sorted(documents, key=lambda document: document.docid[::-1])
     found = represent(encoder, ordered, " ")
-    with IndexBuilder(folder, dim=encoder.dim, terms=encoder.terms, scale=scale, texts=True) as builder:
+    with IndexBuilder(
+        folder, dim=encoder.dim, terms=encoder.terms, scale=scale, texts=True
+    ) as builder:
         builder.add([document.docid for document in ordered], found.cls, found.ot, stored(ordered))
         builder.finish({})
     export_postings(Index.open(folder).only_segment)
@@ -142,10 +173,14 @@ def at_once(folder: Path, documents: Iterable[Document], encoder: Encoder, scale
     return folder
 
 
-def lists(index: Any, encoder: Encoder, engine: str, dense: str, mode: str, hits: int, **more: Any) -> list[Any]:
+def lists(
+    index: Any, encoder: Encoder, engine: str, dense: str, mode: str, hits: int, **more: Any
+) -> list[Any]:
     """Hits, scores and certificates of all topics."""
     alone = {"batch_size": 1} if dense == "rotated" else {}  # many queries are searched by vectors
-    searcher = Searcher.open(index, encoder, impact_search=engine, dense_index=dense, threads=1, **alone)
+    searcher = Searcher.open(
+        index, encoder, impact_search=engine, dense_index=dense, threads=1, **alone
+    )
     answers = searcher.answers(TOPICS, hits, mode, **more)
     return [(a.query.qid, a.hits, a.report and (a.report.exact, a.report.kth)) for a in answers]
 

@@ -40,7 +40,9 @@ def write_mined(folder: Path, queries: int = 48, negatives: int = 6) -> Path:
             row = {
                 "qid": f"q{i}",
                 "query": f"{word} " + " ".join(rng.choices(FILLERS, k=rng.randrange(1, 5))),
-                "positives": [passage(f"p{i}", word, "sorts"), passage(f"p{i}b", "sorts")][: 1 + i % 2],
+                "positives": [passage(f"p{i}", word, "sorts"), passage(f"p{i}b", "sorts")][
+                    : 1 + i % 2
+                ],
                 "negatives": [f"n{n}" for n in found],
                 "scores": [9.0 - n / 10 for n in found],
                 "ranks": [n + 1 for n in found],
@@ -86,7 +88,9 @@ def write_base(folder: Path, labels: int = 0, **changes: Any) -> Path:
 def kill_when(code: str, flags: list[Any], ready: Callable[[], bool], seconds: float = 100) -> None:
     """Run ``code`` with ``flags`` in a process of its own, and kill it without warning as soon as ``ready()``."""
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, flags)], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        [sys.executable, "-c", code, *map(str, flags)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:
         end = time.monotonic() + seconds

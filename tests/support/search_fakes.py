@@ -71,7 +71,9 @@ class Matrix:
             lists.append((rows, sums[rows]))
         return lists
 
-    def scores(self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray) -> np.ndarray:
+    def scores(
+        self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
+    ) -> np.ndarray:
         return self.impacts[rows][:, query_ids].astype(np.int64) @ query_impacts
 
 
@@ -88,7 +90,13 @@ class World:
 
     @classmethod
     def draw(
-        cls, rng: np.random.Generator, documents: int, queries: int = 3, dim: int = 3, terms: int = 4, levels: int = 3
+        cls,
+        rng: np.random.Generator,
+        documents: int,
+        queries: int = 3,
+        dim: int = 3,
+        terms: int = 4,
+        levels: int = 3,
     ) -> World:
         """``levels`` few and ``dim`` small make ties; about a third of the documents is a copy of another.
 
@@ -111,7 +119,9 @@ class World:
     @property
     def ranks(self) -> np.ndarray:
         ranks = np.empty(len(self.docids), np.int64)
-        ranks[sorted(range(len(self.docids)), key=self.docids.__getitem__)] = np.arange(len(self.docids))
+        ranks[sorted(range(len(self.docids)), key=self.docids.__getitem__)] = np.arange(
+            len(self.docids)
+        )
         return ranks
 
     def dense(self, flat: object = None) -> DenseIndex:
@@ -123,7 +133,9 @@ class World:
         return ImpactIndex(lambda: matrix, matrix, names, self.scale, len(self.docids)), matrix
 
     def sparse_queries(self) -> list[ImpactQuery]:
-        return [ImpactQuery(np.flatnonzero(q), q[q > 0].astype(np.int64)) for q in self.query_impacts]
+        return [
+            ImpactQuery(np.flatnonzero(q), q[q > 0].astype(np.int64)) for q in self.query_impacts
+        ]
 
     def scores(self, dense: float = 1.0, impact: float = 1.0) -> np.ndarray:
         """Brute force, one matrix product a side: (queries, documents) float64."""

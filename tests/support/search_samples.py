@@ -21,7 +21,9 @@ def write_index(
     """Encode ``texts`` into the new index ``folder``; without ``described``, it does not name its encoder."""
     encoder = encoder or HashingEncoder()
     both = encoder.encode_documents(texts)
-    with IndexBuilder(folder, dim=encoder.dim, terms=encoder.terms, scale=scale if encoder.terms else None) as builder:
+    with IndexBuilder(
+        folder, dim=encoder.dim, terms=encoder.terms, scale=scale if encoder.terms else None
+    ) as builder:
         builder.add(ids, both.cls, both.ot)
         builder.finish({"encoder": encoder_record(encoder, " ")} if described else {})
     return folder

@@ -20,7 +20,9 @@ def seeds(push: int = PUSH, nightly: int = NIGHTLY) -> list[Any]:
 
 def sample(values: Sequence[Any], push: int = PUSH) -> list[Any]:
     """All of ``values`` as parameters, those after the first ``push`` with the mark ``nightly``."""
-    return [v if i < push else pytest.param(v, marks=pytest.mark.nightly) for i, v in enumerate(values)]
+    return [
+        v if i < push else pytest.param(v, marks=pytest.mark.nightly) for i, v in enumerate(values)
+    ]
 
 
 def grid(*axes: Sequence[Any], push: int = 2 * PUSH) -> list[Any]:
@@ -30,5 +32,11 @@ def grid(*axes: Sequence[Any], push: int = 2 * PUSH) -> list[Any]:
     rng = random.Random(0)
     while True:
         rng.shuffle(combinations)
-        if all(set(map(repr, axis)) <= {repr(c[i]) for c in combinations[:push]} for i, axis in enumerate(axes)):
-            return [c if i < push else pytest.param(*c, marks=pytest.mark.nightly) for i, c in enumerate(combinations)]
+        if all(
+            set(map(repr, axis)) <= {repr(c[i]) for c in combinations[:push]}
+            for i, axis in enumerate(axes)
+        ):
+            return [
+                c if i < push else pytest.param(*c, marks=pytest.mark.nightly)
+                for i, c in enumerate(combinations)
+            ]

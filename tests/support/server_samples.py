@@ -61,7 +61,9 @@ def metadata(number: int) -> Metadata:
 
 def documents() -> list[Document]:
     """Real texts with metadata."""
-    return [document._replace(metadata=metadata(number)) for number, document in enumerate(real_texts())]
+    return [
+        document._replace(metadata=metadata(number)) for number, document in enumerate(real_texts())
+    ]
 
 
 def small_index(folder: Path, count: int | None = None) -> Living:
@@ -105,5 +107,7 @@ def translated(living: Living, url: str, translate: Callable[..., object]) -> in
         except Untranslatable:
             pass
         expected = plain.search(TOPICS[0].text, 1000, "hybrid", filter=condition)
-        assert through.search(TOPICS[0].text, 1000, "hybrid", filter=condition) == expected, condition
+        assert through.search(TOPICS[0].text, 1000, "hybrid", filter=condition) == expected, (
+            condition
+        )
     return count

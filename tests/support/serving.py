@@ -28,7 +28,21 @@ from dupmae_ir.serve.run import make_app
 from dupmae_ir.serve.service import Service
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = ["lock", "thread", "wait", "queue", "fork", "pipe", "socket", "file", "path", "open", "close", "loop", "task"]
+WORDS = [
+    "lock",
+    "thread",
+    "wait",
+    "queue",
+    "fork",
+    "pipe",
+    "socket",
+    "file",
+    "path",
+    "open",
+    "close",
+    "loop",
+    "task",
+]
 
 LONG = {"query": [f"lock wait {n}" for n in range(128)], "hits": 60, "explain": True, "texts": True}
 """A request that takes long."""
@@ -36,7 +50,9 @@ LONG = {"query": [f"lock wait {n}" for n in range(128)], "hits": 60, "explain": 
 
 def texts(n: int, seed: int = 0) -> dict[str, str]:
     rng = np.random.default_rng(seed)
-    return {f"d{i}": " ".join(rng.choice(WORDS, int(rng.integers(3, 12))).tolist()) for i in range(n)}
+    return {
+        f"d{i}": " ".join(rng.choice(WORDS, int(rng.integers(3, 12))).tolist()) for i in range(n)
+    }
 
 
 def queries(n: int, seed: int = 1) -> list[str]:
@@ -54,7 +70,11 @@ def write_index(folder: Path, documents: Mapping[str, str], **settings: Any) -> 
     corpus.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     encode(
         EncodeConfig(
-            corpus=str(corpus), index=str(folder), model="testing:hashing", quiet=True, **{"scale": 50, **settings}
+            corpus=str(corpus),
+            index=str(folder),
+            model="testing:hashing",
+            quiet=True,
+            **{"scale": 50, **settings},
         )
     )
     if settings.get("parts", "cls,ot") != "cls":
@@ -96,8 +116,18 @@ class Client:
     async def call(
         self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        body = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
-        given = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body))}
+        body = (
+            content
+            if isinstance(content, bytes)
+            else b""
+            if content is None
+            else json.dumps(content).encode()
+        )
+        given = {
+            "host": "localhost",
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+        }
         given |= {name.replace("_", "-"): value for name, value in (headers or {}).items()}
         path, _, query = path.partition("?")
         scope = {
@@ -132,7 +162,13 @@ class Client:
 def serving(*indexes: str | Path, token: str | None = None, **settings: Any) -> Iterator[Client]:
     """A running service and a client of it."""
     config = ServeConfig(
-        **{"index": tuple(map(str, indexes)), "quiet": True, "threads": 1, "reload_seconds": 0, **settings}
+        **{
+            "index": tuple(map(str, indexes)),
+            "quiet": True,
+            "threads": 1,
+            "reload_seconds": 0,
+            **settings,
+        }
     )
     service = Service(config, token)
     service.open()
@@ -167,7 +203,19 @@ class Running:
 
 @contextmanager
 def running(folder: Path, *flags: Any) -> Iterator[Running]:
-    command = [sys.executable, "-m", "dupmae_ir", "serve", "--index", folder, "--port", 0, "--threads", 1, *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "dupmae_ir",
+        "serve",
+        "--index",
+        folder,
+        "--port",
+        0,
+        "--threads",
+        1,
+        *flags,
+    ]
     process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stderr is not None
     line = process.stderr.readline()
@@ -183,5 +231,8 @@ def running(folder: Path, *flags: Any) -> Iterator[Running]:
 
 
 def wait_until_searching(server: Running) -> None:
-    while b"queries_count" not in (found := server.request("GET", "/metrics")[2]) or b"_queries_count 0" in found:
+    while (
+        b"queries_count" not in (found := server.request("GET", "/metrics")[2])
+        or b"_queries_count 0" in found
+    ):
         time.sleep(0.01)

@@ -98,7 +98,9 @@ def write_stage(folder: Path, queries: int = 24, negatives: int = 6) -> Path:
     mined = write_mined(folder, queries, negatives)
     with open(folder / "scores.jsonl", "w") as f:
         for m in read_mined(mined):
-            scores = {p.docid: 4.0 for p in m.positives} | {d: 1.0 - i for i, d in enumerate(m.negatives)}
+            scores = {p.docid: 4.0 for p in m.positives} | {
+                d: 1.0 - i for i, d in enumerate(m.negatives)
+            }
             f.write(json.dumps({"qid": m.qid, "scores": scores}) + "\n")
     return folder
 

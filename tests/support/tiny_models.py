@@ -37,7 +37,8 @@ def tiny_tokenizer() -> Any:
     t.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
     t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     t.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", vocab.index("[CLS]")), ("[SEP]", vocab.index("[SEP]"))]
+        single="[CLS] $A [SEP]",
+        special_tokens=[("[CLS]", vocab.index("[CLS]")), ("[SEP]", vocab.index("[SEP]"))],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=t,

@@ -12,11 +12,15 @@ from dupmae_ir.training.layers import Float32Attention, training_attention
 def attend(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Output, and gradient of the queries."""
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(2, 3, 16, 8, generator=generator).to(torch.bfloat16) for _ in range(3))
+    query, key, value = (
+        torch.randn(2, 3, 16, 8, generator=generator).to(torch.bfloat16) for _ in range(3)
+    )
     mask = torch.zeros(2, 1, 16, 16, dtype=torch.bfloat16)
     mask[1, :, :, 9:] = float("-inf")
     query = query.to(dtype).requires_grad_()
-    found = scaled_dot_product_attention(query, key.to(dtype), value.to(dtype), attn_mask=mask.to(dtype))
+    found = scaled_dot_product_attention(
+        query, key.to(dtype), value.to(dtype), attn_mask=mask.to(dtype)
+    )
     found.float().square().sum().backward()
     assert query.grad is not None
     return found.detach(), query.grad
@@ -48,7 +52,8 @@ def test_other_precisions_are_left_alone(dtype: torch.dtype):
 
 
 @pytest.mark.parametrize(
-    ("device", "bfloat16", "used"), [("cpu", True, True), ("cpu", False, False), ("meta", True, False)]
+    ("device", "bfloat16", "used"),
+    [("cpu", True, True), ("cpu", False, False), ("meta", True, False)],
 )
 def test_where_it_is_used(device: str, bfloat16: bool, used: bool):
     assert isinstance(training_attention(torch.device(device), bfloat16), Float32Attention) is used
@@ -61,13 +66,17 @@ def test_training_uses_it(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setattr(
         module.Trainer,
         "train",
-        lambda *_, **__: seen.append(scaled_dot_product_attention(*(torch.ones(1, 1, 2, 4).bfloat16(),) * 3)),
+        lambda *_, **__: seen.append(
+            scaled_dot_product_attention(*(torch.ones(1, 1, 2, 4).bfloat16(),) * 3)
+        ),
     )
     from transformers import TrainingArguments
 
     args = TrainingArguments(str(tmp_path), bf16=True, use_cpu=True, report_to="none")
     entered = []
-    monkeypatch.setattr(module, "training_attention", lambda *a: (entered.append(a), Float32Attention())[1])
+    monkeypatch.setattr(
+        module, "training_attention", lambda *a: (entered.append(a), Float32Attention())[1]
+    )
     module.CheckedTrainer(quiet=True, model=torch.nn.Linear(2, 2), args=args).train_or_resume()
     assert len(seen) == 1
     assert entered == [(torch.device("cpu"), True)]

@@ -16,14 +16,18 @@ def objective(method):
 
     torch.manual_seed(0)
     lm = BertForMaskedLM(tiny_config(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5))
-    return build_objective(method, lm, resolve(method, "release", Recipe(length=16, batch_size=2))).train()
+    return build_objective(
+        method, lm, resolve(method, "release", Recipe(length=16, batch_size=2))
+    ).train()
 
 
 def rates(model):
     """Every rate that a module of ``model`` keeps."""
     modules = list(model.modules())
     layers = [m.p for m in modules if isinstance(m, torch.nn.Dropout)]
-    numbers = [v for m in modules for k, v in vars(m).items() if "dropout" in k and isinstance(v, float)]
+    numbers = [
+        v for m in modules for k, v in vars(m).items() if "dropout" in k and isinstance(v, float)
+    ]
     return layers + numbers
 
 

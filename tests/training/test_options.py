@@ -8,14 +8,28 @@ pytest.importorskip("accelerate", reason="training needs the extra: pip install 
 
 from dupmae_ir.errors import CheckpointError, InputError, UsageError
 from dupmae_ir.training.config import TrainingOptions
-from dupmae_ir.training.job import deciding_settings, input_digests, process_state, training_arguments
+from dupmae_ir.training.job import (
+    deciding_settings,
+    input_digests,
+    process_state,
+    training_arguments,
+)
 
 
 def test_options_become_arguments(tmp_path):
     options = TrainingOptions(
-        output="o", device="cpu", dtype="bfloat16", warmup=0.25, clip=0.5, log_steps=5, save_steps=20, keep=3
+        output="o",
+        device="cpu",
+        dtype="bfloat16",
+        warmup=0.25,
+        clip=0.5,
+        log_steps=5,
+        save_steps=20,
+        keep=3,
     )
-    made = training_arguments(options, tmp_path, batch_size=4, accumulate=2, learning_rate=1e-3, steps=40)
+    made = training_arguments(
+        options, tmp_path, batch_size=4, accumulate=2, learning_rate=1e-3, steps=40
+    )
     assert (made.max_steps, made.warmup_steps, made.max_grad_norm) == (40, 10, 0.5)
     assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (4, 2)
     assert (made.logging_steps, made.save_steps, made.save_total_limit) == (5, 20, 3)
@@ -72,6 +86,8 @@ def test_one_process_uses_one_of_eight_gpus(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
     options = TrainingOptions(output="o", dtype="float32")
-    made = training_arguments(options, tmp_path, batch_size=4, accumulate=1, learning_rate=1e-3, steps=4)
+    made = training_arguments(
+        options, tmp_path, batch_size=4, accumulate=1, learning_rate=1e-3, steps=4
+    )
     assert (made.n_gpu, made.train_batch_size, made.parallel_mode.value) == (1, 4, "not_parallel")
     assert "8 GPUs are visible" in capsys.readouterr().err

@@ -54,7 +54,9 @@ def test_an_update_that_cannot_be_shared_names_numbers_that_can(joint, possible)
 
 def test_the_commands_share_by_what_their_losses_compare():
     assert TrainingOptions(output="o", batch_size=8, accumulate=4, processes=4).share == (8, 1)
-    assert FinetuneConfig(output="o", pairs=("p",), batch_size=8, accumulate=4, processes=4).share == (2, 4)
+    assert FinetuneConfig(
+        output="o", pairs=("p",), batch_size=8, accumulate=4, processes=4
+    ).share == (2, 4)
     release = PretrainConfig(output="o", method="mlm", corpus=("c",), model="m", processes=2)
     assert release.share.batch_size * release.share.accumulate * 2 == release.recipe.batch_size * (
         release.recipe.accumulate or 1
@@ -79,7 +81,9 @@ def test_consecutive_processes_get_consecutive_pieces():
 
 @pytest.mark.parametrize(("size", "fits"), [(4, True), (2, False)])
 def test_the_effective_batch_is_printed_and_checked(size, fits, tmp_path, capsys):
-    arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=size, max_steps=3, use_cpu=True)
+    arguments = TrainingArguments(
+        str(tmp_path), per_device_train_batch_size=size, max_steps=3, use_cpu=True
+    )
     settings = {"model": torch.nn.Linear(2, 2), "args": arguments}
     if fits:
         CheckedTrainer(batches=Batches(), **settings)
@@ -102,7 +106,9 @@ def test_another_number_of_processes_is_refused(started, processes, monkeypatch)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     if started:
         monkeypatch.setenv("WORLD_SIZE", started)
-    with pytest.raises(UsageError, match=f"{started or 1} processes were started .*`processes` is {processes}"):
+    with pytest.raises(
+        UsageError, match=f"{started or 1} processes were started .*`processes` is {processes}"
+    ):
         process_state(TrainingOptions(output="o", device="cpu", processes=processes))
 
 
@@ -118,8 +124,19 @@ def test_each_process_needs_a_gpu(monkeypatch):
 def test_a_command_is_launched_with_its_own_words_once(monkeypatch, tmp_path):
     """A process of the launcher is not launched again: it trains, and there refuses a model that is not there."""
     launched = []
-    monkeypatch.setattr("dupmae_ir.training.launch.launch", lambda *words: launched.append(words) or 5)
-    words = ["--pairs", "p", "--model", str(tmp_path), "--output", str(tmp_path / "o"), "--processes", "2"]
+    monkeypatch.setattr(
+        "dupmae_ir.training.launch.launch", lambda *words: launched.append(words) or 5
+    )
+    words = [
+        "--pairs",
+        "p",
+        "--model",
+        str(tmp_path),
+        "--output",
+        str(tmp_path / "o"),
+        "--processes",
+        "2",
+    ]
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert main(words) == 5
     assert launched == [("finetune", words, 2)]
@@ -151,14 +168,25 @@ def trained(folder: Path) -> dict[str, torch.Tensor]:
 def test_signals_reach_all_processes_and_the_job_resumes(tmp_path):
     """Ctrl-C, then a kill of the launcher that leaves it no time; the third start trains to the undisturbed weights."""
     write_stage(tmp_path)
-    alike = {"dropout": 0.1, "steps": 60, "save_steps": 4, "log_steps": 4, "device": "cpu", "processes": 2}
+    alike = {
+        "dropout": 0.1,
+        "steps": 60,
+        "save_steps": 4,
+        "log_steps": 4,
+        "device": "cpu",
+        "processes": 2,
+    }
     command = [sys.executable, "-m", "dupmae_ir.finetune"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     whole, output, work = tmp_path / "whole", tmp_path / "stopped", tmp_path / ".stopped.work"
-    subprocess.run([*command, *stage_flags(tmp_path, whole, **alike)], cwd=ROOT, env=environment, check=True)
+    subprocess.run(
+        [*command, *stage_flags(tmp_path, whole, **alike)], cwd=ROOT, env=environment, check=True
+    )
     words = [*command, *stage_flags(tmp_path, output, **alike)]
     for number, (sign, status) in enumerate(((signal.SIGINT, 130), (signal.SIGKILL, -9)), 1):
-        process = subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            words, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+        )
         wait_until(lambda n=number: saved(work) >= 8 * n)
         children = workers(process.pid)
         assert len(children) == 2
@@ -174,7 +202,9 @@ def test_signals_reach_all_processes_and_the_job_resumes(tmp_path):
 
 
 def saved(work: Path) -> int:
-    return max((int(p.parent.name[11:]) for p in work.glob("checkpoint-*/trainer_state.json")), default=0)
+    return max(
+        (int(p.parent.name[11:]) for p in work.glob("checkpoint-*/trainer_state.json")), default=0
+    )
 
 
 def workers(parent: int) -> list[int]:

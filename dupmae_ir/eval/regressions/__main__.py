@@ -7,7 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from dupmae_ir.command import Command, dispatch
-from dupmae_ir.eval.regressions.config import CaseOptions, ListOptions, ReportOptions, RunCasesOptions
+from dupmae_ir.eval.regressions.config import (
+    CaseOptions,
+    ListOptions,
+    ReportOptions,
+    RunCasesOptions,
+)
 
 if TYPE_CHECKING:
     from dupmae_ir.eval.regressions.report import JudgedCases
@@ -17,7 +22,9 @@ if TYPE_CHECKING:
 def _show_run(config: RunCasesOptions, judged: JudgedCases) -> str:
     if not config.dry_run:
         return judged.summary
-    return "\n".join(line for row in judged.rows for line in (f"# {row.id}: {row.case.title}", *row.commands()))
+    return "\n".join(
+        line for row in judged.rows for line in (f"# {row.id}: {row.case.title}", *row.commands())
+    )
 
 
 def _cases_json(_: CaseOptions, judged: JudgedCases) -> str:
@@ -34,7 +41,9 @@ def _show_list(_: ListOptions, judged: JudgedCases) -> str:
 
 
 def _report_json(config: ReportOptions, report: CasesReport) -> str:
-    return json.dumps({"file": report.file, "summary": report.summary}) if config.file else report.text
+    return (
+        json.dumps({"file": report.file, "summary": report.summary}) if config.file else report.text
+    )
 
 
 run = Command(

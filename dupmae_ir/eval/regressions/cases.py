@@ -63,15 +63,25 @@ class Case:
     collection: str
     mode: str
     test: str = "test"
-    encode: Mapping[str, Any] = field(default_factory=dict)  #: settings of the encode command (or ``index bm25``)
+    encode: Mapping[str, Any] = field(
+        default_factory=dict
+    )  #: settings of the encode command (or ``index bm25``)
     search: Mapping[str, Any] = field(default_factory=dict)  #: settings of the search command
     measures: tuple[str, ...] = ()
     paper: Mapping[str, str] = field(default_factory=dict)  #: measure -> the number as printed
     source: str = ""  #: table or section of the paper
-    tolerance: float | None = None  #: of a comparison with the paper; None: two seeds, or a bootstrap over queries
-    seed_deviation: Mapping[str, float] = field(default_factory=dict)  #: measure -> standard deviation, where known
-    drift: float | None = None  #: allowed difference of fixed weights on another processor; None: none
-    compare: bool = True  #: False: the printed numbers are context only; they belong to other weights
+    tolerance: float | None = (
+        None  #: of a comparison with the paper; None: two seeds, or a bootstrap over queries
+    )
+    seed_deviation: Mapping[str, float] = field(
+        default_factory=dict
+    )  #: measure -> standard deviation, where known
+    drift: float | None = (
+        None  #: allowed difference of fixed weights on another processor; None: none
+    )
+    compare: bool = (
+        True  #: False: the printed numbers are context only; they belong to other weights
+    )
     exact: bool = False  #: True: a different value in the same environment is a failure
     note: str = ""
     #: REGRESSION/CASE (in the file, also CASE of the same one): differences to it are compared with the paper's
@@ -92,8 +102,12 @@ class Case:
     @cached_property
     def configuration(self) -> str:
         """sha256 of the settings that determine the values; weights, data and code are not included."""
-        settings = {k: getattr(self, k) for k in ("model", "collection", "mode", "test", "encode", "search")}
-        return hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode()).hexdigest()
+        settings = {
+            k: getattr(self, k) for k in ("model", "collection", "mode", "test", "encode", "search")
+        }
+        return hashlib.sha256(
+            json.dumps(settings, sort_keys=True, default=list).encode()
+        ).hexdigest()
 
 
 _OWN = ("regression", "name", "tier", "title", "paper", "exact", "rivals")
@@ -112,7 +126,9 @@ class Mean:
     group: str  #: a group of dupmae_ir.collections
     paper: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
-    tolerance: float = MEAN_TOLERANCE  #: largest difference from the printed mean that is within noise
+    tolerance: float = (
+        MEAN_TOLERANCE  #: largest difference from the printed mean that is within noise
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +141,9 @@ class Regression:
     tier: str
     cases: tuple[Case, ...]
     means: tuple[Mean, ...]
-    accepted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: case name -> accepted block
+    accepted: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  #: case name -> accepted block
 
     @cached_property
     def accepted_queries(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
@@ -141,13 +159,20 @@ def find_folder(folder: str | None = None) -> Path:
     """
     if folder is not None:
         if not (Path(folder) / MODELS).is_file():
-            raise InputError(f"{folder}: no {MODELS} here; `recipes` must name a folder like eval in the checkout")
+            raise InputError(
+                f"{folder}: no {MODELS} here; `recipes` must name a folder like eval in the checkout"
+            )
         return Path(folder)
-    candidates = [Path(__file__).resolve().parents[3] / "eval", Path(sys.prefix) / "share" / "dupmae_ir" / "eval"]
+    candidates = [
+        Path(__file__).resolve().parents[3] / "eval",
+        Path(sys.prefix) / "share" / "dupmae_ir" / "eval",
+    ]
     for candidate in candidates:
         if (candidate / MODELS).is_file():
             return candidate
-    raise InputError(f"no regressions in {' or '.join(map(str, candidates))}; name their folder with `recipes`")
+    raise InputError(
+        f"no regressions in {' or '.join(map(str, candidates))}; name their folder with `recipes`"
+    )
 
 
 def load(folder: Path) -> dict[str, Regression]:
@@ -176,7 +201,9 @@ def select(known: Mapping[str, Regression], names: Sequence[str], tier: str | No
     return [c for c in {c.id: c for c in chosen}.values() if tier in (None, c.tier)]
 
 
-def read_regression(path: Path, models: Mapping[str, Any], rivals: Mapping[str, Any] | None = None) -> Regression:
+def read_regression(
+    path: Path, models: Mapping[str, Any], rivals: Mapping[str, Any] | None = None
+) -> Regression:
     """Read one TOML file. ``models``: those its cases may use, by name; ``rivals``: of each case, by its id."""
     data = read_toml(path)
     known = ("title", "tier", "exact", "case", "mean", "accepted", "environment", *SHARED)
@@ -191,7 +218,9 @@ def read_regression(path: Path, models: Mapping[str, Any], rivals: Mapping[str, 
     cases = tuple(replace(case, rivals=(rivals or {}).get(case.id, {})) for case in read)
     names = [c.name for c in cases]
     if not cases or len(set(names)) < len(names):
-        raise InputError(f"{path}: at least one [[case]] is required, and case names must be unique")
+        raise InputError(
+            f"{path}: at least one [[case]] is required, and case names must be unique"
+        )
     means = tuple(_mean(path, data, table) for table in data.get("mean", []))
     if unknown := sorted(data.get("accepted", {}).keys() - set(names)):
         raise InputError(f"{path}: accepted values for {', '.join(unknown)}, but no such case")
@@ -205,15 +234,23 @@ def read_regression(path: Path, models: Mapping[str, Any], rivals: Mapping[str, 
 
 
 def _case(
-    path: Path, data: Mapping[str, Any], shared: Mapping[str, Any], table: Mapping[str, Any], models: Mapping[str, Any]
+    path: Path,
+    data: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    table: Mapping[str, Any],
+    models: Mapping[str, Any],
 ) -> Case:
     where = f"{path}: case {table.get('name')!r}"
     _check_keys(table, ("name", "title", "paper", *SHARED), where)
     settings = {"title": table.get("name"), **shared, **table}
-    if missing := [k for k in ("name", "collection", "mode") if not isinstance(settings.get(k), str)]:
+    if missing := [
+        k for k in ("name", "collection", "mode") if not isinstance(settings.get(k), str)
+    ]:
         raise InputError(f"{where}: missing {', '.join(missing)}")
     if settings["mode"] not in SEARCH_MODES:
-        raise InputError(f"{where}: mode is {settings['mode']!r}; use one of {', '.join(SEARCH_MODES)}")
+        raise InputError(
+            f"{where}: mode is {settings['mode']!r}; use one of {', '.join(SEARCH_MODES)}"
+        )
     model = settings.get("model", "")
     if (settings["mode"] == "bm25") == bool(model):
         raise InputError(f"{where}: mode bm25 takes no model; every other mode requires one")
@@ -230,12 +267,16 @@ def _case(
         search={**shared.get("search", {}), **table.get("search", {})},
         measures=tuple(canonical(m, where) for m in case.measures),
         paper=_printed_numbers(table, where),
-        seed_deviation={canonical(m, where): v for m, v in settings.get("seed_deviation", {}).items()},
+        seed_deviation={
+            canonical(m, where): v for m, v in settings.get("seed_deviation", {}).items()
+        },
     )
     hits = case.search.get("hits") or RUN_HITS
     for measure in case.all_measures:
         if (depth := measure.partition("@")[2]).isdecimal() and int(depth) > hits:
-            raise InputError(f"{where}: {measure} needs {depth} hits per query, but the search stops at {hits}")
+            raise InputError(
+                f"{where}: {measure} needs {depth} hits per query, but the search stops at {hits}"
+            )
     if not case.all_measures:
         raise InputError(f"{where}: nothing to measure; set measures or paper")
     # Settings that the commands do not have are refused.
@@ -259,7 +300,9 @@ def _printed_numbers(table: Mapping[str, Any], where: str) -> Mapping[str, str]:
     numbers = table.get("paper", {})
     for value in numbers.values():
         if not isinstance(value, str) or not _NUMBER.fullmatch(value):
-            raise InputError(f'{where}: the paper\'s numbers must be strings such as "0.410", to keep their digits')
+            raise InputError(
+                f'{where}: the paper\'s numbers must be strings such as "0.410", to keep their digits'
+            )
     return {canonical(measure, where): value for measure, value in numbers.items()}
 
 
@@ -345,7 +388,9 @@ def read_models(data: Mapping[str, Any], folder: Path) -> dict[str, Model]:
     return models
 
 
-def dependencies(name: str, models: Mapping[str, Model], references: Mapping[str, Sequence[str]]) -> list[str]:
+def dependencies(
+    name: str, models: Mapping[str, Model], references: Mapping[str, Sequence[str]]
+) -> list[str]:
     """The models to prepare for ``name``, in order: those its training reads, then ``name`` itself.
 
     ``references`` maps trained models to the models that their steps read.

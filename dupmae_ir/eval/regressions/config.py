@@ -24,23 +24,33 @@ class CaseOptions(OutputOptions):
         (), "REGRESSION or REGRESSION/CASE (default: all)", metavar="NAME", positional=True
     )
     tier: str | None = case_option(
-        None, "only cases of this tier. tiny: seconds; small: minutes; full: the papers' collections", choices=TIERS
+        None,
+        "only cases of this tier. tiny: seconds; small: minutes; full: the papers' collections",
+        choices=TIERS,
     )
     recipes: str | None = case_option(
         None, "folder of the TOML files (default: eval in the checkout)", metavar="FOLDER"
     )
-    output: str = folder_option("runs/regressions", "folder for models, indexes, runs and results", metavar="FOLDER")
-    collections: str | None = folder_option(
-        None, "folder of collections in BEIR's layout, searched before downloading", metavar="FOLDER"
+    output: str = folder_option(
+        "runs/regressions", "folder for models, indexes, runs and results", metavar="FOLDER"
     )
-    cache: str | None = folder_option(None, "folder for downloads (default: the user's cache)", metavar="FOLDER")
+    collections: str | None = folder_option(
+        None,
+        "folder of collections in BEIR's layout, searched before downloading",
+        metavar="FOLDER",
+    )
+    cache: str | None = folder_option(
+        None, "folder for downloads (default: the user's cache)", metavar="FOLDER"
+    )
     mirror: str | None = folder_option(None, "base URL of a mirror to download from", metavar="URL")
     catalogue: str | None = folder_option(
         None,
         "TOML file overriding the catalogue of collections, for synthetic stand-ins; their values are not compared",
         metavar="FILE",
     )
-    model: tuple[str, ...] = folder_option((), "use this folder for a model, as NAME=FOLDER", metavar="NAME=FOLDER")
+    model: tuple[str, ...] = folder_option(
+        (), "use this folder for a model, as NAME=FOLDER", metavar="NAME=FOLDER"
+    )
     preset: str | None = case_option(
         None,
         "choices of the recipes where a paper's text and its released code differ (default: release)",
@@ -89,4 +99,6 @@ class ReportOptions(CaseOptions):
     """
 
     format: str = output_option("text", "output format; html is a page", choices=FORMATS)
-    file: str | None = output_option(None, "file to write instead of standard output", metavar="FILE")
+    file: str | None = output_option(
+        None, "file to write instead of standard output", metavar="FILE"
+    )

@@ -71,11 +71,17 @@ class Result:
     skipped: str = ""  #: why nothing was measured
     problems: tuple[str, ...] = ()  #: failed checks and errors
     values: Mapping[str, float] = field(default_factory=dict)  #: measure -> mean
-    per_query: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  #: measure -> query id -> value
+    per_query: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  #: measure -> query id -> value
     index: Mapping[str, Any] = field(default_factory=dict)  #: statistics of the index
-    inputs: Mapping[str, str] = field(default_factory=dict)  #: digests of topics and judgements, by content
+    inputs: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: digests of topics and judgements, by content
     given: Mapping[str, str] = field(default_factory=dict)  #: models given with --model -> folder
-    key: Mapping[str, Any] = field(default_factory=dict)  #: digests of everything that determines the values
+    key: Mapping[str, Any] = field(
+        default_factory=dict
+    )  #: digests of everything that determines the values
     environment: Mapping[str, Any] = field(default_factory=dict)
     run_sha256: str = ""
     stand_in: bool = False
@@ -114,8 +120,12 @@ def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Re
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        result = replace(result, inputs=input_digests(case, files), problems=tuple(input_problems(case, files)))
-        result = replace(result, problems=(*result.problems, *leak_problems(case, workspace, files)))
+        result = replace(
+            result, inputs=input_digests(case, files), problems=tuple(input_problems(case, files))
+        )
+        result = replace(
+            result, problems=(*result.problems, *leak_problems(case, workspace, files))
+        )
         result = _index_and_search(case, workspace, files, result, accepted)
     except DupmaeError as e:
         result = replace(result, problems=(*result.problems, str(e)))
@@ -139,7 +149,9 @@ def input_digests(case: Case, files: CollectionFiles) -> dict[str, str]:
     answers = files.answers
     return {
         "topics": topics_digest({t.qid: t.text for t in read_topics(files.queries)}),
-        "judgements": sha256_file(answers) if answers else qrels_digest(read_qrels(files.qrels(case.test))),
+        "judgements": sha256_file(answers)
+        if answers
+        else qrels_digest(read_qrels(files.qrels(case.test))),
     }
 
 
@@ -147,10 +159,16 @@ def input_problems(case: Case, files: CollectionFiles) -> list[str]:
     """Differences of topics and judgements from the catalogue's counts and digests, wherever the files come from."""
     if files.stand_in or files.catalogued is None or case.test not in files.catalogued.tests:
         return []
-    expected = replace(files.catalogued, documents=None, tests={case.test: files.catalogued.tests[case.test]})
+    expected = replace(
+        files.catalogued, documents=None, tests={case.test: files.catalogued.tests[case.test]}
+    )
     qrels: Qrels = {} if files.answers else read_qrels(files.qrels(case.test))
-    facts = facts_of_test(read_topics(files.queries), qrels, read_answers(files.answers) if files.answers else qrels)
-    return [f"{files.name}: {p}" for p in differences(expected, Facts(0, 0, {case.test: facts}, {}))]
+    facts = facts_of_test(
+        read_topics(files.queries), qrels, read_answers(files.answers) if files.answers else qrels
+    )
+    return [
+        f"{files.name}: {p}" for p in differences(expected, Facts(0, 0, {case.test: facts}, {}))
+    ]
 
 
 def leak_problems(case: Case, workspace: Workspace, files: CollectionFiles) -> Iterator[str]:
@@ -168,7 +186,11 @@ def changed_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 
 
 def _index_and_search(
-    case: Case, workspace: Workspace, files: CollectionFiles, result: Result, accepted: Mapping[str, Any]
+    case: Case,
+    workspace: Workspace,
+    files: CollectionFiles,
+    result: Result,
+    accepted: Mapping[str, Any],
 ) -> Result:
     commands = plan_commands(case, workspace, files)
     _build_index(commands.index, workspace, result.key)
@@ -184,7 +206,9 @@ def _index_and_search(
     comparable = all(accepted.get(name) == value for name, value in origin.items())
     expected = accepted.get("index", {}) if comparable else {}
     if problems := list(index_problems(folder, statistics, result.key, files, expected, same)):
-        return replace(result, problems=(*result.problems, *(f"index: {problem}" for problem in problems)))
+        return replace(
+            result, problems=(*result.problems, *(f"index: {problem}" for problem in problems))
+        )
     _log(workspace, f"$ {command_line(commands.search)}")
     run_path(case, workspace).parent.mkdir(parents=True, exist_ok=True)
     summary = search(commands.search)
@@ -192,16 +216,22 @@ def _index_and_search(
     return _measure(case, workspace, files, result, summary.without_hits)
 
 
-def _measure(case: Case, workspace: Workspace, files: CollectionFiles, result: Result, without_hits: int) -> Result:
+def _measure(
+    case: Case, workspace: Workspace, files: CollectionFiles, result: Result, without_hits: int
+) -> Result:
     path = run_path(case, workspace)
     run = read_run(path)
     judged = read_answers(files.answers) if files.answers else read_qrels(files.qrels(case.test))
     problems = (*result.problems, *run_problems(run, judged, files, without_hits))
     values, per_query = measured(case, files, run)
-    return replace(result, values=values, per_query=per_query, problems=problems, run_sha256=sha256_file(path))
+    return replace(
+        result, values=values, per_query=per_query, problems=problems, run_sha256=sha256_file(path)
+    )
 
 
-def measured(case: Case, files: CollectionFiles, run: Run) -> tuple[dict[str, float], dict[str, Mapping[str, float]]]:
+def measured(
+    case: Case, files: CollectionFiles, run: Run
+) -> tuple[dict[str, float], dict[str, Mapping[str, float]]]:
     """(mean, value per query id) of each of the case's measures, computed from its run."""
     qrels: Qrels = {} if files.answers else read_qrels(files.qrels(case.test))
     values: dict[str, float] = {}
@@ -209,22 +239,31 @@ def measured(case: Case, files: CollectionFiles, run: Run) -> tuple[dict[str, fl
     if measures := [m for m in case.all_measures if not m.startswith(ACCURACY)]:
         evaluation = evaluate(qrels, run, measures)
         values |= evaluation.mean
-        per_query |= {m: {q: v[m] for q, v in evaluation.per_query.items()} for m in evaluation.mean}
-    if depths := [int(m.removeprefix(ACCURACY)) for m in case.all_measures if m.startswith(ACCURACY)]:
+        per_query |= {
+            m: {q: v[m] for q, v in evaluation.per_query.items()} for m in evaluation.mean
+        }
+    if depths := [
+        int(m.removeprefix(ACCURACY)) for m in case.all_measures if m.startswith(ACCURACY)
+    ]:
         accuracies = accuracy(run, files.answers, files.corpus, depths)
         values |= {m: sum(v.values()) / len(v) for m, v in accuracies.items()}
         per_query |= accuracies
     return values, per_query
 
 
-def _build_index(config: EncodeConfig | Bm25Config, workspace: Workspace, key: Mapping[str, Any]) -> None:
+def _build_index(
+    config: EncodeConfig | Bm25Config, workspace: Workspace, key: Mapping[str, Any]
+) -> None:
     """Build the index, unless the existing one has the same key."""
     folder = Path(config.index)
     sidecar = folder.with_name(f"{folder.name}.{SIDECAR}")
     index_key = {k: v for k, v in key.items() if k not in SEARCH_KEYS}
     exists = sidecar.is_file() and folder.is_dir()
     if exists and not workspace.fresh and _same(read_json_object(sidecar), index_key):
-        _log(workspace, f"reusing the index of the same configuration, weights, data and code: {folder}")
+        _log(
+            workspace,
+            f"reusing the index of the same configuration, weights, data and code: {folder}",
+        )
         return
     # Only a finished index has a sidecar, so a killed run's is never reused.
     sidecar.unlink(missing_ok=True)
@@ -237,7 +276,9 @@ def _build_index(config: EncodeConfig | Bm25Config, workspace: Workspace, key: M
     write_json(sidecar, index_key)
 
 
-def _key(case: Case, workspace: Workspace, files: CollectionFiles, model: Path | None) -> Mapping[str, Any]:
+def _key(
+    case: Case, workspace: Workspace, files: CollectionFiles, model: Path | None
+) -> Mapping[str, Any]:
     """Everything that determines the values, by name, so that a difference can be named."""
     return {
         "weights": folder_digest(model or embedded_folder()) if case.model else "bm25",
@@ -254,13 +295,18 @@ def _key(case: Case, workspace: Workspace, files: CollectionFiles, model: Path |
             **case.search,
             "mode": case.mode,
         },
-        "test": {"topics": sha256_file(files.queries), "judged": sha256_file(files.answers or files.qrels(case.test))},
+        "test": {
+            "topics": sha256_file(files.queries),
+            "judged": sha256_file(files.answers or files.qrels(case.test)),
+        },
         "code": code_digest(),
         "environment": fingerprint(workspace.threads),
     }
 
 
-def _reusable(case: Case, workspace: Workspace, files: CollectionFiles, key: Mapping[str, Any]) -> Result | None:
+def _reusable(
+    case: Case, workspace: Workspace, files: CollectionFiles, key: Mapping[str, Any]
+) -> Result | None:
     """The earlier result, if it has the same key, its run file has not changed, and its values are the run's."""
     result = load_result(result_path(case, workspace))
     path = run_path(case, workspace)
@@ -282,7 +328,10 @@ def changed_run(case: Case, workspace: Workspace, files: CollectionFiles, result
     path = run_path(case, workspace)
     if not path.is_file() or sha256_file(path) != result.run_sha256:
         return f"{path} is not the run that was measured: it was changed, swapped or removed"
-    if all(p.is_file() for p in ([files.answers, files.corpus] if files.answers else [files.qrels(case.test)])):
+    if all(
+        p.is_file()
+        for p in ([files.answers, files.corpus] if files.answers else [files.qrels(case.test)])
+    ):
         values, per_query = measured(case, files, read_run(path))
         if not _same({**result.values, "q": result.per_query}, {**values, "q": per_query}):
             return f"{result_path(case, workspace)}: values differ from those of its run"
@@ -303,7 +352,16 @@ def index_statistics(folder: Path, mode: str) -> Mapping[str, Any]:
     if mode == "bm25":
         return {"documents": BM25Searcher(folder, 0.9, 0.4).documents}
     meta = Index.open(folder).meta
-    names = ("documents", "dim", "scale", "postings", "sum_of_impacts", "clipped", "digest", "shard")
+    names = (
+        "documents",
+        "dim",
+        "scale",
+        "postings",
+        "sum_of_impacts",
+        "clipped",
+        "digest",
+        "shard",
+    )
     return {**{k: meta.get(k) for k in names}, "encoder": meta.get("encoder", {}).get("digest")}
 
 
@@ -337,7 +395,9 @@ def index_problems(
         if then is not None and (now != then if exact else abs(now - then) > DRIFT * abs(then)):
             label = name.replace("_", " ")
             scales = [_number(of.get("scale")) for of in (statistics, accepted)]
-            scaled = name in ("sum_of_impacts", "postings") and statistics.get("scale") != accepted.get("scale")
+            scaled = name in ("sum_of_impacts", "postings") and statistics.get(
+                "scale"
+            ) != accepted.get("scale")
             cause = f" (scale {scales[0]} instead of {scales[1]})" if scaled else ""
             yield f"{label} is {_number(now)}, accepted was {_number(then)}{cause}"
 
@@ -350,7 +410,9 @@ def _content_problems(folder: Path, files: CollectionFiles) -> Iterator[str]:
     except DupmaeError as e:
         yield str(e)
     rows = enumerate(zip(index.docids, read_collection(files.corpus), strict=False))
-    wrong = [(row, docid, document.docid) for row, (docid, document) in rows if docid != document.docid]
+    wrong = [
+        (row, docid, document.docid) for row, (docid, document) in rows if docid != document.docid
+    ]
     if wrong:
         row, docid, expected = wrong[0]
         yield (
@@ -359,7 +421,9 @@ def _content_problems(folder: Path, files: CollectionFiles) -> Iterator[str]:
         )
 
 
-def run_problems(run: Run, judged: Collection[str], files: CollectionFiles, without_hits: int) -> list[str]:
+def run_problems(
+    run: Run, judged: Collection[str], files: CollectionFiles, without_hits: int
+) -> list[str]:
     """Problems of a run: judged topics that are missing, or topics that retrieve themselves where this is excluded.
 
     ``without_hits``: topics for which the search found nothing, as BM25 may.
@@ -367,7 +431,9 @@ def run_problems(run: Run, judged: Collection[str], files: CollectionFiles, with
     problems = []
     missing = [q for q in judged if q not in run]
     if len(missing) > without_hits:
-        problems.append(f"run: {len(missing)} of {len(judged)} judged topics are missing ({_some(missing)})")
+        problems.append(
+            f"run: {len(missing)} of {len(judged)} judged topics are missing ({_some(missing)})"
+        )
     if files.remove_query:
         own = [q for q, hits in run.items() if any(hit.docid == q for hit in hits)]
         if own:
@@ -409,12 +475,16 @@ def result_path(case: Case, workspace: Workspace) -> Path:
 
 def index_path(case: Case, workspace: Workspace) -> Path:
     """The case's index, shared by cases with the same collection, model and encode settings."""
-    settings = hashlib.sha256(json.dumps(case.encode, sort_keys=True, default=list).encode()).hexdigest()[:6]
+    settings = hashlib.sha256(
+        json.dumps(case.encode, sort_keys=True, default=list).encode()
+    ).hexdigest()[:6]
     collection = case.collection.replace(":", "-").replace("/", "-")
     return workspace.folder / "indexes" / f"{collection}--{case.model or 'bm25'}--{settings}"
 
 
-def plan_commands(case: Case, workspace: Workspace, files: CollectionFiles | None = None) -> CaseCommands:
+def plan_commands(
+    case: Case, workspace: Workspace, files: CollectionFiles | None = None
+) -> CaseCommands:
     """The commands of a case. ``files`` defaults to the collection's planned paths."""
     files = files or workspace.planned_collection(case.collection)
     index = str(index_path(case, workspace))
@@ -425,10 +495,16 @@ def plan_commands(case: Case, workspace: Workspace, files: CollectionFiles | Non
         index_config = from_mapping(Bm25Config, {**case.encode, **shared})
     else:
         model = workspace.model_folder(case.model)
-        settings: dict[str, Any] = {"model": str(model) if model else None, "threads": workspace.threads}
+        settings: dict[str, Any] = {
+            "model": str(model) if model else None,
+            "threads": workspace.threads,
+        }
         if not workspace.models[case.model].embedded:
             # The papers' settings for the collection. The embedded model has its own, for every collection.
-            settings |= {"document_length": files.document_length, "title_separator": files.title_separator}
+            settings |= {
+                "document_length": files.document_length,
+                "title_separator": files.title_separator,
+            }
         index_config = from_mapping(EncodeConfig, {**settings, **case.encode, **shared})
         if files.query_length:
             search["query_length"] = max(search.get("query_length") or 0, files.query_length)
@@ -465,7 +541,9 @@ def command_lines(case: Case, workspace: Workspace) -> list[str]:
             lines.append(f"# {model.title}: {len(model.files)} files of {url}, into {folder}")
         elif model.recipe:
             steps = workspace.steps(model)
-            lines += [f"dupmae-ir {step.command} {shlex.join(flags(step.config))}" for step in steps]
+            lines += [
+                f"dupmae-ir {step.command} {shlex.join(flags(step.config))}" for step in steps
+            ]
     files, run = workspace.planned_collection(case.collection), run_path(case, workspace)
     commands = plan_commands(case, workspace, files)
     lines.append(command_line(replace(commands.index, quiet=False)))

@@ -29,7 +29,13 @@ NOT_HERE = "not run here"
 SIDE_HEADS = ("against the paper", "against accepted")
 FAILED, PAPER_FAILED = 1, 3
 """Exit statuses: an accepted value, a check or a requirement failed; only comparisons with papers failed."""
-COLOURS = {Status.OK: "c2", Status.OKISH: "c2", Status.BETTER: "c0", Status.STALE: "c4", Status.FAIL: "c1"}
+COLOURS = {
+    Status.OK: "c2",
+    Status.OKISH: "c2",
+    Status.BETTER: "c0",
+    Status.STALE: "c4",
+    Status.FAIL: "c1",
+}
 LEGEND = (
     "OK: equal to the accepted value, or to the digits printed in the paper",
     "OKISH: within the tolerance: two training seeds, or the 95 % bootstrap interval over queries",
@@ -67,7 +73,11 @@ class JudgedRow:
 
     def reasons(self, measure: str) -> str:
         """Why the measure has its statuses."""
-        return "; ".join(dict.fromkeys(v.reason for v in self.verdicts if v.measure in ("", measure) and v.reason))
+        return "; ".join(
+            dict.fromkeys(
+                v.reason for v in self.verdicts if v.measure in ("", measure) and v.reason
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -87,15 +97,29 @@ class CaseRow(JudgedRow):
 
     def is_settled(self, verdict: CaseVerdict) -> bool:
         """A value above the paper's passes once it is accepted."""
-        accepted = {v.measure for v in self.verdicts if v.against == ACCEPTED and v.measure and v.status.passes}
-        return verdict.against == PAPER and verdict.status is Status.BETTER and verdict.measure in accepted
+        accepted = {
+            v.measure
+            for v in self.verdicts
+            if v.against == ACCEPTED and v.measure and v.status.passes
+        }
+        return (
+            verdict.against == PAPER
+            and verdict.status is Status.BETTER
+            and verdict.measure in accepted
+        )
 
     def verdict(self, measure: str, against: str) -> CaseVerdict | None:
         """The verdict on a measure against the paper or the accepted value; None if the two are not compared."""
         found = (v for v in self.verdicts if v.measure == measure and v.against == against)
-        compared = measure in self.case.paper and self.case.compare if against == PAPER else bool(self.accepted)
+        compared = (
+            measure in self.case.paper and self.case.compare
+            if against == PAPER
+            else bool(self.accepted)
+        )
         of_case = (v for v in self.verdicts if not v.measure and v.against in ("", against))
-        return next(found, None) or next((v for v in of_case if compared or not v.status.passes), None)
+        return next(found, None) or next(
+            (v for v in of_case if compared or not v.status.passes), None
+        )
 
     def reasons(self, measure: str) -> str:
         """Why the measure has its statuses."""
@@ -134,7 +158,10 @@ class MeanRow(JudgedRow):
 
     def verdict(self, measure: str, against: str = PAPER) -> CaseVerdict | None:
         """The verdict on a measure's mean against the paper or the accepted values; None if it is not compared."""
-        return next((v for v in self.verdicts if v.measure in ("", measure) and v.against in ("", against)), None)
+        return next(
+            (v for v in self.verdicts if v.measure in ("", measure) and v.against in ("", against)),
+            None,
+        )
 
 
 @dataclass(frozen=True)
@@ -185,13 +212,24 @@ class JudgedCases:
         ]
         counts = {f"against_{side}": words for side, words in side_counts(self.rows).items()}
         status = {"passed": self.exit_status == 0, "exit_status": self.exit_status}
-        everything = {"summary": self.summary, **counts, **status, "cases": cases, "means": averages}
+        everything = {
+            "summary": self.summary,
+            **counts,
+            **status,
+            "cases": cases,
+            "means": averages,
+        }
         return json.dumps(everything, indent=2, ensure_ascii=False)
 
 
 def _judgement(row: JudgedRow) -> Mapping[str, object]:
     sides = {f"against_{side}": overall(row.verdicts, side) for side in SIDES}
-    return {"status": row.status, "passes": row.passes, **sides, "verdicts": [asdict(v) for v in row.verdicts]}
+    return {
+        "status": row.status,
+        "passes": row.passes,
+        **sides,
+        "verdicts": [asdict(v) for v in row.verdicts],
+    }
 
 
 def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
@@ -202,7 +240,11 @@ def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
         values: dict[str, float | None] = {}
         missing: Sequence[str] = ()
         for measure in mean.paper:
-            known = {r.case.collection: v for r in rows if r.counts and (v := r.measured(measure)) is not None}
+            known = {
+                r.case.collection: v
+                for r in rows
+                if r.counts and (v := r.measured(measure)) is not None
+            }
             values[measure], missing = mean_over(mean.group, known)
         names = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
         skipped = f"{len(missing)} collections without a value of this run and model: {names}"
@@ -217,7 +259,9 @@ def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
     return mean_rows
 
 
-def _against_accepted(mean: Mean, values: Mapping[str, float | None], rows: Sequence[CaseRow]) -> Iterator[CaseVerdict]:
+def _against_accepted(
+    mean: Mean, values: Mapping[str, float | None], rows: Sequence[CaseRow]
+) -> Iterator[CaseVerdict]:
     """The mean beside that of the accepted values, if every collection has one.
 
     Its tolerance is the mean of the collections' tolerances, because one training changes all of them together.
@@ -226,7 +270,9 @@ def _against_accepted(mean: Mean, values: Mapping[str, float | None], rows: Sequ
         verdicts = {r.case.collection: v for r in rows if (v := r.verdict(measure, ACCEPTED))}
         accepted = {name: v.expected for name, v in verdicts.items() if v.expected is not None}
         expected, _ = mean_over(mean.group, accepted)
-        tolerance, _ = mean_over(mean.group, {name: verdicts[name].tolerance or 0.0 for name in accepted})
+        tolerance, _ = mean_over(
+            mean.group, {name: verdicts[name].tolerance or 0.0 for name in accepted}
+        )
         if value is not None and expected is not None and tolerance is not None:
             yield compare_means(value, expected, tolerance, measure)
 
@@ -254,7 +300,11 @@ def _verdict_lines(verdicts: Iterable[CaseVerdict]) -> list[str]:
         value = f"{v.measure} {v.value:.4f}" if v.value is not None else ""
         expected = f"{v.against} {v.expected:.4f}" if v.expected is not None else ""
         tolerance = f"+-{v.tolerance:.4f}" if v.tolerance else ""
-        words = "  ".join(w for w in (f"{v.status:<6}" if value else "", value, expected, tolerance, v.reason) if w)
+        words = "  ".join(
+            w
+            for w in (f"{v.status:<6}" if value else "", value, expected, tolerance, v.reason)
+            if w
+        )
         lines.append(f"       {words}")
     return lines
 
@@ -269,8 +319,13 @@ def side_counts(rows: Sequence[CaseRow]) -> dict[str, str]:
     """``{"paper": "3 OK, 1 FAIL", "accepted": "4 OK"}``: comparisons of single measures by side and status."""
     sides = {}
     for side in SIDES:
-        counts = Counter(v.status for r in rows for v in r.verdicts if v.against == side and v.measure)
-        sides[side] = ", ".join(f"{counts[s]} {s}" for s in reversed(Status) if counts[s]) or "nothing compared"
+        counts = Counter(
+            v.status for r in rows for v in r.verdicts if v.against == side and v.measure
+        )
+        sides[side] = (
+            ", ".join(f"{counts[s]} {s}" for s in reversed(Status) if counts[s])
+            or "nothing compared"
+        )
     return sides
 
 
@@ -294,7 +349,9 @@ def as_list(rows: Sequence[CaseRow]) -> str:
 def as_text(judged: JudgedCases) -> str:
     """What a run prints: the lines of each case and mean, and the summary."""
     cases = (line for row in judged.rows for line in row_lines(row))
-    return "\n".join([*cases, *(line for row in judged.means for line in mean_lines(row)), judged.summary])
+    return "\n".join(
+        [*cases, *(line for row in judged.means for line in mean_lines(row)), judged.summary]
+    )
 
 
 def case_dict(case: Case) -> Mapping[str, Any]:

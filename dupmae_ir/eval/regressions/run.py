@@ -13,7 +13,12 @@ from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.cases import Case, Regression
-from dupmae_ir.eval.regressions.config import CaseOptions, ListOptions, ReportOptions, RunCasesOptions
+from dupmae_ir.eval.regressions.config import (
+    CaseOptions,
+    ListOptions,
+    ReportOptions,
+    RunCasesOptions,
+)
 from dupmae_ir.eval.regressions.execute import (
     Result,
     changed_names,
@@ -59,14 +64,18 @@ def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspac
     for mean in mean_rows:
         say("\n".join(mean_lines(mean)))
     if all(row.status is Status.SKIP for row in rows):
-        say(f"warning: nothing was compared, because every case was skipped ({len(rows)}); --fail-on-skip fails then")
+        say(
+            f"warning: nothing was compared, because every case was skipped ({len(rows)}); --fail-on-skip fails then"
+        )
     return JudgedCases(rows, mean_rows)
 
 
 def _not_skipped(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
     """The verdicts of a required case: a skipped one fails."""
     return [
-        replace(v, status=Status.FAIL, reason=f"required, but skipped: {v.reason}") if v.status is Status.SKIP else v
+        replace(v, status=Status.FAIL, reason=f"required, but skipped: {v.reason}")
+        if v.status is Status.SKIP
+        else v
         for v in verdicts
     ]
 
@@ -104,7 +113,9 @@ def report_cases(options: ReportOptions) -> CasesReport:
 class CaseSelection:
     """The selected cases, with the options under which they run."""
 
-    def __init__(self, options: CaseOptions, workspace: Callable[..., Workspace] = Workspace) -> None:
+    def __init__(
+        self, options: CaseOptions, workspace: Callable[..., Workspace] = Workspace
+    ) -> None:
         self.options = options
         self._make_workspace = workspace
         self._workspaces: dict[str, Workspace] = {}  #: by tier
@@ -162,7 +173,9 @@ class CaseSelection:
         model = workspace.models.get(case.model)
         queries = regression.accepted_queries.get(case.name, {})
         # The synthetic model of tier tiny is the same bytes wherever versions and processor are the same.
-        same = result is not None and dict(result.environment) == self._accepted(case).get("environment")
+        same = result is not None and dict(result.environment) == self._accepted(case).get(
+            "environment"
+        )
         fixed = model is not None and (model.fixed or (model.tiny and same))
         verdicts = judge(case, result, self._accepted(case), queries, fixed)
         if case.control:
@@ -172,9 +185,19 @@ class CaseSelection:
                 verdicts += against_control(case, result, control, other)
         given = result.given if result else {}
         if model and result and not result.skipped:
-            verdicts += [CaseVerdict(Status.STALE, reason=c) for c in workspace.training_changes(model.name, given)]
+            verdicts += [
+                CaseVerdict(Status.STALE, reason=c)
+                for c in workspace.training_changes(model.name, given)
+            ]
         origin = f"Model: {model.title} ({workspace.origin(model.name, given)})" if model else ""
-        return CaseRow(verdicts, case, result, self._accepted(case), lambda: command_lines(case, workspace), origin)
+        return CaseRow(
+            verdicts,
+            case,
+            result,
+            self._accepted(case),
+            lambda: command_lines(case, workspace),
+            origin,
+        )
 
     def means(self, rows: list[CaseRow]) -> list[MeanRow]:
         """The papers' means over collections, of the regressions in ``rows``."""
@@ -182,7 +205,9 @@ class CaseSelection:
         return [
             mean
             for name in names
-            for mean in means(self.regressions[name], [r for r in rows if r.case.regression == name])
+            for mean in means(
+                self.regressions[name], [r for r in rows if r.case.regression == name]
+            )
         ]
 
     def by_regression(self, rows: list[CaseRow]) -> list[RegressionRows]:
@@ -211,7 +236,11 @@ class CaseSelection:
         changed = changed_names(now, result.key)
         if case.configuration != result.configuration:
             changed.append("configuration")
-        return f"measured {result.date} with other {' and '.join(changed)}; run it again" if changed else ""
+        return (
+            f"measured {result.date} with other {' and '.join(changed)}; run it again"
+            if changed
+            else ""
+        )
 
 
 def _write(path: str, text: str) -> None:

@@ -71,7 +71,12 @@ def write_collection(folder: Path) -> Path:
         {"text": d["text"], "queries": [text(t, 2, 1)], "next": [text(t, 2, 6)]}
         for d, t in zip(corpus, document_topics, strict=False)
     ]
-    for name, rows in (("corpus", corpus), ("queries", queries), ("pairs", pairs), ("augmented", augmented)):
+    for name, rows in (
+        ("corpus", corpus),
+        ("queries", queries),
+        ("pairs", pairs),
+        ("augmented", augmented),
+    ):
         write_records(folder / f"{name}.jsonl", rows)
     write_qrels(folder, "test", qrels)
     return folder
@@ -107,7 +112,11 @@ def write_model(folder: Path) -> Path:
         for name, weight in sorted(model.named_parameters()):
             if "LayerNorm" in name:
                 continue
-            drawn = np.zeros(weight.shape) if name.endswith("bias") else rng.normal(0, 0.12, weight.shape)
+            drawn = (
+                np.zeros(weight.shape)
+                if name.endswith("bias")
+                else rng.normal(0, 0.12, weight.shape)
+            )
             weight.copy_(torch.from_numpy(drawn))
         # Words must outweigh positions for retrieval to work, and the two parts need similar scales.
         lm.bert.embeddings.word_embeddings.weight.mul_(7)
@@ -120,11 +129,15 @@ def _tokenizer(vocabulary: list[str]) -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = [("[CLS]", vocabulary.index("[CLS]")), ("[SEP]", vocabulary.index("[SEP]"))]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=special
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token="[UNK]",

@@ -86,7 +86,9 @@ def judge(
         fixed: the weights are the same bytes on every machine, not trained there.
     """
     if result is None:
-        reason = f"accepted {accepted['date']}; not run in this folder" if accepted else "not run here"
+        reason = (
+            f"accepted {accepted['date']}; not run in this folder" if accepted else "not run here"
+        )
         return [CaseVerdict(Status.SKIP, reason=reason)]
     if result.skipped:
         return [CaseVerdict(Status.SKIP, reason=result.skipped)]
@@ -112,20 +114,32 @@ def overall(verdicts: Iterable[CaseVerdict], against: str = "") -> Status | None
 
 
 def _against_accepted(
-    case: Case, result: Result, accepted: Mapping[str, Any], queries: Mapping[str, Mapping[str, float]], fixed: bool
+    case: Case,
+    result: Result,
+    accepted: Mapping[str, Any],
+    queries: Mapping[str, Mapping[str, float]],
+    fixed: bool,
 ) -> list[CaseVerdict]:
     changed = list(_changed_inputs(case, result, accepted, fixed))
     if changed and case.collection == "demo":
         # The embedded collection is the interpreter's documentation, which differs between Python versions.
         return [
-            CaseVerdict(Status.SKIP, against=ACCEPTED, reason="accepted for the collection of another Python version")
+            CaseVerdict(
+                Status.SKIP,
+                against=ACCEPTED,
+                reason="accepted for the collection of another Python version",
+            )
         ]
     verdicts = [CaseVerdict(Status.FAIL, against=ACCEPTED, reason=reason) for reason in changed]
     measures = dict.fromkeys([*accepted.get("values", {}), *result.values])
-    return verdicts + [_measure(case, result, accepted, queries.get(m, {}), m, fixed) for m in measures]
+    return verdicts + [
+        _measure(case, result, accepted, queries.get(m, {}), m, fixed) for m in measures
+    ]
 
 
-def _changed_inputs(case: Case, result: Result, accepted: Mapping[str, Any], fixed: bool) -> Iterator[str]:
+def _changed_inputs(
+    case: Case, result: Result, accepted: Mapping[str, Any], fixed: bool
+) -> Iterator[str]:
     """What the accepted values belong to and the result does not: settings, documents, topics, judgements, weights."""
     intended = "; if this is intended, check the values, then accept them"
     if accepted.get("configuration") != case.configuration:
@@ -141,14 +155,33 @@ def _changed_inputs(case: Case, result: Result, accepted: Mapping[str, Any], fix
 
 
 def _measure(
-    case: Case, result: Result, accepted: Mapping[str, Any], then: Mapping[str, float], measure: str, fixed: bool
+    case: Case,
+    result: Result,
+    accepted: Mapping[str, Any],
+    then: Mapping[str, float],
+    measure: str,
+    fixed: bool,
 ) -> CaseVerdict:
     """The verdict on one measure against its accepted value."""
     value, expected = result.values.get(measure), accepted.get("values", {}).get(measure)
     if value is None:
-        return CaseVerdict(Status.FAIL, measure, None, expected, ACCEPTED, reason="accepted, but no longer measured")
+        return CaseVerdict(
+            Status.FAIL,
+            measure,
+            None,
+            expected,
+            ACCEPTED,
+            reason="accepted, but no longer measured",
+        )
     if expected is None:
-        return CaseVerdict(Status.FAIL, measure, value, None, ACCEPTED, reason="measured, but no value was accepted")
+        return CaseVerdict(
+            Status.FAIL,
+            measure,
+            value,
+            None,
+            ACCEPTED,
+            reason="measured, but no value was accepted",
+        )
     if abs(value - expected) <= SAME:
         return CaseVerdict(Status.OK, measure, value, expected, ACCEPTED, tolerance=0.0)
     same = dict(result.environment) == accepted.get("environment")
@@ -158,12 +191,16 @@ def _measure(
         reason += f"; {len(changed)} queries changed, most of all {largest}"
     tolerance = _allowed(case, result, then, measure, fixed, same)
     if tolerance == 0.0:
-        return CaseVerdict(Status.FAIL, measure, value, expected, ACCEPTED, 0.0, f"must be equal; {reason}")
+        return CaseVerdict(
+            Status.FAIL, measure, value, expected, ACCEPTED, 0.0, f"must be equal; {reason}"
+        )
     status = _classify(value - expected, tolerance)
     return CaseVerdict(status, measure, value, expected, ACCEPTED, tolerance, reason)
 
 
-def _allowed(case: Case, result: Result, then: Mapping[str, float], measure: str, fixed: bool, same: bool) -> float:
+def _allowed(
+    case: Case, result: Result, then: Mapping[str, float], measure: str, fixed: bool, same: bool
+) -> float:
     """The largest difference from the accepted value that passes; 0.0: it must be equal."""
     if case.mode == "bm25" or (same and (case.exact or fixed)):
         return 0.0
@@ -178,48 +215,74 @@ def _allowed(case: Case, result: Result, then: Mapping[str, float], measure: str
 
 def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
     if measure not in result.values:
-        return CaseVerdict(Status.FAIL, measure, None, float(case.paper[measure]), PAPER, reason="not measured")
+        return CaseVerdict(
+            Status.FAIL, measure, None, float(case.paper[measure]), PAPER, reason="not measured"
+        )
     value, tolerance = result.values[measure], case.tolerance
     if result.given:
         names = ", ".join(f"{name} = {folder}" for name, folder in result.given.items())
         reason = f"given model, not compared with the paper: {names}"
-        return CaseVerdict(Status.SKIP, measure, value, float(case.paper[measure]), PAPER, reason=reason)
+        return CaseVerdict(
+            Status.SKIP, measure, value, float(case.paper[measure]), PAPER, reason=reason
+        )
     if tolerance is None:
         seeds = case.seed_deviation.get(measure)
-        tolerance = _noise(result.per_query[measure].values()) if seeds is None else TWO_SEEDS * seeds
+        tolerance = (
+            _noise(result.per_query[measure].values()) if seeds is None else TWO_SEEDS * seeds
+        )
     verdict = compare_printed(case.paper[measure], value, tolerance, measure)
     power = without_power(case, measure, tolerance)
     return (
-        replace(verdict, reason="; ".join(filter(None, [verdict.reason, power]))) if verdict.status.passes else verdict
+        replace(verdict, reason="; ".join(filter(None, [verdict.reason, power])))
+        if verdict.status.passes
+        else verdict
     )
 
 
 def without_power(case: Case, measure: str, tolerance: float) -> str:
     """Which other system of the same printed table would pass as this one; empty if none would, or none is printed."""
     name, number, table = case.rivals.get(measure, ("", "inf", ""))
-    verdict = compare_printed(case.paper[measure], float(number), tolerance, measure) if name else None
+    verdict = (
+        compare_printed(case.paper[measure], float(number), tolerance, measure) if name else None
+    )
     passes = verdict and verdict.status in (Status.OK, Status.OKISH)
     return f"no power: {name}'s {number} ({table}) is within the tolerance too" if passes else ""
 
 
-def against_control(case: Case, result: Result | None, control: Case, other: Result | None) -> list[CaseVerdict]:
+def against_control(
+    case: Case, result: Result | None, control: Case, other: Result | None
+) -> list[CaseVerdict]:
     """Verdicts on the measured differences between a case and its control, from paired queries.
 
     They are compared with the differences that the paper prints.
     """
-    if result is None or other is None or any(r.problems or r.given or r.stand_in for r in (result, other)):
+    if (
+        result is None
+        or other is None
+        or any(r.problems or r.given or r.stand_in for r in (result, other))
+    ):
         return []
     verdicts = []
-    for measure in (m for m in case.paper if m in control.paper and m in result.per_query and m in other.per_query):
+    for measure in (
+        m
+        for m in case.paper
+        if m in control.paper and m in result.per_query and m in other.per_query
+    ):
         now, then = result.per_query[measure], other.per_query[measure]
         difference = result.values[measure] - other.values[measure]
         expected = float(case.paper[measure]) - float(control.paper[measure])
         seeds = case.seed_deviation.get(measure)
         # Two trainings here and two in the paper, all with seeds of their own; else the spread over the queries.
-        noise = _noise(now[q] - then[q] for q in now.keys() & then.keys()) if seeds is None else 2 * Z * seeds
+        noise = (
+            _noise(now[q] - then[q] for q in now.keys() & then.keys())
+            if seeds is None
+            else 2 * Z * seeds
+        )
         allowed = noise + 10.0 ** -len(case.paper[measure].partition(".")[2])
         status = Status.OKISH if abs(difference - expected) <= allowed else Status.FAIL
-        reason = f"difference to {control.id} {difference:+.4f}, printed {expected:+.4f} +-{allowed:.4f}"
+        reason = (
+            f"difference to {control.id} {difference:+.4f}, printed {expected:+.4f} +-{allowed:.4f}"
+        )
         verdicts.append(CaseVerdict(status, measure, difference, expected, PAPER, allowed, reason))
     return verdicts
 
@@ -240,7 +303,9 @@ def compare_means(value: float, expected: float, tolerance: float, measure: str)
     if abs(difference) <= SAME:
         return CaseVerdict(Status.OK, measure, value, expected, ACCEPTED, tolerance)
     reason = f"{difference:+.4f}" if tolerance else "must be equal"
-    return CaseVerdict(_classify(difference, tolerance), measure, value, expected, ACCEPTED, tolerance, reason)
+    return CaseVerdict(
+        _classify(difference, tolerance), measure, value, expected, ACCEPTED, tolerance, reason
+    )
 
 
 def _classify(difference: float, tolerance: float) -> Status:

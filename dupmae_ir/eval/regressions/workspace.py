@@ -19,7 +19,15 @@ from dupmae_ir.config import read_toml
 from dupmae_ir.device import processor
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.eval.regressions import tiny
-from dupmae_ir.eval.regressions.cases import DIGESTS, DOWNLOADS, MODELS, RECIPES, Model, dependencies, read_models
+from dupmae_ir.eval.regressions.cases import (
+    DIGESTS,
+    DOWNLOADS,
+    MODELS,
+    RECIPES,
+    Model,
+    dependencies,
+    read_models,
+)
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.stages import STATE, Step, in_processes, plan, recipe_inputs, run_stages
 from dupmae_ir.index.format.manifest import versions
@@ -96,10 +104,18 @@ class Workspace:
         """The models that the training of each trained model reads, by model name; a given model is not trained."""
         references: dict[str, list[str]] = {}
         for model in (m for m in self.models.values() if m.recipe and m.name not in self.given):
-            steps, _ = plan(self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step)
+            steps, _ = plan(
+                self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step
+            )
             settings = (getattr(step.config, f.name) for step in steps for f in fields(step.config))
-            values = [v for value in settings for v in (value if isinstance(value, tuple) else (value,))]
-            names = (v.removeprefix("model:") for v in values if isinstance(v, str) and v.startswith("model:"))
+            values = [
+                v for value in settings for v in (value if isinstance(value, tuple) else (value,))
+            ]
+            names = (
+                v.removeprefix("model:")
+                for v in values
+                if isinstance(v, str) and v.startswith("model:")
+            )
             references[model.name] = list(dict.fromkeys(names))
         return references
 
@@ -117,7 +133,11 @@ class Workspace:
 
     def _preset(self, model: Model) -> Mapping[str, str]:
         """The preset as an input of the model's recipe, if one is chosen and the recipe has presets."""
-        return {"preset": self.preset} if self.preset and read_toml(self._recipe(model)).get("presets") else {}
+        return (
+            {"preset": self.preset}
+            if self.preset and read_toml(self._recipe(model)).get("presets")
+            else {}
+        )
 
     # Collections
 
@@ -135,7 +155,10 @@ class Workspace:
         """The collection's files at :meth:`collection_folder`; nothing is downloaded or checked."""
         home = self.collection_folder(name)
         files = CollectionFiles(
-            name, home / "corpus.jsonl", home / "queries.jsonl", lambda test: home / "qrels" / f"{test}.tsv"
+            name,
+            home / "corpus.jsonl",
+            home / "queries.jsonl",
+            lambda test: home / "qrels" / f"{test}.tsv",
         )
         if name == TINY:
             return replace(files, remove_query=True)
@@ -171,7 +194,9 @@ class Workspace:
                 f"{name.removeprefix(LOCAL)} not found ({where}); name the folder that contains it, in BEIR's layout, "
                 "with `collections`"
             )
-        found = collections.get(name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet)
+        found = collections.get(
+            name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet
+        )
         return replace(
             planned,
             corpus=found.corpus,
@@ -226,7 +251,12 @@ class Workspace:
         # Synthetic stand-ins have other digests, and are not recorded.
         known = {} if self.catalogue else {**read_json_object(record), **model.pinned}
         for name, url in model.addresses.items():
-            file = download(RemoteFile(url, sha256=known.get(url)), home / name, mirror=self.mirror, quiet=self.quiet)
+            file = download(
+                RemoteFile(url, sha256=known.get(url)),
+                home / name,
+                mirror=self.mirror,
+                quiet=self.quiet,
+            )
             if not self.catalogue and url not in known:
                 write_json(record, known := {**known, url: sha256_file(file)})
 
@@ -240,7 +270,11 @@ class Workspace:
         """(recipe, output folder, inputs) of a model's training; with ``fetch``, missing inputs are obtained."""
         recipe = self._recipe(model)
         values = recipe_inputs(read_toml(recipe), {**self._preset(model), **model.set}, str(recipe))
-        return recipe, self._training_folder(model), {k: self._resolved(v, fetch) for k, v in values.items()}
+        return (
+            recipe,
+            self._training_folder(model),
+            {k: self._resolved(v, fetch) for k, v in values.items()},
+        )
 
     def _train(self, model: Model) -> None:
         recipe, output, inputs = self.training(model, fetch=True)
@@ -251,10 +285,16 @@ class Workspace:
         output.parent.mkdir(parents=True, exist_ok=True)
         before = read_json_object(output / STATE)
         try:
-            run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=self.adjusted)
+            run_stages(
+                str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=self.adjusted
+            )
         finally:
             state = read_json_object(output / STATE)
-            new = {name: self._training_key() for name, step in state.items() if before.get(name) != step}
+            new = {
+                name: self._training_key()
+                for name, step in state.items()
+                if before.get(name) != step
+            }
             write_json(self._sidecar(model), self._training_record(model) | new)
 
     def prepared(self, name: str) -> list[str]:
@@ -277,7 +317,9 @@ class Workspace:
         now, record = _versions(self._training_key()), self._training_record(model)
         for step in read_json_object(self._training_folder(model) / STATE) if model.recipe else ():
             then = _versions(record[step]) if step in record else {}
-            changed = [f"{name} {then[name]}, now {now[name]}" for name in then if then[name] != now[name]]
+            changed = [
+                f"{name} {then[name]}, now {now[name]}" for name in then if then[name] != now[name]
+            ]
             if changed or not then:
                 yield f"{step} of {model.name} was trained with {'; '.join(changed) or 'unrecorded code and libraries'}"
             if step == model.step:
@@ -285,15 +327,18 @@ class Workspace:
 
     def training_changes(self, name: str, given: Mapping[str, str]) -> list[str]:
         """:meth:`_training_changes` of the model ``name`` and of every model that it is trained from."""
-        return [c for n in self.prepared(name) if n not in given for c in self._training_changes(self.models[n])]
+        return [
+            c
+            for n in self.prepared(name)
+            if n not in given
+            for c in self._training_changes(self.models[n])
+        ]
 
     def origin(self, name: str, given: Mapping[str, str]) -> str:
         """Where the weights of a model come from. ``given``: models used from a folder of the caller -> folder."""
         model = self.models[name]
         if given:
-            return (
-                f"given: {', '.join(f'{n} = {folder}' for n, folder in given.items())}; not made by this row's recipe"
-            )
+            return f"given: {', '.join(f'{n} = {folder}' for n, folder in given.items())}; not made by this row's recipe"
         record = self._training_record(model).get(model.step)
         if record is None:
             return model.origin
@@ -303,7 +348,12 @@ class Workspace:
         """The queries that the model ``name`` and those before it were trained on, in lower case; of steps run here."""
         models = (self.models[n] for n in self.prepared(name) if n not in self.given)
         steps = (step.config for m in models if m.recipe for step in self.steps(m))
-        files = {f for c in steps if isinstance(c, FinetuneConfig) for f in (*c.pairs, *([c.mined] if c.mined else ()))}
+        files = {
+            f
+            for c in steps
+            if isinstance(c, FinetuneConfig)
+            for f in (*c.pairs, *([c.mined] if c.mined else ()))
+        }
         rows = (row for f in sorted(files) for _, row in json_records(f))
         return {normal(str(row["query"])) for row in rows}
 
@@ -323,7 +373,9 @@ class Workspace:
         if kind == "file":
             return str(self.file(name, part, fetch))
         files = self.collection(name) if fetch else self.planned_collection(name)
-        return str({"corpus": files.corpus, "queries": files.queries}.get(part, files.corpus.parent / part))
+        return str(
+            {"corpus": files.corpus, "queries": files.queries}.get(part, files.corpus.parent / part)
+        )
 
     def file(self, name: str, part: str, fetch: bool) -> Path:
         """The download ``[files.NAME]``, or the file ``part`` in it if it is an archive."""
@@ -334,10 +386,16 @@ class Workspace:
         home = self.cache_folder / "files" / name
         target = home / source.name
         if not part:
-            return download(source, target, mirror=self.mirror, quiet=self.quiet) if fetch else target
+            return (
+                download(source, target, mirror=self.mirror, quiet=self.quiet) if fetch else target
+            )
         content = home / "content"
         if fetch and not content.is_dir():
-            unpack(download(source, target, mirror=self.mirror, quiet=self.quiet), content, quiet=self.quiet)
+            unpack(
+                download(source, target, mirror=self.mirror, quiet=self.quiet),
+                content,
+                quiet=self.quiet,
+            )
         if fetch and not (content / part).is_file():
             raise InputError(f"{target}: the archive has no {part}")
         return content / part
@@ -369,7 +427,9 @@ def fingerprint(threads: int) -> Mapping[str, Any]:
 
 def _versions(key: Mapping[str, Any]) -> Mapping[str, str]:
     """What of a training's key is compared: digest of the code, and versions of libraries."""
-    return {"code": key["code"][:12]} | {name: str(key["environment"].get(name)) for name in TRAINING_LIBRARIES}
+    return {"code": key["code"][:12]} | {
+        name: str(key["environment"].get(name)) for name in TRAINING_LIBRARIES
+    }
 
 
 def normal(query: str) -> str:

@@ -69,21 +69,29 @@ def as_html(report: EvalReport, extra: FigureData | None = None) -> str:
     )
 
 
-def _scores(report: EvalReport) -> tuple[str, list[str], list[list[str]], tuple[int, ...], str | None]:
+def _scores(
+    report: EvalReport,
+) -> tuple[str, list[str], list[list[str]], tuple[int, ...], str | None]:
     """The table of means, without columns of words; the row of the baseline is tinted."""
     rows = []
     for name, row in text.cells(report).items():
         intervals = report.intervals.get(name, {})
         shown: list[str] = [name]
         for measure, cell in zip(report.measures, row, strict=True):
-            value = Markup("<strong>{}</strong>" if cell.best else "{}").format(cell.text) + cell.marks
+            value = (
+                Markup("<strong>{}</strong>" if cell.best else "{}").format(cell.text) + cell.marks
+            )
             if interval := intervals.get(str(measure)):
-                value += Markup('<br><span class="note">{}</span>').format(text.interval_text(interval, ""))
+                value += Markup('<br><span class="note">{}</span>').format(
+                    text.interval_text(interval, "")
+                )
             shown.append(value)
         rows.append(shown)
     notes = ["best of a column bold"] if len(report.runs) > 1 else []
     notes += [f"below each mean its {100 * report.level:g} % interval"] if report.intervals else []
-    caption = "; ".join(["Means over queries", ", ".join(notes)] if notes else ["Means over queries"])
+    caption = "; ".join(
+        ["Means over queries", ", ".join(notes)] if notes else ["Means over queries"]
+    )
     baseline = report.comparison.baseline if report.comparison else None
     return caption, ["run", *map(str, report.measures)], rows, (), baseline
 
@@ -110,7 +118,15 @@ def _moved(
         for change in measures[measure].moved(comparison.settings.moved):
             link = Markup('<a href="#case-{0}">{0}</a>').format(change.qid)
             words = [texts.get(change.qid, "")] if texts else []
-            rows.append([link, *words, f"{change.baseline:.4f}", f"{change.run:.4f}", signed(change.difference)])
+            rows.append(
+                [
+                    link,
+                    *words,
+                    f"{change.baseline:.4f}",
+                    f"{change.run:.4f}",
+                    signed(change.difference),
+                ]
+            )
         if rows:
             title = f"{run}: the queries that moved most in {measure}"
             moved_tables.append((title, header, rows, places))
@@ -119,16 +135,24 @@ def _moved(
 
 def _studies(comparison: Comparison, measure: str) -> list[tuple[str, str]]:
     """(query id, the command that shows its lists side by side) for every query that moved; the tables link to it."""
-    moved = (measures[measure].moved(comparison.settings.moved) for measures in comparison.runs.values())
+    moved = (
+        measures[measure].moved(comparison.settings.moved) for measures in comparison.runs.values()
+    )
     qids = dict.fromkeys(change.qid for changes in moved for change in changes)
     command = "python eval/studies/case.py --index INDEX --topics TOPICS --qrels QRELS --qid {} --format html"
     return [(qid, command.format(shlex.quote(qid)) + " --output case.html") for qid in qids]
 
 
 def _recall(extra: FigureData) -> _Figure:
-    values = {name: recall_curve(ranks).tolist() for name, ranks in extra.ranks.items() if ranks.depth}
-    title = "Recall at every rank" + (f" (grade {extra.level} or better)" if extra.level > 1 else "")
-    return curves(values, "rank k", "R@k", title), f"{title}: share of the relevant documents among the first k"
+    values = {
+        name: recall_curve(ranks).tolist() for name, ranks in extra.ranks.items() if ranks.depth
+    }
+    title = "Recall at every rank" + (
+        f" (grade {extra.level} or better)" if extra.level > 1 else ""
+    )
+    return curves(
+        values, "rank k", "R@k", title
+    ), f"{title}: share of the relevant documents among the first k"
 
 
 DEEPEST = 1000  #: length of the recall curve
@@ -138,13 +162,19 @@ DEEPEST = 1000  #: length of the recall curve
 class Ranks:
     """The ranks of the relevant documents of every evaluated query, in trec_eval's order of the run."""
 
-    found: dict[str, dict[str, int]]  #: query id -> relevant docid -> its rank from 1, for documents in the run
+    found: dict[
+        str, dict[str, int]
+    ]  #: query id -> relevant docid -> its rank from 1, for documents in the run
     relevant: dict[str, int]  #: query id -> number of relevant documents
     depth: int  #: longest list of the run, at most ``DEEPEST``
 
 
 def relevant_ranks(
-    qrels: Qrels, run: Mapping[str, Iterable[Hit]], level: int = 1, complete: bool = True, remove_unjudged: bool = False
+    qrels: Qrels,
+    run: Mapping[str, Iterable[Hit]],
+    level: int = 1,
+    complete: bool = True,
+    remove_unjudged: bool = False,
 ) -> Ranks:
     """Ranks of the documents graded ``level`` or better; the other settings are :func:`evaluate`'s."""
     found: dict[str, dict[str, int]] = {}

@@ -23,7 +23,9 @@ class EvalReport:
     paths: dict[str, str]  #: name in the table -> file
     remove_unjudged: bool = False
     comparison: Comparison | None = None  #: of the other runs with a baseline
-    intervals: dict[str, dict[str, Interval | None]] = field(default_factory=dict)  #: run -> measure -> of its mean
+    intervals: dict[str, dict[str, Interval | None]] = field(
+        default_factory=dict
+    )  #: run -> measure -> of its mean
     level: float = 0.95  #: of the intervals
 
     @property
@@ -55,12 +57,18 @@ def as_table(report: EvalReport) -> str:
         name: [f"{c.text}{'*' if c.best else ''}{c.marks}".ljust(len(c.text) + room) for c in row]
         for name, row in cells(report).items()
     }
-    body = table([[name, *row] for name, row in found.items()], ["run", *(f"{m}{' ' * room}" for m in report.measures)])
+    body = table(
+        [[name, *row] for name, row in found.items()],
+        ["run", *(f"{m}{' ' * room}" for m in report.measures)],
+    )
     stars = ["* best of its column"] if "*" in body else []
     lines = [headline(report), "", body, *stars, *legend(report)]
     if report.comparison and report.comparison.measures:
         # Only the first column is left-aligned, so run and measure share it.
-        (_, _, *header), rows = comparison_header(report.comparison), comparison_rows(report.comparison)
+        (_, _, *header), rows = (
+            comparison_header(report.comparison),
+            comparison_rows(report.comparison),
+        )
         joined = [[f"{run}  {measure}", *rest] for run, measure, *rest in rows]
         lines += ["", table(joined, ["run  measure", *header]), *moved_lines(report.comparison)]
     return "\n".join([*lines, "", *coverage(report)])
@@ -68,7 +76,9 @@ def as_table(report: EvalReport) -> str:
 
 def as_markdown(report: EvalReport) -> str:
     """A Markdown table, the best of each column bold."""
-    means = [[name, *(_bold(c, "**{}**") + c.marks for c in row)] for name, row in cells(report).items()]
+    means = [
+        [name, *(_bold(c, "**{}**") + c.marks for c in row)] for name, row in cells(report).items()
+    ]
     lines = [
         tables.markdown(["run", *map(str, report.measures)], means),
         "",
@@ -78,7 +88,9 @@ def as_markdown(report: EvalReport) -> str:
     ]
     if report.comparison and report.comparison.measures:
         moved = [f"- {visible(line, breaks=True)}" for line in moved_lines(report.comparison)]
-        compared = tables.markdown(comparison_header(report.comparison), comparison_rows(report.comparison), 2)
+        compared = tables.markdown(
+            comparison_header(report.comparison), comparison_rows(report.comparison), 2
+        )
         lines += ["", compared, *(["", *moved] if moved else [])]
     return "\n".join(lines)
 
@@ -104,7 +116,9 @@ def as_csv(report: EvalReport) -> str:
     the difference from the baseline with its interval, wins, ties, losses, and each test's p and corrected p. Values
     that do not apply (the baseline's own difference, an undefined test) are empty."""
     header = ["run", *map(str, report.measures), *asdict(next(iter(report.runs.values())).counts)]
-    lines = [[name, *e.mean.values(), *asdict(e.counts).values()] for name, e in report.runs.items()]
+    lines = [
+        [name, *e.mean.values(), *asdict(e.counts).values()] for name, e in report.runs.items()
+    ]
     for measure in report.comparison.measures if report.comparison else ():
         columns = {name: _compared(report, name, measure) for name in report.runs}
         header += [f"{measure} {key}" for key in next(iter(columns.values()))]
@@ -142,7 +156,9 @@ def as_json(report: EvalReport, per_query: bool = False) -> str:
         "qrels": report.qrels,
         "complete": report.complete,
         "remove_unjudged": report.remove_unjudged,
-        "measures": [{"name": str(m), "trec_eval": m.trec_flags(report.complete)} for m in report.measures],
+        "measures": [
+            {"name": str(m), "trec_eval": m.trec_flags(report.complete)} for m in report.measures
+        ],
         "runs": runs,
     } | ({"comparison": _comparison(report.comparison)} if report.comparison else {})
     return json.dumps(everything, indent=2, ensure_ascii=False)
@@ -150,7 +166,11 @@ def as_json(report: EvalReport, per_query: bool = False) -> str:
 
 def per_query_tsv(report: EvalReport) -> str:
     """Tab-separated, one line per run and query: ``run qid value...`` with a header, in full precision."""
-    lines = [[name, qid, *of.values()] for name, e in report.runs.items() for qid, of in e.per_query.items()]
+    lines = [
+        [name, qid, *of.values()]
+        for name, e in report.runs.items()
+        for qid, of in e.per_query.items()
+    ]
     return tables.csv_text([["run", "qid", *map(str, report.measures)], *lines], "\t")
 
 
@@ -172,7 +192,9 @@ def coverage(report: EvalReport) -> list[str]:
         c = e.counts
         missing = f"judged queries without hits: {c.missing_queries} of {c.judged_queries}"
         extra = f"queries without judgements: {c.extra_queries} (left out)"
-        unjudged = f"unjudged in the first {SHALLOW}: {c.unjudged_shallow_hits} of {c.shallow_hits} hits"
+        unjudged = (
+            f"unjudged in the first {SHALLOW}: {c.unjudged_shallow_hits} of {c.shallow_hits} hits"
+        )
         lines.append(f"{name}: {missing}; {extra}; {unjudged}")
     return lines
 
@@ -224,11 +246,18 @@ def legend(report: EvalReport) -> list[str]:
         f"{100 * s.level:g} % intervals: percentile bootstrap over queries, {BOOTSTRAPS:,} resamples, seed {s.seed}"
     )
     if "permutation" in s.tests:
-        exact = [d.permutation.exact for of in comparison.runs.values() for d in of.values() if d.permutation]
+        exact = [
+            d.permutation.exact
+            for of in comparison.runs.values()
+            for d in of.values()
+            if d.permutation
+        ]
         drawn = f"{s.resamples:,} random sign flips, seed {s.seed}"
         if any(exact):
             drawn += "; exact where few queries differ"
-        lines.append(f"permutation tests: {'exact, all sign flips counted' if all(exact) else drawn}")
+        lines.append(
+            f"permutation tests: {'exact, all sign flips counted' if all(exact) else drawn}"
+        )
     return lines
 
 

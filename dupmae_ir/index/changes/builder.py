@@ -101,7 +101,9 @@ class IndexBuilder:
         if self.dim is not None:
             (self.folder / "cls").mkdir()
             self._cls = enter(FlatWriter(self.folder / "cls" / "index", self.dim))
-        self._texts: TextWriter | None = enter(TextWriter(self.folder / TEXTS)) if self.texts else None
+        self._texts: TextWriter | None = (
+            enter(TextWriter(self.folder / TEXTS)) if self.texts else None
+        )
         if self.terms is not None:
             (self.folder / "ot").mkdir()
             (self.folder / "forward").mkdir()
@@ -146,7 +148,9 @@ class IndexBuilder:
             checked_docid(docid, f"document {row}")
         _check_part("[CLS] vectors", self.dim, None if cls is None else cls.shape, len(docids))
         vocabulary = None if self.terms is None else len(self.terms)
-        _check_part("OT weights", vocabulary, None if impacts is None else impacts.shape, len(docids))
+        _check_part(
+            "OT weights", vocabulary, None if impacts is None else impacts.shape, len(docids)
+        )
         if (self._texts is None) != (documents is None):
             raise IndexMismatch(f"the index {'takes no' if self._texts is None else 'needs'} texts")
         if self._texts is not None and documents is not None:
@@ -186,12 +190,18 @@ class IndexBuilder:
             with open(self.folder / "terms.txt", "w", encoding="utf-8", newline="\n") as f:
                 f.writelines(f"{term}\n" for term in self.terms)
         digest = content_digest(self.folder, self.dim)
-        parts = [name for name, there in (("cls", self.dim), ("ot", self.terms)) if there is not None]
+        parts = [
+            name for name, there in (("cls", self.dim), ("ot", self.terms)) if there is not None
+        ]
         mark_parts(self.folder, parts, digest)
         files = describe_parts(self.folder, parts)
         if self.terms is not None and (self.postings or not self.lucene):
             folder_of(self.folder).mkdir()
-            write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), digest)
+            write_postings(
+                Forward.open(self.folder / "forward", len(self.terms)),
+                folder_of(self.folder),
+                digest,
+            )
             files |= describe(self.folder, names_of(self.folder, "postings"))
         if self.dim is not None and self.documents >= rotated.PAYS:
             rotated.add_rotated(self.folder, self.documents, self.dim)
@@ -207,14 +217,22 @@ class IndexBuilder:
         )
         self.folder.rename(self.index / record.path)
         link_parts(self.index, record, parts)
-        facts: Meta = {"parts": parts, "dim": self.dim, "scale": self.scale if self.terms is not None else None}
+        facts: Meta = {
+            "parts": parts,
+            "dim": self.dim,
+            "scale": self.scale if self.terms is not None else None,
+        }
         provenance: Meta = {
             "versions": versions(java=self.terms is not None and self.lucene),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         # The caller's keys come after ours and cannot change them.
-        order = dict.fromkeys(["documents", "empty_documents", *facts, *SUMS, "digest", "generation", *meta])
-        complete = with_segments({**order, **provenance, **meta, **facts, "generation": 0, "origin": digest}, [record])
+        order = dict.fromkeys(
+            ["documents", "empty_documents", *facts, *SUMS, "digest", "generation", *meta]
+        )
+        complete = with_segments(
+            {**order, **provenance, **meta, **facts, "generation": 0, "origin": digest}, [record]
+        )
         write_meta(self.index, complete)
         return complete
 
@@ -222,7 +240,10 @@ class IndexBuilder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._open_files.__exit__(kind, value, trace)
 

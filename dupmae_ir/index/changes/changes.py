@@ -65,7 +65,9 @@ class ChangeJob(Job):
         real = os.path.realpath(path)  # the folder that a link names is changed, not the link
         if not Path(real).parent.is_dir():
             manifest.read_meta(path)  # raises: no such index
-        super().__init__(real, command, settings or {}, streamed=True, inputs=dict, restart=restart, quiet=quiet)
+        super().__init__(
+            real, command, settings or {}, streamed=True, inputs=dict, restart=restart, quiet=quiet
+        )
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -94,7 +96,12 @@ class ChangeJob(Job):
         return self._result(index, now, COMPLETE)
 
     def commit(
-        self, index: Index, deleted: np.ndarray, new: Path | None, now: Mapping[str, int], alone: bool = False
+        self,
+        index: Index,
+        deleted: np.ndarray,
+        new: Path | None,
+        now: Mapping[str, int],
+        alone: bool = False,
     ) -> ChangeResult:
         """Make the next generation: ``index`` without the rows ``deleted``, and with the segment of the index folder
         ``new``, if any; ``alone``: instead of all others.
@@ -122,8 +129,12 @@ class ChangeJob(Job):
                 fsync_folder(folder)
             meta = {**meta, "generation": number, "changed_by": f"dupmae-ir {self.command}"}
             if alone:
-                meta["optional"] = sorted({part for segment in index.segments for part in optional_parts(segment)})
-            manifest.write_meta(self.target, manifest.with_segments(meta, segments, record_of_deleted))
+                meta["optional"] = sorted(
+                    {part for segment in index.segments for part in optional_parts(segment)}
+                )
+            manifest.write_meta(
+                self.target, manifest.with_segments(meta, segments, record_of_deleted)
+            )
         if new is not None:
             shutil.rmtree(new, ignore_errors=True)
         self.sweep()
@@ -158,7 +169,11 @@ class ChangeJob(Job):
 
 def optional_parts(segment: Segment) -> set[str]:
     """The parts of a segment that are built on demand: ``postings``, ``cls/rotated``."""
-    return {part for part in map(part_of, segment.record.files) if part == "postings" or part.startswith("cls/")}
+    return {
+        part
+        for part in map(part_of, segment.record.files)
+        if part == "postings" or part.startswith("cls/")
+    }
 
 
 def build_optional(index: Index, new: Path) -> None:
@@ -195,7 +210,9 @@ def run_delete(config: DeleteConfig) -> ChangeResult:
         return job.commit(index, rows, None, now) if len(rows) else job.unchanged(index, now)
 
 
-def rows_to_delete(index: Index, docids: Sequence[str], name: str, ignore_unknown: bool = False) -> np.ndarray:
+def rows_to_delete(
+    index: Index, docids: Sequence[str], name: str, ignore_unknown: bool = False
+) -> np.ndarray:
     """(m,) int64: the live rows of some ids."""
     asked = set(docids)
     rows = [row for row, docid in enumerate(index.docids) if docid in asked]
@@ -207,21 +224,29 @@ def rows_to_delete(index: Index, docids: Sequence[str], name: str, ignore_unknow
             advice = "Pass `ignore_unknown` to delete the others"
             if first in index.files:
                 advice = "It is a file: name it in `paths`"
-            raise UnknownName(f"{name} has no document {first!r}{more}; nothing was deleted. {advice}")
+            raise UnknownName(
+                f"{name} has no document {first!r}{more}; nothing was deleted. {advice}"
+            )
     return np.array([row for row in rows if index.live[row]], np.int64)
 
 
-def rows_of_paths(index: Index, paths: Sequence[str], name: str, ignore_unknown: bool = False) -> np.ndarray:
+def rows_of_paths(
+    index: Index, paths: Sequence[str], name: str, ignore_unknown: bool = False
+) -> np.ndarray:
     """(m,) int64: the live rows of files, of the files in folders, and of those that fit patterns. Raises
     :class:`UnknownName` for a path that fits none."""
     if not index.files:
-        raise UnknownName(f"{name} was not made of files, so it has no `paths`; name the documents by `ids`")
+        raise UnknownName(
+            f"{name} was not made of files, so it has no `paths`; name the documents by `ids`"
+        )
     rows = []
     for path in paths:
         tests = [Condition("path", operation, (path,)).test for operation in ("under", "like")]
         files = [file for file in index.files if any(test(file) for test in tests)]
         if not files and not ignore_unknown:
-            raise UnknownName(f"{name} has no file {path!r}; nothing was deleted.{suggest(path, index.files)}")
+            raise UnknownName(
+                f"{name} has no file {path!r}; nothing was deleted.{suggest(path, index.files)}"
+            )
         rows += [index.files[file] for file in files]
     return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
 
@@ -250,7 +275,9 @@ def run_compact(config: CompactConfig) -> ChangeResult:
         if index.manifest.plain:
             return job.unchanged(index, {"removed_now": 0})
         index.verify()  # every byte is about to be copied, and recorded as part of the new segment
-        new = job.target / SEGMENTS / "compacted"  # not named by a manifest: after a kill, the next change removes it
+        new = (
+            job.target / SEGMENTS / "compacted"
+        )  # not named by a manifest: after a kill, the next change removes it
         try:
             with progress("compact", "documents", index.documents, config.quiet) as bar:
                 _copy(index, new, bar)
@@ -276,9 +303,15 @@ def _copy(index: Index, new: Path, bar: tqdm[Any]) -> None:
                 block = rows[start : start + _BLOCK]
                 vectors = segment.vectors[block] if segment.dim is not None else None
                 impacts = segment.forward.matrix(block) if segment.has_ot else None
-                digests = None if segment.digests is None else [segment.digests[row].tobytes() for row in block]
+                digests = (
+                    None
+                    if segment.digests is None
+                    else [segment.digests[row].tobytes() for row in block]
+                )
                 docids = [segment.docids[row] for row in block]
-                documents = segment.texts.get_all(block.tolist()) if texts and segment.texts else None
+                documents = (
+                    segment.texts.get_all(block.tolist()) if texts and segment.texts else None
+                )
                 builder.add_impacts(docids, vectors, impacts, clipped, dropped, documents, digests)
                 clipped = dropped = 0
                 bar.update(len(block))

@@ -22,14 +22,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dupmae_ir.console import byte_bar
-from dupmae_ir.errors import DupmaeError, EnvironmentProblem, IndexMismatch, InputError, OutputError, UsageError
+from dupmae_ir.errors import (
+    DupmaeError,
+    EnvironmentProblem,
+    IndexMismatch,
+    InputError,
+    OutputError,
+    UsageError,
+)
 from dupmae_ir.index.config import PushResult
 from dupmae_ir.index.format import integrity, manifest
 from dupmae_ir.index.format.integrity import FileRecord
 from dupmae_ir.index.format.manifest import META, Manifest, Meta, read_manifest
 from dupmae_ir.index.format.segment import sweep_segments
 from dupmae_ir.io.locks import exclusive, lock_path
-from dupmae_ir.io.publishing import atomic_write, disk_full, fsync_tree, move_into_place, sha256_file
+from dupmae_ir.io.publishing import (
+    atomic_write,
+    disk_full,
+    fsync_tree,
+    move_into_place,
+    sha256_file,
+)
 from dupmae_ir.io.transfer import Moved, Remote, cache_folder, is_url, json_object, offline_by
 
 UPLOAD = "upload.json"
@@ -39,7 +52,12 @@ AGAIN = "push the index again with `overwrite`, or restore the object from a bac
 def local_folder(remote: Remote) -> Path:
     """Where the index of a URL is built, and where its copy is kept, on this machine."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", remote.name).lstrip(".") or "index"
-    return cache_folder() / "indexes" / f"{name}-{hashlib.sha256(remote.url.encode()).hexdigest()[:12]}" / name
+    return (
+        cache_folder()
+        / "indexes"
+        / f"{name}-{hashlib.sha256(remote.url.encode()).hexdigest()[:12]}"
+        / name
+    )
 
 
 class Output:
@@ -93,7 +111,9 @@ def local_index(path: str | Path) -> Path:
     folder = local_folder(remote)
     if variable := offline_by():
         if not (folder / META).is_file():
-            raise EnvironmentProblem(f"{remote}: is not in the cache ({folder}), and {variable} is set")
+            raise EnvironmentProblem(
+                f"{remote}: is not in the cache ({folder}), and {variable} is set"
+            )
         return folder
     pull(remote, folder)
     return folder
@@ -110,7 +130,12 @@ def need_folder(path: str | Path, command: str) -> None:
 
 
 def push(
-    folder: str | Path, remote: Remote, *, record: Meta | None = None, overwrite: bool = False, quiet: bool = False
+    folder: str | Path,
+    remote: Remote,
+    *,
+    record: Meta | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
 ) -> PushResult:
     """Copy a finished index folder, or its ``record`` alone, to a URL; returns how many files it has and how many were
     sent.
@@ -170,13 +195,18 @@ def _prepare(
         return record
     # An index that follows is the one that was found, changed since, or with other optional parts.
     older = json_object(found)
-    follows = (not manifest.meta_problem(older) and bool(older["segments"]) == bool(index.segments)) and (
+    follows = (
+        not manifest.meta_problem(older) and bool(older["segments"]) == bool(index.segments)
+    ) and (
         index.digest == older["digest"]
         if index.generation == older["generation"]
-        else index.generation > older["generation"] and index.meta.get("origin") == older.get("origin")
+        else index.generation > older["generation"]
+        and index.meta.get("origin") == older.get("origin")
     )
     if not overwrite and found != raw and not follows:
-        raise UsageError(f"{remote} already has another index; pass `overwrite` to replace it, or name another URL")
+        raise UsageError(
+            f"{remote} already has another index; pass `overwrite` to replace it, or name another URL"
+        )
     if overwrite or any(record.get(name, stored) != stored for name, stored in wanted.items()):
         (remote / META).remove()
     if overwrite:
@@ -198,7 +228,11 @@ def pull(remote: Remote, folder: Path, *, quiet: bool = False) -> bool:
     if raw is not None and _is_copy(folder, raw):
         return False
     if raw is None:
-        begun = "its upload has not ended: run the command that began it again" if _uploaded(remote) else "no meta.json"
+        begun = (
+            "its upload has not ended: run the command that began it again"
+            if _uploaded(remote)
+            else "no meta.json"
+        )
         raise InputError(f"{remote} is not a finished index ({begun})")
     meta = dict(json_object(raw))
     if problem := manifest.meta_problem(meta):
@@ -247,7 +281,9 @@ def _uploaded(remote: Remote) -> dict[str, FileRecord]:
     """What the record of uploads says is there whole; empty without a readable record."""
     found = json_object((remote / UPLOAD).read()).get("files")
     rows = found.items() if isinstance(found, dict) else ()
-    return {str(name): FileRecord(*row) for name, row in rows if isinstance(row, list) and len(row) == 2}
+    return {
+        str(name): FileRecord(*row) for name, row in rows if isinstance(row, list) and len(row) == 2
+    }
 
 
 def _is_copy(folder: Path, raw: bytes) -> bool:
@@ -260,7 +296,9 @@ def _is_copy(folder: Path, raw: bytes) -> bool:
 def _fetch_all(remote: Remote, index: Manifest, folder: Path, received: Path, quiet: bool) -> None:
     """Receive every file that ``folder`` does not have already."""
     files = dict(index.files())
-    with byte_bar(f"pulling {remote.name}", sum(record.bytes for record in files.values()), quiet) as moved:
+    with byte_bar(
+        f"pulling {remote.name}", sum(record.bytes for record in files.values()), quiet
+    ) as moved:
         for name, record in files.items():
             target, older = received / name, folder / name
             same_size = integrity.size_problem(older, record.bytes) is None

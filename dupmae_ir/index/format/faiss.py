@@ -51,11 +51,15 @@ class FlatWriter(RowWriter):
         Raises :class:`IndexMismatch` for another width and for values that are not finite.
         """
         if values.ndim != 2 or values.shape[1] != self.dim:
-            raise IndexMismatch(f"{self.path} takes vectors of width {self.dim}, got an array of shape {values.shape}")
+            raise IndexMismatch(
+                f"{self.path} takes vectors of width {self.dim}, got an array of shape {values.shape}"
+            )
         block = np.ascontiguousarray(values, dtype=self.dtype)
         if not np.isfinite(block).all():
             row = self.count + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
-            raise IndexMismatch(f"{self.path}: vector {row} is not finite; check the model's weights and `dtype`")
+            raise IndexMismatch(
+                f"{self.path}: vector {row} is not finite; check the model's weights and `dtype`"
+            )
         super().add(block)
 
 

@@ -93,7 +93,11 @@ class NpyWriter(RowWriter):
 
     def header(self) -> bytes:
         """As :func:`numpy.save` writes it."""
-        described = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count,)}
+        described = {
+            "descr": np.lib.format.dtype_to_descr(self.dtype),
+            "fortran_order": False,
+            "shape": (self.count,),
+        }
         np.lib.format.write_array_header_1_0(buffer := io.BytesIO(), described)
         return buffer.getvalue()
 
@@ -177,7 +181,9 @@ class Forward:
             for start in range(0, len(self.terms), _BLOCK):
                 counts += np.bincount(self.terms[start : start + _BLOCK], minlength=self.vocabulary)
             return counts
-        if len(self._frequencies) != self.vocabulary or int(self._frequencies.sum()) != len(self.terms):
+        if len(self._frequencies) != self.vocabulary or int(self._frequencies.sum()) != len(
+            self.terms
+        ):
             raise IndexMismatch(
                 f"{FREQUENCIES} of the forward index does not belong to its terms; remove the file, and it is counted "
                 "again at every search"
@@ -200,15 +206,21 @@ class Forward:
         indptr = np.cumsum([0, *lengths])
         where = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
         shape = (len(rows), self.vocabulary)
-        return csr_matrix((self.impacts[where], self.terms[where].astype(np.int32), indptr), shape=shape)
+        return csr_matrix(
+            (self.impacts[where], self.terms[where].astype(np.int32), indptr), shape=shape
+        )
 
-    def scores(self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray) -> np.ndarray:
+    def scores(
+        self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
+    ) -> np.ndarray:
         """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
         table = np.zeros(self.vocabulary, np.int64)
         table[query_ids] = query_impacts
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")  # compiled code has no bounds checks
+            raise IndexError(
+                f"rows {rows.min()} to {rows.max()} of {len(self)}"
+            )  # compiled code has no bounds checks
         if not pays(int((self.indptr[rows + 1] - self.indptr[rows]).sum())):
             return self._numpy_scores(rows, table)
         from dupmae_ir.index.postings import kernels
@@ -258,7 +270,9 @@ def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
     except FileNotFoundError:
         raise IndexMismatch(f"{path} is missing; {fix}") from None
     except (ValueError, EOFError) as e:
-        if "empty file" in str(e):  # mmap refuses length 0, but a header without values is a valid empty array
+        if "empty file" in str(
+            e
+        ):  # mmap refuses length 0, but a header without values is a valid empty array
             return np.load(path, allow_pickle=False)
         raise IndexMismatch(f"{path} is damaged or truncated ({e}); {fix}") from None
     if array.ndim != 1:

@@ -52,7 +52,9 @@ def part_of(name: str) -> str:
     if not file:
         return "ids"
     kind, _, suffix = file.rpartition(".")
-    return f"cls/{kind}" if folder == "cls" and suffix in ("bin", "json") and file != MARK else folder
+    return (
+        f"cls/{kind}" if folder == "cls" and suffix in ("bin", "json") and file != MARK else folder
+    )
 
 
 def mark_parts(folder: Path, parts: Iterable[str], segment_id: str) -> None:
@@ -67,13 +69,20 @@ def describe_parts(folder: Path, parts: Iterable[str]) -> dict[str, FileRecord]:
     included."""
     names = ["docid", "terms.txt", DIGESTS]
     for part in _folders(folder, parts):
-        names += [f"cls/{name}" for name in ("index", "docid", MARK)] if part == "cls" else _listed(folder, part)
+        names += (
+            [f"cls/{name}" for name in ("index", "docid", MARK)]
+            if part == "cls"
+            else _listed(folder, part)
+        )
     return describe(folder, [name for name in names if (folder / name).is_file()])
 
 
 def describe(folder: Path, names: Iterable[str]) -> dict[str, FileRecord]:
     """Size and sha256 of some files of a segment."""
-    return {name: FileRecord((folder / name).stat().st_size, sha256_file(folder / name)) for name in names}
+    return {
+        name: FileRecord((folder / name).stat().st_size, sha256_file(folder / name))
+        for name in names
+    }
 
 
 def names_of(folder: Path, part: str) -> list[str]:
@@ -89,10 +98,17 @@ def part_problem(folder: Path, files: Files, part: str, segment_id: str) -> str 
     if f"{part}/{MARK}" in names and (problem := _mark_problem(folder / part / MARK, segment_id)):
         return problem
     if part == "ot":
-        unknown = [path for path in (folder / part).glob("segments_*") if f"{part}/{path.name}" not in files]
+        unknown = [
+            path
+            for path in (folder / part).glob("segments_*")
+            if f"{part}/{path.name}" not in files
+        ]
         if unknown:
             return f"{unknown[0]} is not a file of this index"
-    return next((problem for name in names if (problem := size_problem(folder / name, files[name].bytes))), None)
+    return next(
+        (problem for name in names if (problem := size_problem(folder / name, files[name].bytes))),
+        None,
+    )
 
 
 def content_problem(path: Path, digest: str) -> str | None:
@@ -123,7 +139,9 @@ class FileChecks:
         """Bytes of the files that are too large to be compared without being asked; texts do not count, since no
         score depends on them."""
         read = self._chosen | self._undamaged
-        return sum(f.bytes for name, f in self.files.items() if name not in read and part_of(name) != TEXTS)
+        return sum(
+            f.bytes for name, f in self.files.items() if name not in read and part_of(name) != TEXTS
+        )
 
     def require(self, part: str, fix: str = AGAIN, everything: bool = False) -> None:
         """Raise :class:`IndexMismatch`, ending with ``fix``, for a damaged file of ``part``.
@@ -140,7 +158,10 @@ class FileChecks:
 
 def _folders(folder: Path, parts: Iterable[str]) -> list[str]:
     """The folders of ``parts``, and of the texts where they are stored."""
-    return [*(name for part in parts for name in PARTS[part]), *([TEXTS] if (folder / TEXTS).is_dir() else ())]
+    return [
+        *(name for part in parts for name in PARTS[part]),
+        *([TEXTS] if (folder / TEXTS).is_dir() else ()),
+    ]
 
 
 def _listed(folder: Path, part: str) -> list[str]:

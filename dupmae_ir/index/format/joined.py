@@ -36,7 +36,9 @@ class JoinedForward:
         segment, inside = locate(self._starts, row)
         return self._parts[segment].row(inside)
 
-    def scores(self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray) -> np.ndarray:
+    def scores(
+        self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
+    ) -> np.ndarray:
         """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
         out = np.zeros(len(rows), np.int64)
         for segment, here, inside in shares(self._starts, rows):
@@ -83,7 +85,9 @@ class JoinedTexts:
         """One metadata column of all rows. Raises :class:`UnknownName` for a name that no document has."""
         if name not in self.columns:
             known = ", ".join(self.columns) or "none"
-            raise UnknownName(f"{self._path} has no metadata {name!r}; known: {known}.{suggest(name, self.columns)}")
+            raise UnknownName(
+                f"{self._path} has no metadata {name!r}; known: {known}.{suggest(name, self.columns)}"
+            )
         if len(self._parts) == 1:
             return self._parts[0].column(name)
         positions: dict[str, int] = {json.dumps(None): 0}
@@ -163,7 +167,9 @@ class MappedDocids(Sequence[str]):
 
     def _narrow(self) -> np.ndarray | None:
         """(n,) ids as an array of bytes of one width; None for long ids, and for ids that numpy would cut at a NUL."""
-        widest = max((int(np.diff(ends, prepend=-1).max(initial=1)) - 1 for ends in self._ends), default=0)
+        widest = max(
+            (int(np.diff(ends, prepend=-1).max(initial=1)) - 1 for ends in self._ends), default=0
+        )
         if widest > _WIDEST or any(data.find(b"\0") >= 0 for data in self._maps):
             return None
         out = np.zeros((len(self), max(1, widest)), np.uint8)
@@ -179,5 +185,8 @@ class MappedDocids(Sequence[str]):
 def _line_ends(data: mmap.mmap | bytes) -> np.ndarray:
     """Where the line feeds are: (n,) int64."""
     raw = np.frombuffer(data, np.uint8)
-    found = [start + np.flatnonzero(raw[start : start + _BLOCK] == 10) for start in range(0, len(raw), _BLOCK)]
+    found = [
+        start + np.flatnonzero(raw[start : start + _BLOCK] == 10)
+        for start in range(0, len(raw), _BLOCK)
+    ]
     return np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)

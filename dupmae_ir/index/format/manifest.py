@@ -47,7 +47,18 @@ SEGMENTS = "segments"
 OWN_DIGEST = "manifest_sha256"
 SUMS = ("empty_documents", "postings", "sum_of_impacts", "clipped", "dropped")
 """Counts of all segments, rows that were deleted since included."""
-_NEEDED = ("documents", "parts", "dim", "scale", "postings", "digest", "generation", "segments", "deleted", OWN_DIGEST)
+_NEEDED = (
+    "documents",
+    "parts",
+    "dim",
+    "scale",
+    "postings",
+    "digest",
+    "generation",
+    "segments",
+    "deleted",
+    OWN_DIGEST,
+)
 _RECORDS = ("encoder", "versions", "settings", "shard", "config", "record")
 _BLOCK = 1 << 22
 
@@ -139,13 +150,23 @@ class Manifest:
 
 
 def _segment_record(value: Mapping[str, Any]) -> SegmentRecord:
-    files = {name: FileRecord(int(file["bytes"]), str(file["sha256"])) for name, file in value["files"].items()}
+    files = {
+        name: FileRecord(int(file["bytes"]), str(file["sha256"]))
+        for name, file in value["files"].items()
+    }
     return SegmentRecord(**{**value, "files": files})
 
 
 def _safe(name: str) -> str:
-    if name.startswith("/") or set(name.split("/")) & {"", ".", ".."} or "\\" in name or "\0" in name:
-        raise IndexMismatch(f"{META} records a file outside the index, {name!r}; do not trust this index")
+    if (
+        name.startswith("/")
+        or set(name.split("/")) & {"", ".", ".."}
+        or "\\" in name
+        or "\0" in name
+    ):
+        raise IndexMismatch(
+            f"{META} records a file outside the index, {name!r}; do not trust this index"
+        )
     return name
 
 
@@ -153,7 +174,9 @@ def read_manifest(path: str | Path, record: bool = False) -> Manifest:
     """The manifest of an index folder; with ``record``, also of a record. Raises what :func:`read_meta` raises."""
     manifest = Manifest.of(read_meta(path))
     if not manifest.segments and not record:
-        raise UsageError(f"{path} is the record of an index, to search it through a `server`; here, use the index")
+        raise UsageError(
+            f"{path} is the record of an index, to search it through a `server`; here, use the index"
+        )
     return manifest
 
 
@@ -170,8 +193,12 @@ def read_meta(path: str | Path) -> Meta:
         meta = json.loads((path / META).read_text(encoding="utf-8"))
     except FileNotFoundError:
         if any(path.glob("segments_*")):
-            raise InputError(f"{path} is a Lucene index, as for BM25, not an index of encoded documents") from None
-        raise InputError(f"{path} is not a finished index (no meta.json); run its encode command again") from None
+            raise InputError(
+                f"{path} is a Lucene index, as for BM25, not an index of encoded documents"
+            ) from None
+        raise InputError(
+            f"{path} is not a finished index (no meta.json); run its encode command again"
+        ) from None
     except (ValueError, RecursionError) as e:
         raise InputError(f"{path / META} cannot be read: {e}; {AGAIN}") from None
     if not isinstance(meta, dict) or "format" not in meta:
@@ -184,7 +211,15 @@ def read_meta(path: str | Path) -> Meta:
 def recorded_options(meta: Meta) -> EncoderOptions:
     """The options that load the encoder of an index as it was, without device and dtype."""
     recorded, parts = meta.get("encoder") or {}, tuple(meta["parts"])
-    names = ["document_length", "query_length", "top_k", "title_separator", "dimensions", "fold_terms", "language"]
+    names = [
+        "document_length",
+        "query_length",
+        "top_k",
+        "title_separator",
+        "dimensions",
+        "fold_terms",
+        "language",
+    ]
     names += (["activation"] if "ot" in parts else []) + (["normalize"] if "cls" in parts else [])
     options: dict[str, Any] = {name: recorded.get(name) for name in names}
     options["head"] = "lexical" if "ot" in parts and recorded.get("ot") == "lexical" else None
@@ -233,29 +268,44 @@ def _is_count(value: object) -> bool:
 
 def manifest_digest(meta: Mapping[str, Any]) -> str:
     """sha256 of all other values, whatever the order of keys and the white space of the file."""
-    text = json.dumps({k: v for k, v in meta.items() if k != OWN_DIGEST}, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(
+        {k: v for k, v in meta.items() if k != OWN_DIGEST}, sort_keys=True, separators=(",", ":")
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def with_segments(
-    meta: Mapping[str, object], segments: Sequence[SegmentRecord], deleted: DeletedRecord | None = None
+    meta: Mapping[str, object],
+    segments: Sequence[SegmentRecord],
+    deleted: DeletedRecord | None = None,
 ) -> Meta:
     """``meta`` with these segments and deleted rows, the counts and digests that follow from them."""
     parts = [*(segment.digest for segment in segments), deleted.sha256 if deleted else ""]
     one = len(segments) == 1 and deleted is None
     facts: Meta = {
         "format": FORMAT,
-        **{name: sum(getattr(segment, name) for segment in segments) for name in ("documents", *SUMS)},
-        "digest": segments[0].digest if one else hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
+        **{
+            name: sum(getattr(segment, name) for segment in segments)
+            for name in ("documents", *SUMS)
+        },
+        "digest": segments[0].digest
+        if one
+        else hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
         "segments": [
-            {**dataclasses.asdict(segment), "files": {name: file._asdict() for name, file in segment.files.items()}}
+            {
+                **dataclasses.asdict(segment),
+                "files": {name: file._asdict() for name, file in segment.files.items()},
+            }
             for segment in segments
         ],
         "deleted": dataclasses.asdict(deleted) if deleted else None,
     }
     facts["documents"] -= deleted.rows if deleted else 0
     last = ("segments", "deleted", OWN_DIGEST)  # the long values at the end of the file
-    first = {**{k: None for k in facts if k not in last}, **{k: v for k, v in meta.items() if k not in last}}
+    first = {
+        **{k: None for k in facts if k not in last},
+        **{k: v for k, v in meta.items() if k not in last},
+    }
     record: Meta = json.loads(json.dumps({**first, **facts}))
     return {**record, OWN_DIGEST: manifest_digest(record)}
 
@@ -266,7 +316,9 @@ def record_of(meta: Meta, **facts: object) -> Meta:
     ``facts``: ``columns``, the names of the metadata, None for an index without texts; ``frequencies``, those that a
     lexical encoder needs, compressed.
     """
-    record: Meta = {name: meta.get(name) for name in ("format", *_NEEDED, "encoder", "versions", "origin")}
+    record: Meta = {
+        name: meta.get(name) for name in ("format", *_NEEDED, "encoder", "versions", "origin")
+    }
     record |= {"segments": [], "deleted": None, "record": facts}
     return {**record, OWN_DIGEST: manifest_digest(record)}
 
@@ -284,7 +336,9 @@ def record_part(path: Path, segment: SegmentRecord, part: str) -> SegmentRecord 
             return None
         folder = path / segment.path
         others = {name: record for name, record in current.files.items() if part_of(name) != part}
-        changed = dataclasses.replace(current, files=others | describe(folder, names_of(folder, part)))
+        changed = dataclasses.replace(
+            current, files=others | describe(folder, names_of(folder, part))
+        )
         segments[segment.path] = changed
         write_meta(path, with_segments(manifest.meta, list(segments.values()), manifest.deleted))
         return changed
@@ -336,14 +390,18 @@ def make_empty(folder: Path) -> None:
 def check_target(target: Path) -> None:
     """Raise :class:`UsageError` if ``target`` is neither new, nor an empty folder, nor an index folder."""
     if target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file; `index` must name a folder, new or of an older index")
+        raise UsageError(
+            f"{target} is a file; `index` must name a folder, new or of an older index"
+        )
     try:
         index = {"format", "documents", "parts", "digest"} <= read_json_object(target / META).keys()
         occupied = target.is_dir() and any(target.iterdir()) and not index
     except OSError:
         return  # not readable: reported where it is used
     if occupied:
-        raise UsageError(f"{target}: a folder that is not an index; it was left unchanged, name another `index`")
+        raise UsageError(
+            f"{target}: a folder that is not an index; it was left unchanged, name another `index`"
+        )
 
 
 def content_digest(folder: str | Path, dim: int | None) -> str:

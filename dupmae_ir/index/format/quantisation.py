@@ -25,7 +25,9 @@ HIGHEST_LEXICAL_QUERY = 8191
 """Highest impact of a query term with lexical weights, which the documents' do not bound. Sums of 1,024 such terms stay
 below 2**31; those of usual queries stay below 2**24, to which Lucene is exact."""
 CALIBRATION = 512  #: documents in the first window at most, on which a scale is calibrated
-HEADROOM = 1.1  #: how far later weights may exceed the largest calibrated one before they are clipped
+HEADROOM = (
+    1.1  #: how far later weights may exceed the largest calibrated one before they are clipped
+)
 UNCALIBRATED_SCALE = 32.0  #: for collections whose first documents have no weights at all
 
 
@@ -60,7 +62,12 @@ def calibrated_scale(first: Representation) -> float | None:
 
 def is_scale(value: object) -> bool:
     """Whether ``value`` can be a scale: a positive, finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and value > 0
+        and math.isfinite(value)
+    )
 
 
 def highest_query_impact(form: str) -> int:
@@ -68,7 +75,9 @@ def highest_query_impact(form: str) -> int:
     return HIGHEST_LEXICAL_QUERY if form == "lexical" else HIGHEST_IMPACT
 
 
-def quantise(ot: sp.csr_matrix, scale: float, highest: int = HIGHEST_IMPACT) -> tuple[sp.csr_matrix, int]:
+def quantise(
+    ot: sp.csr_matrix, scale: float, highest: int = HIGHEST_IMPACT
+) -> tuple[sp.csr_matrix, int]:
     """OT weights (n, V) -> impacts (n, V) CSR with ascending columns, and how many were clipped to ``highest``.
 
     Impacts are those of :func:`rounded`; zeros are dropped.
@@ -83,7 +92,9 @@ def quantise(ot: sp.csr_matrix, scale: float, highest: int = HIGHEST_IMPACT) -> 
     return impacts, clipped
 
 
-def rounded(weights: np.ndarray, scale: float, highest: int = HIGHEST_IMPACT) -> tuple[np.ndarray, int]:
+def rounded(
+    weights: np.ndarray, scale: float, highest: int = HIGHEST_IMPACT
+) -> tuple[np.ndarray, int]:
     """(m,) weights -> (m,) impacts, 0 for weights that are not above 0, and how many were clipped to ``highest``.
 
     Impacts are uint8, or uint16 where ``highest`` is above 255 (queries only): weight * scale in float64, rounded half

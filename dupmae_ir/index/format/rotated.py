@@ -159,7 +159,11 @@ def write_codes(vectors: np.ndarray, path: Path) -> None:
     with blas_threads(1):
         _choose(vectors, arrays)
         longest = _encode(vectors, arrays) + float(np.linalg.norm(arrays["mean"]))
-    arrays["facts"][:3] = FORMAT, longest, np.linalg.norm(arrays["rotation"] @ arrays["rotation"].T - np.eye(dim))
+    arrays["facts"][:3] = (
+        FORMAT,
+        longest,
+        np.linalg.norm(arrays["rotation"] @ arrays["rotation"].T - np.eye(dim)),
+    )
 
 
 def _choose(vectors: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
@@ -229,8 +233,14 @@ def _up(values: np.ndarray) -> np.ndarray:
 def _arrays(path: Path, rows: int, dim: int, mode: Any) -> dict[str, np.ndarray]:
     """The arrays of the file, mapped."""
     parts = sections(rows, dim)
-    sizes = {name: np.dtype(kind).itemsize * int(np.prod(shape)) for name, (kind, shape) in parts.items()}
-    whole, arrays, end = np.memmap(path, np.uint8, mode, shape=(sum(sizes.values()),)), dict[str, np.ndarray](), 0
+    sizes = {
+        name: np.dtype(kind).itemsize * int(np.prod(shape)) for name, (kind, shape) in parts.items()
+    }
+    whole, arrays, end = (
+        np.memmap(path, np.uint8, mode, shape=(sum(sizes.values()),)),
+        dict[str, np.ndarray](),
+        0,
+    )
     for name, (kind, shape) in parts.items():
         arrays[name] = whole[end : end + sizes[name]].view(kind).reshape(shape).view(np.ndarray)
         end += sizes[name]
@@ -259,7 +269,11 @@ def describe_rotated(segment: Segment) -> dict[str, str]:
     if not segment.has_part(PART):
         return {}
     problem = segment.part_problem(PART)
-    return {ROTATED: f"unusable: {problem}; {AGAIN}" if problem else megabytes(_file(segment.path).stat().st_size)}
+    return {
+        ROTATED: f"unusable: {problem}; {AGAIN}"
+        if problem
+        else megabytes(_file(segment.path).stat().st_size)
+    }
 
 
 def _file(folder: Path) -> Path:

@@ -63,5 +63,7 @@ def row_set(allowed: np.ndarray | RowSet | None, documents: int) -> RowSet | Non
             )
         allowed = RowSet(allowed)
     if allowed.documents != documents:
-        raise UsageError(f"the allowed rows are those of {allowed.documents:,} documents; the index has {documents:,}")
+        raise UsageError(
+            f"the allowed rows are those of {allowed.documents:,} documents; the index has {documents:,}"
+        )
     return None if len(allowed) == documents else allowed

@@ -91,7 +91,9 @@ class Segment:
         if part not in self.required_parts:
             self._read_record()
         if not any(integrity.part_of(name) == part for name in self.record.files):
-            raise IndexMismatch(f"{self.path / part}: {manifest.META} does not list its files; {fix}")
+            raise IndexMismatch(
+                f"{self.path / part}: {manifest.META} does not list its files; {fix}"
+            )
         if problem := self.part_problem(part):
             raise IndexMismatch(f"{problem}; {fix}")
         self._checks.require(part, fix, everything)
@@ -103,7 +105,11 @@ class Segment:
     def _read_record(self) -> None:
         """Read the record again: optional parts may have been made since this segment was opened."""
         records = manifest.read_manifest(self.index).segments
-        same = [record for record in records if (record.path, record.digest) == (self.record.path, self.digest)]
+        same = [
+            record
+            for record in records
+            if (record.path, record.digest) == (self.record.path, self.digest)
+        ]
         self._adopt(same[0] if same else None)
 
     def _adopt(self, record: SegmentRecord | None) -> None:
@@ -133,7 +139,9 @@ class Segment:
         if integrity.DIGESTS not in self.record.files:
             return None
         self.check_part("ids")
-        return np.fromfile(self.path / integrity.DIGESTS, np.uint8).reshape(-1, integrity.DIGEST_BYTES)
+        return np.fromfile(self.path / integrity.DIGESTS, np.uint8).reshape(
+            -1, integrity.DIGEST_BYTES
+        )
 
     @cached_property
     def docid_rank(self) -> np.ndarray:
@@ -239,7 +247,9 @@ class Segment:
         for part in dict.fromkeys(map(integrity.part_of, self.record.files)):
             self.check_part(part, everything=True)
         if manifest.content_digest(self.path, self.dim) != self.digest:
-            raise IndexMismatch(f"{self.path}: the files are not the ones that meta.json describes; {AGAIN}")
+            raise IndexMismatch(
+                f"{self.path}: the files are not the ones that meta.json describes; {AGAIN}"
+            )
 
     def _need(self, part: str, what: str) -> None:
         if part not in self.parts:
@@ -273,7 +283,9 @@ def remove_unread(folder: Path) -> None:
     """Remove the folder of a segment unless somebody reads it. The caller holds the lock of the index."""
     with ExitStack() as locks:
         if fcntl is not None:
-            with suppress(OSError):  # removed in part, or on a file system without locks, on which no reader holds one
+            with suppress(
+                OSError
+            ):  # removed in part, or on a file system without locks, on which no reader holds one
                 fd = os.open(folder / LOCKED, os.O_RDONLY)
                 locks.callback(os.close, fd)
                 try:

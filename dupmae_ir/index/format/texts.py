@@ -78,7 +78,9 @@ class TextWriter(PartWriter):
         for document in documents:
             for name, value in document.metadata.items():
                 self._column(name, document.docid).add(self.rows, value, document.docid)
-            record = json.dumps([*document[:3], dict(document.metadata)], ensure_ascii=False, separators=(",", ":"))
+            record = json.dumps(
+                [*document[:3], dict(document.metadata)], ensure_ascii=False, separators=(",", ":")
+            )
             self._pending.append(record)
             self._pending_size += len(record)
             self.rows += 1
@@ -90,7 +92,9 @@ class TextWriter(PartWriter):
         if self._pending:
             self._flush()
         self._blocks.close()
-        np.save(self.folder / TABLE, np.array(self._table, np.int64).reshape(-1, 3), allow_pickle=False)
+        np.save(
+            self.folder / TABLE, np.array(self._table, np.int64).reshape(-1, 3), allow_pickle=False
+        )
         columns = []
         for name, column in self._columns.items():
             column.close(self.rows)
@@ -100,11 +104,17 @@ class TextWriter(PartWriter):
 
     def _column(self, name: str, docid: str) -> _ColumnWriter:
         if not isinstance(name, str) or not name:
-            raise UsageError(f"document {docid!r}: a metadata name must be a string that is not empty, got {name!r}")
+            raise UsageError(
+                f"document {docid!r}: a metadata name must be a string that is not empty, got {name!r}"
+            )
         if name not in self._columns:
             if len(self._columns) == MOST_COLUMNS:
-                raise UsageError(f"document {docid!r}: {name!r} is a metadata name beyond {MOST_COLUMNS}, the limit")
-            self._columns[name] = _ColumnWriter(self.folder / f"column-{len(self._columns):04d}.npy")
+                raise UsageError(
+                    f"document {docid!r}: {name!r} is a metadata name beyond {MOST_COLUMNS}, the limit"
+                )
+            self._columns[name] = _ColumnWriter(
+                self.folder / f"column-{len(self._columns):04d}.npy"
+            )
         return self._columns[name]
 
     def _flush(self) -> None:
@@ -179,13 +189,17 @@ class TextStore:
                 raise ValueError("it is no table of blocks")
         with _reading(self.folder / COLUMNS) as path:
             self._described = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(self._described, dict) or not isinstance(self._described.get("columns"), list):
+            if not isinstance(self._described, dict) or not isinstance(
+                self._described.get("columns"), list
+            ):
                 raise ValueError("it lists no columns")
         with _reading(self.folder / BLOCKS) as path:
             self._bytes = map_bytes(path)
         self._block = functools.lru_cache(_KEPT)(self._read_block)
         self._column = functools.lru_cache(None)(self._read_column)
-        if len(self) != self._described["rows"] or (len(self._table) and self._table[-1, 0] != len(self._bytes)):
+        if len(self) != self._described["rows"] or (
+            len(self._table) and self._table[-1, 0] != len(self._bytes)
+        ):
             raise self._damaged(COLUMNS, "its number of rows is not that of the blocks")
 
     def __len__(self) -> int:
@@ -254,7 +268,11 @@ class TextStore:
             codes = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as e:
             raise self._damaged(path.name, str(e)) from None
-        if codes.shape != (len(self),) or codes.dtype != np.uint32 or codes.max(initial=0) > len(values):
+        if (
+            codes.shape != (len(self),)
+            or codes.dtype != np.uint32
+            or codes.max(initial=0) > len(values)
+        ):
             raise self._damaged(path.name, "it does not belong to this store")
         return Column([None, *values], codes)
 
@@ -264,7 +282,10 @@ class TextStore:
 
 def stored(documents: Iterable[tuple[str, str, str, Metadata | None]]) -> list[StoredDocument]:
     """``(docid, text, title, metadata)``, the order of :class:`~dupmae_ir.types.Document`, as stored documents."""
-    return [StoredDocument(docid, title, text, metadata or {}) for docid, text, title, metadata in documents]
+    return [
+        StoredDocument(docid, title, text, metadata or {})
+        for docid, text, title, metadata in documents
+    ]
 
 
 def pack(documents: Sequence[StoredDocument]) -> np.ndarray:

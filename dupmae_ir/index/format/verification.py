@@ -53,7 +53,11 @@ def problems(path: str | Path) -> list[str]:
     except DupmaeError as e:
         return [str(e)]
     docids = [index.docids[row] for row in np.flatnonzero(index.live).tolist()]
-    return [] if len(set(docids)) == len(docids) else [f"{path}: a document id is in two segments; {integrity.AGAIN}"]
+    return (
+        []
+        if len(set(docids)) == len(docids)
+        else [f"{path}: a document id is in two segments; {integrity.AGAIN}"]
+    )
 
 
 def _damaged_files(segment: Segment) -> dict[str, str]:
@@ -118,7 +122,9 @@ def _impossible_impacts(segment: Segment) -> str | None:
     if len(forward.terms) and int(forward.terms.max()) >= len(segment.terms):
         return f"{where / 'terms.npy'} has a term outside the vocabulary of {len(segment.terms):,} terms"
     ascending = np.diff(forward.terms.astype(np.int64)) > 0
-    row_starts = forward.indptr[1:-1][(forward.indptr[1:-1] > 0) & (forward.indptr[1:-1] < len(forward.terms))]
+    row_starts = forward.indptr[1:-1][
+        (forward.indptr[1:-1] > 0) & (forward.indptr[1:-1] < len(forward.terms))
+    ]
     ascending[row_starts - 1] = True
     if not ascending.all():
         return f"{where / 'terms.npy'}: the terms of a document are not ascending"
@@ -152,7 +158,9 @@ def _other_postings_in_lucene(segment: Segment, searcher: ImpactSearcher) -> str
         expected = by_term.indices[here], by_term.data[here]
         rows, impacts = searcher.top([{segment.terms[term]: 1}], len(expected[0]) + 1)[0]
         order = np.argsort(rows)
-        if not (np.array_equal(rows[order], expected[0]) and np.array_equal(impacts[order], expected[1])):
+        if not (
+            np.array_equal(rows[order], expected[0]) and np.array_equal(impacts[order], expected[1])
+        ):
             return f"{segment.path / 'ot'}: the postings of {segment.terms[term]!r} differ from the forward index"
     return None
 

@@ -30,7 +30,9 @@ B = 0.4
 class BM25Writer(LuceneWriter):
     """Writes documents into a new BM25 index, one at a time."""
 
-    def __init__(self, folder: str | Path, title_field: bool = False, language: str = ENGLISH) -> None:
+    def __init__(
+        self, folder: str | Path, title_field: bool = False, language: str = ENGLISH
+    ) -> None:
         pyserini.start_jvm()
         super().__init__(folder, _analyzer(language), _similarity(K1, B), norms=True)
         self._title_field = title_field
@@ -45,7 +47,10 @@ class BM25Writer(LuceneWriter):
 
 
 def build_bm25(
-    documents: Iterable[Document], folder: str | Path, title_field: bool = False, language: str = ENGLISH
+    documents: Iterable[Document],
+    folder: str | Path,
+    title_field: bool = False,
+    language: str = ENGLISH,
 ) -> int:
     """Write a BM25 index of ``documents`` into ``folder`` (new or empty), titles in a field of their own or not.
 
@@ -66,7 +71,9 @@ class BM25Searcher(LuceneReader):
     ``language``: of the queries; None is what ``index bm25`` recorded, or English.
     """
 
-    def __init__(self, folder: str | Path, k1: float = K1, b: float = B, language: str | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, k1: float = K1, b: float = B, language: str | None = None
+    ) -> None:
         if k1 < 0 or not 0 <= b <= 1:
             raise UsageError(f"BM25 needs k1 >= 0 and b between 0 and 1, got k1={k1} and b={b}")
         super().__init__(folder, lambda: _similarity(k1, b))
@@ -80,12 +87,19 @@ class BM25Searcher(LuceneReader):
                     self._fields.put(field, one)
 
     def search(
-        self, queries: Sequence[Query], k: int = 1000, threads: int = 1, allowed: RowSet | None = None
+        self,
+        queries: Sequence[Query],
+        k: int = 1000,
+        threads: int = 1,
+        allowed: RowSet | None = None,
     ) -> dict[str, list[Hit]]:
         """The ``k`` best (allowed) documents of each query, score descending, equal scores in docid order."""
         found = self._hits(queries, self._build, k, threads, by_docid=True, allowed=allowed)
         return {
-            query.qid: [Hit(docid, float(score)) for docid, score in zip(hits.docids or (), hits.scores, strict=True)]
+            query.qid: [
+                Hit(docid, float(score))
+                for docid, score in zip(hits.docids or (), hits.scores, strict=True)
+            ]
             for query, hits in zip(queries, found, strict=True)
         }
 
@@ -97,20 +111,26 @@ class BM25Searcher(LuceneReader):
         Documents without a word of the text are not listed; equal scores are in the order of document numbers. Lucene
         filters by ``allowed`` document numbers; scores do not depend on them.
         """
-        found = self._hits([Query("", text) for text in texts], self._build, k, threads, False, allowed)
+        found = self._hits(
+            [Query("", text) for text in texts], self._build, k, threads, False, allowed
+        )
         return [(hits.rows, hits.scores) for hits in found]
 
     def docids(self) -> tuple[np.ndarray, list[str]]:
         """All document numbers (n,) int64 and their ids, in the order of the ids."""
         everything = pyserini.autoclass("org.apache.lucene.search.MatchAllDocsQuery")
-        (found,) = self._hits([None], lambda _: everything(), max(1, self.documents), 1, by_docid=True)
+        (found,) = self._hits(
+            [None], lambda _: everything(), max(1, self.documents), 1, by_docid=True
+        )
         return found.rows, found.docids or []
 
     def scores(self, text: str, docids: Sequence[str]) -> list[tuple[int, float]]:
         """Document number and score of each of ``docids`` that has a word of the text, in no order."""
         if not docids:
             return []
-        (found,) = self._hits([text], lambda _: self._among(text, docids), len(docids), 1, by_docid=False)
+        (found,) = self._hits(
+            [text], lambda _: self._among(text, docids), len(docids), 1, by_docid=False
+        )
         return list(zip(found.rows.tolist(), found.scores.tolist(), strict=True))
 
     def _build(self, query: Query) -> Any:
@@ -144,11 +164,15 @@ _UNICODE_WORDS = ("eo", "he", "pl", "uk", "vi", "other")
 def _analyzer(language: str) -> Any:
     """Pyserini's analyzer of a language, and Lucene's where Pyserini names none."""
     if language == ENGLISH:
-        return pyserini.autoclass("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+        return pyserini.autoclass(
+            "io.anserini.analysis.DefaultEnglishAnalyzer"
+        ).newDefaultInstance()
     name = _CLASSES.get(language, f"{language}.{LANGUAGES[language]}")
     name = "standard.Standard" if language in _UNICODE_WORDS else name
     return pyserini.autoclass(f"org.apache.lucene.analysis.{name}Analyzer")()
 
 
 def _similarity(k1: float, b: float) -> Any:
-    return pyserini.autoclass("org.apache.lucene.search.similarities.BM25Similarity")(float(k1), float(b))
+    return pyserini.autoclass("org.apache.lucene.search.similarities.BM25Similarity")(
+        float(k1), float(b)
+    )

@@ -72,7 +72,9 @@ class LuceneWriter(PartWriter):
         """Create one Java document whose fields are reused, which halves the number of calls."""
         document = "org.apache.lucene.document."
         kind = pyserini.autoclass(document + "FieldType")()
-        kind.setIndexOptions(pyserini.autoclass("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
+        kind.setIndexOptions(
+            pyserini.autoclass("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS
+        )
         kind.setTokenized(True)
         kind.setOmitNorms(not norms)
         kind.freeze()
@@ -82,7 +84,9 @@ class LuceneWriter(PartWriter):
         self._id = pyserini.autoclass(document + "StringField")("id", "", store.YES)
         self._sort_id = pyserini.autoclass(document + "BinaryDocValuesField")("id", self._bytes())
         made = pyserini.autoclass(document + "Field")
-        self._contents, self._title = (made(name, pyserini.char_sequence(""), kind) for name in ("contents", "title"))
+        self._contents, self._title = (
+            made(name, pyserini.char_sequence(""), kind) for name in ("contents", "title")
+        )
         self._made = {}  # (has contents, has a title) -> document
         for present in itertools.product((False, True), repeat=2):
             self._made[present] = pyserini.autoclass(document + "Document")()
@@ -136,7 +140,9 @@ class ImpactWriter(LuceneWriter):
 
     def add(self, docid: str, term_ids: np.ndarray, impacts: np.ndarray) -> None:
         """Add a document: (t,) distinct vocabulary ids and their impacts in 1..255; none for an empty document."""
-        self._add_rows([docid], np.array([0, len(term_ids)]), np.asarray(term_ids), np.asarray(impacts))
+        self._add_rows(
+            [docid], np.array([0, len(term_ids)]), np.asarray(term_ids), np.asarray(impacts)
+        )
 
     def add_batch(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
         """Add n documents: ``impacts`` (n, V) with integers in 1..255 where it is not zero."""
@@ -145,14 +151,23 @@ class ImpactWriter(LuceneWriter):
         for start in range(0, len(docids), _ROWS):
             ends = impacts.indptr[start : start + _ROWS + 1]
             part = slice(ends[0], ends[-1])
-            self._add_rows(docids[start : start + _ROWS], ends - ends[0], impacts.indices[part], impacts.data[part])
+            self._add_rows(
+                docids[start : start + _ROWS],
+                ends - ends[0],
+                impacts.indices[part],
+                impacts.data[part],
+            )
 
-    def _add_rows(self, docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> None:
+    def _add_rows(
+        self, docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray
+    ) -> None:
         """Add n documents, whose postings are delimited by ``ends`` (n + 1,)."""
         if len(term_ids) != len(impacts):
             raise UsageError(f"{len(term_ids)} terms with {len(impacts)} impacts")
         if len(impacts) and not (impacts.min() >= 1 and impacts.max() <= HIGHEST_IMPACT):
-            raise UsageError(f"impacts must be 1 to {HIGHEST_IMPACT}, got {impacts.min()} to {impacts.max()}")
+            raise UsageError(
+                f"impacts must be 1 to {HIGHEST_IMPACT}, got {impacts.min()} to {impacts.max()}"
+            )
         with pyserini.java_errors(self.folder):
             if self._feed is not None:
                 names = [docid.encode("utf-8") for docid in docids]
@@ -165,12 +180,16 @@ class ImpactWriter(LuceneWriter):
             left, right = self._strings
             for docid, (start, end) in zip(docids, itertools.pairwise(ends.tolist()), strict=True):
                 pairs = zip(term_ids[start:end].tolist(), impacts[start:end].tolist(), strict=True)
-                self._add(docid, "".join([left[term] + right[int(weight)] for term, weight in pairs]))
+                self._add(
+                    docid, "".join([left[term] + right[int(weight)] for term, weight in pairs])
+                )
 
     @cached_property
     def _strings(self) -> tuple[list[str], list[str]]:
         """The halves of a pair: each term with its delimiter, each impact with its delimiter."""
-        return [term + _WEIGHT for term in self._terms], [f"{weight}{_NEXT}" for weight in range(HIGHEST_IMPACT + 1)]
+        return [term + _WEIGHT for term in self._terms], [
+            f"{weight}{_NEXT}" for weight in range(HIGHEST_IMPACT + 1)
+        ]
 
     def _open_feed(self) -> Any | None:
         """The ImpactFeed of this writer; None where the JVM does not have the class."""
@@ -206,16 +225,25 @@ class LuceneReader:
         pyserini.start_jvm()
         with pyserini.java_errors(self.folder, InputError):
             directory = _directory(self.folder, "MMapDirectory")
-            self._reader = pyserini.autoclass("org.apache.lucene.index.DirectoryReader").open(directory)
+            self._reader = pyserini.autoclass("org.apache.lucene.index.DirectoryReader").open(
+                directory
+            )
             self._searcher = pyserini.autoclass("org.apache.lucene.search.IndexSearcher")(
                 pyserini.cast("org.apache.lucene.index.IndexReader", self._reader)
             )
             self._searcher.setSimilarity(similarity())
-            self._generator = pyserini.autoclass("io.anserini.search.query.BagOfWordsQueryGenerator")()
+            self._generator = pyserini.autoclass(
+                "io.anserini.search.query.BagOfWordsQueryGenerator"
+            )()
             self._mapper = pyserini.autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
             search = "org.apache.lucene.search."
-            field, kind = pyserini.autoclass(search + "SortField"), pyserini.autoclass(search + "SortField$Type")
-            by_docid = pyserini.autoclass(search + "Sort")(field.FIELD_SCORE, field("id", kind.STRING_VAL))
+            field, kind = (
+                pyserini.autoclass(search + "SortField"),
+                pyserini.autoclass(search + "SortField$Type"),
+            )
+            by_docid = pyserini.autoclass(search + "Sort")(
+                field.FIELD_SCORE, field("id", kind.STRING_VAL)
+            )
             self._by_docid = by_docid  # score, then id
         self._filters: WeakKeyDictionary[RowSet, Any] = WeakKeyDictionary()
 
@@ -329,12 +357,17 @@ class ImpactSearcher(LuceneReader):
                 )
             for term, weight in query.items():
                 if weight < 1 or weight != int(weight):
-                    raise UsageError(f"the query weight of {term!r} must be a positive whole number, got {weight!r}")
+                    raise UsageError(
+                        f"the query weight of {term!r} must be a positive whole number, got {weight!r}"
+                    )
         nonempty = [query for query in queries if query]
         found = iter(self._hits(nonempty, self._build, k, threads, by_docid, allowed))
         nothing = np.zeros(0, np.int64)
         results = [next(found) if query else None for query in queries]
-        return [(r.rows, np.rint(r.scores).astype(np.int64)) if r else (nothing, nothing) for r in results]
+        return [
+            (r.rows, np.rint(r.scores).astype(np.int64)) if r else (nothing, nothing)
+            for r in results
+        ]
 
     def _build(self, query: dict[str, int]) -> Any:
         weights = self._map()
@@ -365,7 +398,11 @@ def check_terms(terms: Sequence[str]) -> None:
         twice = next(t for t in terms if t in seen or seen.add(t))  # type: ignore[func-returns-value]
         raise UsageError(f"the vocabulary has the term {twice!r} twice; terms must be unique")
     for number, term in enumerate(terms):
-        unusable = not term or any(c in term for c in _RESERVED) or len(term.encode("utf-8", "replace")) > LONGEST_ID
+        unusable = (
+            not term
+            or any(c in term for c in _RESERVED)
+            or len(term.encode("utf-8", "replace")) > LONGEST_ID
+        )
         if unusable:
             raise UsageError(
                 f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed: it is empty, too long, or "
@@ -396,7 +433,9 @@ def _hits(found: Sequence[_ScoreDoc], by_docid: bool) -> Hits:
 
 
 def _text(ref: _BytesRef) -> str:
-    return base64.b64decode(ref["bytes"])[ref["offset"] : ref["offset"] + ref["length"]].decode("utf-8")
+    return base64.b64decode(ref["bytes"])[ref["offset"] : ref["offset"] + ref["length"]].decode(
+        "utf-8"
+    )
 
 
 def _parallel(work: Callable[[T], R], items: list[T], threads: int) -> list[R]:
@@ -443,7 +482,11 @@ def _weighted_terms() -> Any:
     split.put("pattern", _NEXT)
     weigh.put("delimiter", _WEIGHT)
     builder = pyserini.autoclass("org.apache.lucene.analysis.custom.CustomAnalyzer").builder()
-    return builder.withTokenizer("simplePatternSplit", split).addTokenFilter("delimitedTermFrequency", weigh).build()
+    return (
+        builder.withTokenizer("simplePatternSplit", split)
+        .addTokenFilter("delimitedTermFrequency", weigh)
+        .build()
+    )
 
 
 def _impact_similarity() -> Any:

@@ -32,7 +32,10 @@ def block_products(_, codes, high, low, products):  # type: ignore[no-untyped-de
         sums = [(_lanes(0), _lanes(0))] * 4
         for four in range(16):
             places = _place(4 * four), _place(4 * four + 64)
-            pairs = [tuple(_spread(builder, _load(builder, p, place, _WORD)) for p in weights) for place in places]
+            pairs = [
+                tuple(_spread(builder, _load(builder, p, place, _WORD)) for p in weights)
+                for place in places
+            ]
             for rows in range(4):
                 some = _load(builder, of, _place(256 * four + 64 * rows), _LANES)
                 sums[rows] = _added(context, builder, sums[rows], some, pairs)
@@ -50,18 +53,25 @@ def row_product(_, codes, start, high, low, first, chunks):  # type: ignore[no-u
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         of, *weights = _pointers(context, builder, signature, arguments)
-        of, *weights = builder.gep(of, [arguments[1]]), *(builder.gep(p, [arguments[4]]) for p in weights)
+        of, *weights = (
+            builder.gep(of, [arguments[1]]),
+            *(builder.gep(p, [arguments[4]]) for p in weights),
+        )
         sums = [cgutils.alloca_once_value(builder, _lanes(0)) for _ in weights]
         with cgutils.for_range(builder, arguments[5]) as chunk:
             some = _load(builder, of, builder.mul(chunk.index, _place(64)), _LANES)
-            halves = [builder.add(builder.mul(chunk.index, _place(128)), _place(half)) for half in (0, 64)]
+            halves = [
+                builder.add(builder.mul(chunk.index, _place(128)), _place(half)) for half in (0, 64)
+            ]
             pairs = [tuple(_load(builder, p, half, _LANES) for p in weights) for half in halves]
             before = builder.load(sums[0]), builder.load(sums[1])
             for at, after in zip(sums, _added(context, builder, before, some, pairs), strict=True):
                 builder.store(after, at)
         total = _joined(builder, [builder.load(at) for at in sums])
         kind = ir.FunctionType(_WORD, [_LANES])
-        return builder.call(builder.module.declare_intrinsic("llvm.vector.reduce.add.v16i32", (), kind), [total])
+        return builder.call(
+            builder.module.declare_intrinsic("llvm.vector.reduce.add.v16i32", (), kind), [total]
+        )
 
     return types.int32(codes, start, high, low, first, chunks), generate
 
@@ -73,23 +83,32 @@ def near_rows(_, bounds, start, least):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         (of,) = _pointers(context, builder, signature, arguments)
         some = _load(builder, of, arguments[1], ir.VectorType(ir.FloatType(), 64))
-        return builder.bitcast(builder.fcmp_unordered(">=", some, _spread(builder, arguments[2], 64)), ir.IntType(64))
+        return builder.bitcast(
+            builder.fcmp_unordered(">=", some, _spread(builder, arguments[2], 64)), ir.IntType(64)
+        )
 
     return types.uint64(bounds, start, least), generate
 
 
-def _added(context: BaseContext, builder: ir.IRBuilder, sums: Pair, codes: ir.Value, pairs: list[Pair]) -> Pair:
+def _added(
+    context: BaseContext, builder: ir.IRBuilder, sums: Pair, codes: ir.Value, pairs: list[Pair]
+) -> Pair:
     """The sums with the products of 64 bytes of codes and the weights of their low and of their high halves added."""
     vnni = "+avx512vnni" in context.codegen().magic_tuple()[2]
     for shift, pair in zip((0, 4), pairs, strict=True):
         half = builder.and_(builder.lshr(codes, _lanes(shift)), _lanes(0x0F0F0F0F))
         if vnni:
             dot = builder.module.declare_intrinsic(_VNNI, (), ir.FunctionType(_LANES, [_LANES] * 3))
-            sums = builder.call(dot, [sums[0], half, pair[0]]), builder.call(dot, [sums[1], half, pair[1]])
+            sums = (
+                builder.call(dot, [sums[0], half, pair[0]]),
+                builder.call(dot, [sums[1], half, pair[1]]),
+            )
             continue
         for byte in range(0, 32, 8):
             code = builder.and_(builder.lshr(half, _lanes(byte)), _lanes(15))
-            signed = [builder.ashr(builder.shl(bytes_, _lanes(24 - byte)), _lanes(24)) for bytes_ in pair]
+            signed = [
+                builder.ashr(builder.shl(bytes_, _lanes(24 - byte)), _lanes(24)) for bytes_ in pair
+            ]
             sums = sums[0], builder.add(sums[1], builder.mul(code, _joined(builder, signed)))
     return sums
 
@@ -103,7 +122,11 @@ def _pointers(
 ) -> list[ir.Value]:
     """Pointers to the data of those arguments that are arrays."""
     pairs = zip(signature.args, values, strict=True)
-    return [context.make_array(kind)(context, builder, a).data for kind, a in pairs if isinstance(kind, types.Array)]
+    return [
+        context.make_array(kind)(context, builder, a).data
+        for kind, a in pairs
+        if isinstance(kind, types.Array)
+    ]
 
 
 def _load(builder: ir.IRBuilder, pointer: ir.Value, place: ir.Value, kind: ir.Type) -> ir.Value:

@@ -97,7 +97,9 @@ def folder_of(segment: str | Path) -> Path:
     return Path(segment) / "postings"
 
 
-def export_postings(segment: ImpactSegment, window: int = WINDOW, tick: Callable[[int], object] | None = None) -> Path:
+def export_postings(
+    segment: ImpactSegment, window: int = WINDOW, tick: Callable[[int], object] | None = None
+) -> Path:
     """Write the postings of a segment from its forward index and return their folder, replacing older ones.
 
     Memory does not grow with the collection. ``tick`` is called with the number of rows of each finished window. Raises
@@ -112,7 +114,11 @@ class PostingsJob(Job):
     """Writes the postings of a segment. Their ``meta.json`` is the record; unusable ones are replaced."""
 
     def __init__(
-        self, segment: ImpactSegment, window: int = WINDOW, overwrite: bool = False, quiet: bool = True
+        self,
+        segment: ImpactSegment,
+        window: int = WINDOW,
+        overwrite: bool = False,
+        quiet: bool = True,
     ) -> None:
         self.segment, self.window = segment, window
         self.forward = segment.forward
@@ -183,7 +189,11 @@ def describe_postings(segment: ImpactSegment) -> dict[str, str]:
     if not folder_of(segment.path).is_dir():
         return {}
     problem = postings_problem(segment)
-    return {"postings": f"unusable: {problem}" if problem else megabytes(bytes_of(folder_of(segment.path)))}
+    return {
+        "postings": f"unusable: {problem}"
+        if problem
+        else megabytes(bytes_of(folder_of(segment.path)))
+    }
 
 
 def _again(segment: ImpactSegment) -> str:
@@ -191,13 +201,20 @@ def _again(segment: ImpactSegment) -> str:
 
 
 def write_postings(
-    forward: Forward, folder: Path, digest: str, window: int = WINDOW, tick: Callable[[int], object] | None = None
+    forward: Forward,
+    folder: Path,
+    digest: str,
+    window: int = WINDOW,
+    tick: Callable[[int], object] | None = None,
 ) -> None:
     """Write the files into ``folder``, which exists and is empty, window by window."""
     if not 1 <= window <= MOST_ROWS:
         raise UsageError(f"a window must have 1 to {MOST_ROWS} rows, got {window}")
     with contextlib.ExitStack() as files:
-        out = {name: files.enter_context(NpyWriter(folder / f"{name}.npy", kind)) for name, kind in FILES.items()}
+        out = {
+            name: files.enter_context(NpyWriter(folder / f"{name}.npy", kind))
+            for name, kind in FILES.items()
+        }
         for name in ("starts", "column_starts"):
             out[name].add(np.zeros(1))
         for first in range(0, len(forward), window):
@@ -208,7 +225,14 @@ def write_postings(
             out["column_starts"].add(np.array([out["dense"].count]))
             if tick:
                 tick(last - first)
-    counts = (len(forward), len(forward.terms), forward.vocabulary, window, out["rows"].count, out["dense"].count)
+    counts = (
+        len(forward),
+        len(forward.terms),
+        forward.vocabulary,
+        window,
+        out["rows"].count,
+        out["dense"].count,
+    )
     write_json(folder / "meta.json", PostingsMeta(FORMAT, *counts, digest)._asdict())
 
 
@@ -258,7 +282,11 @@ def open_postings(segment: ImpactSegment) -> tuple[PostingsMeta, Files]:
     for name, kind in FILES.items():
         path = folder / f"{name}.npy"
         files[name] = mapped(path, again)
-        files[name].flags.writeable = False  # also of an empty file, which is not mapped: one compiled signature
+        files[
+            name
+        ].flags.writeable = (
+            False  # also of an empty file, which is not mapped: one compiled signature
+        )
         if (len(files[name]), files[name].dtype) != (lengths[name], np.dtype(kind)):
             raise IndexMismatch(
                 f"{path} has {len(files[name])} numbers of type {files[name].dtype}, but its meta.json records "
@@ -273,7 +301,9 @@ def open_postings(segment: ImpactSegment) -> tuple[PostingsMeta, Files]:
 def _read_meta(segment: ImpactSegment) -> PostingsMeta:
     path, again = folder_of(segment.path) / "meta.json", _again(segment)
     if not (record := read_json_object(path)):
-        raise IndexMismatch(f"{path.parent} has no postings; build them with: {again.partition(': ')[2]}")
+        raise IndexMismatch(
+            f"{path.parent} has no postings; build them with: {again.partition(': ')[2]}"
+        )
     if record.get("format") != FORMAT:
         raise IndexMismatch(f"{path.parent}: the postings are not of format {FORMAT}; {again}")
     expected = {
@@ -283,9 +313,14 @@ def _read_meta(segment: ImpactSegment) -> PostingsMeta:
         "digest": segment.digest,
     }
     if differing := [name for name, value in expected.items() if record.get(name) != value]:
-        raise IndexMismatch(f"{path.parent} was made from another index ({', '.join(differing)} differ); {again}")
+        raise IndexMismatch(
+            f"{path.parent} was made from another index ({', '.join(differing)} differ); {again}"
+        )
     numbers = [record.get(name) for name in ("window", "sparse", "dense")]
-    if not all(isinstance(number, int) for number in numbers) or not 1 <= record["window"] <= MOST_ROWS:
+    if (
+        not all(isinstance(number, int) for number in numbers)
+        or not 1 <= record["window"] <= MOST_ROWS
+    ):
         raise IndexMismatch(f"{path} lacks numbers; {again}")
     return PostingsMeta(**{name: record[name] for name in PostingsMeta._fields})
 
@@ -305,7 +340,9 @@ def compare_postings(segment: ImpactSegment) -> str | None:
             return f"{folder}: window {window} begins elsewhere than the files record"
         for name, expected in _window(segment.forward, first, last).items():
             start = at.get(name, 0)
-            stored = files[name][start : start + len(expected)] if name in at else files[name][window]
+            stored = (
+                files[name][start : start + len(expected)] if name in at else files[name][window]
+            )
             if not np.array_equal(stored, expected):
                 return f"{folder / name}.npy differs from the forward index in rows {first:,} to {last - 1:,}"
             if name in at:

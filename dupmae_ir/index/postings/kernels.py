@@ -65,7 +65,17 @@ def search(files, window, documents, queries, ranks, allowed, k, keys, counts): 
             if masked:
                 _mask(sums, allowed[first : first + some])
             counts[q], floors[q] = _collect(
-                sums, some, first, ranks, by_row, k, keys[q], counts[q], floors[q], scratch, histogram
+                sums,
+                some,
+                first,
+                ranks,
+                by_row,
+                k,
+                keys[q],
+                counts[q],
+                floors[q],
+                scratch,
+                histogram,
             )
 
 
@@ -92,7 +102,16 @@ def search_sum(w, files, window, documents, queries, unit, others, k, slacks, ke
         if counts[q] == 0:
             floors[q] = max(_LOWEST, _first_total(totals, k) - 2 * slacks[q])
         counts[q], floors[q] = _collect_totals(
-            totals, sums, first, k, slacks[q], kept.rows[q], kept.sums[q], kept.totals[q], counts[q], floors[q]
+            totals,
+            sums,
+            first,
+            k,
+            slacks[q],
+            kept.rows[q],
+            kept.sums[q],
+            kept.totals[q],
+            counts[q],
+            floors[q],
         )
         sums[:some] = 0
 
@@ -206,15 +225,23 @@ def _collect(sums, some, first, ranks, by_row, k, keys, count, floor, scratch, h
                 low = np.int32(floor)
             place = _LOW - first - np.int64(start)
             if by_row:
-                group, found, more = sums[start : start + np.uint64(_GROUP)], keys[count : count + _GROUP], np.uint64(0)
+                group, found, more = (
+                    sums[start : start + np.uint64(_GROUP)],
+                    keys[count : count + _GROUP],
+                    np.uint64(0),
+                )
                 for i in range(np.uint64(_GROUP)):
                     found[more] = (np.int64(group[i]) << 32) | (place - np.int64(i))
-                    more += np.uint64(group[i] > low)  # branchless: which sums are above is unpredictable
+                    more += np.uint64(
+                        group[i] > low
+                    )  # branchless: which sums are above is unpredictable
                 count += np.int64(more)
             else:
                 for i in range(np.uint64(_GROUP)):
                     if sums[start + i] > low:
-                        keys[count] = (np.int64(sums[start + i]) << 32) | (_LOW - ranks[_LOW - place + np.int64(i)])
+                        keys[count] = (np.int64(sums[start + i]) << 32) | (
+                            _LOW - ranks[_LOW - place + np.int64(i)]
+                        )
                         count += 1
         for i in range(np.uint64(_GROUP)):
             sums[start + i] = 0
@@ -304,14 +331,21 @@ def inner_products(indptr, terms, impacts, rows, table, out):  # type: ignore[no
 
 
 @njit(nogil=True, cache=True)
-def search_codes(files, window, documents, queries, q, codes, asked, allowed, windows, k, least, kept):  # type: ignore[no-untyped-def]
+def search_codes(
+    files, window, documents, queries, q, codes, asked, allowed, windows, k, least, kept
+):  # type: ignore[no-untyped-def]
     """Rows that can be among the ``k`` best of query q by an inner product, of which ``codes`` give bounds, plus
     ``asked.unit`` times the integer sum of impacts: returns how many are ``kept``, -1 if they did not fit.
 
     ``windows``: the first window and the one after the last. A row is kept unless its upper bound is below ``least``,
     or below the k-th highest of the lower bounds of the rows kept so far.
     """
-    sums, near, count, mark = np.zeros(ACCUMULATORS, np.int32), np.empty(ACCUMULATORS, np.int32), 0, k
+    sums, near, count, mark = (
+        np.zeros(ACCUMULATORS, np.int32),
+        np.empty(ACCUMULATORS, np.int32),
+        0,
+        k,
+    )
     totals, bounds = np.empty(ACCUMULATORS, np.float32), np.empty(ACCUMULATORS, np.float32)
     for w in range(windows[0], windows[1]):
         first = w * window
@@ -322,14 +356,20 @@ def search_codes(files, window, documents, queries, q, codes, asked, allowed, wi
         for i in range(min(some, len(allowed) - first)):
             if not allowed[first + i]:
                 bounds[i] = totals[i] = -np.inf
-        floor = np.float32(_first_total(totals[:some], 4 * k)) if least <= _LOWEST else np.float32(-np.inf)
+        floor = (
+            np.float32(_first_total(totals[:some], 4 * k))
+            if least <= _LOWEST
+            else np.float32(-np.inf)
+        )
         for start in range(-_TOGETHER if floor > _LOWEST else 0, some, _TOGETHER):
             if start < 0:  # rows of high totals first, which exclude most of the others
                 left = _near(totals, 0, some, floor, near)
                 bounds[near[:left]] = -np.inf
             else:
                 left = _near(bounds, start, min(start + _TOGETHER, some), least, near)
-            count, mark, least = _keep(near[:left], sums, first, codes, asked, totals, k, least, mark, kept, count)
+            count, mark, least = _keep(
+                near[:left], sums, first, codes, asked, totals, k, least, mark, kept, count
+            )
             if count < 0:
                 return -1
         sums[:some] = 0
@@ -343,7 +383,15 @@ def _first_bounds(sums, some, first, codes, asked, totals, bounds):  # type: ign
     for start in range(0, some, BLOCK):
         row, here = first + start, slice(start, start + BLOCK)
         block_products(codes.head[row // BLOCK], asked.high, asked.low, products)
-        _bound(sums[here], products, asked, codes.errors[0, row:], codes.rests[row:], totals[here], bounds[here])
+        _bound(
+            sums[here],
+            products,
+            asked,
+            codes.errors[0, row:],
+            codes.rests[row:],
+            totals[here],
+            bounds[here],
+        )
     totals[some : some + BLOCK] = bounds[some : some + BLOCK] = -np.inf
 
 
@@ -393,7 +441,9 @@ def _keep(near, sums, first, codes, asked, totals, k, least, mark, kept, count):
 @njit(nogil=True, cache=True)
 def _narrowed(near, stage, first, codes, asked, totals, least):  # type: ignore[no-untyped-def]
     """Add what a stage reads to the totals of near rows; returns how many, moved to the front, it does not exclude."""
-    part, scale, skipped = (codes.high, _HALF * asked.scale, CHUNK) if stage == 1 else (codes.low, asked.scale, 0)
+    part, scale, skipped = (
+        (codes.high, _HALF * asked.scale, CHUNK) if stage == 1 else (codes.low, asked.scale, 0)
+    )
     flat, width, high, low, more = part.reshape(-1), part.shape[1], asked.high, asked.low, 0
     errors, length, offset = codes.errors[stage, first:], asked.lengths[stage], asked.offsets[stage]
     for i in near:
@@ -412,7 +462,12 @@ def _kth_lower(kept, count, k, least):  # type: ignore[no-untyped-def]
     rows, sums, totals, lowers, more = kept.rows, kept.sums, kept.totals, kept.lowers, 0
     for i in range(count):
         if not totals[i] < least:
-            rows[more], sums[more], totals[more], lowers[more] = rows[i], sums[i], totals[i], lowers[i]
+            rows[more], sums[more], totals[more], lowers[more] = (
+                rows[i],
+                sums[i],
+                totals[i],
+                lowers[i],
+            )
             more += 1
     return more, least
 

@@ -94,7 +94,10 @@ class PostingsSearcher:
         room = max(k, min(2 * k, self.documents)) + SLACK
         share = -(-len(queries) // max(1, threads))
         together = max(1, min(_TOGETHER, share, _KEYS // room))
-        groups = [self.packed(queries[start : start + together]) for start in range(0, len(queries), together)]
+        groups = [
+            self.packed(queries[start : start + together])
+            for start in range(0, len(queries), together)
+        ]
 
         def search(group: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
             if not compiled or (allowed is not None and self._few(allowed)):
@@ -125,7 +128,9 @@ class PostingsSearcher:
             found.append(_ranked(keys[scores > 0], k, self._rows_by_docid if by_docid else None))
         return found
 
-    def _row_sums(self, terms: np.ndarray, weights: np.ndarray, allowed: RowSet | None) -> np.ndarray:
+    def _row_sums(
+        self, terms: np.ndarray, weights: np.ndarray, allowed: RowSet | None
+    ) -> np.ndarray:
         """Sums of impacts of every allowed row, int64: from the forward index for few rows, otherwise from postings."""
         if allowed is not None and self._few(allowed):
             return self._segment.forward.scores(allowed.rows, terms, weights)
@@ -141,7 +146,9 @@ class PostingsSearcher:
         mask = ALL if allowed is None else allowed.mask
         count = len(queries.starts) - 1
         keys, counts = np.empty((count, room), np.int64), np.zeros(count, np.int64)
-        self._kernels.search(self.files, self.window, self.documents, queries, ranks, mask, k, keys, counts)
+        self._kernels.search(
+            self.files, self.window, self.documents, queries, ranks, mask, k, keys, counts
+        )
         rows_of = self._rows_by_docid if by_docid else None
         return [_ranked(keys[q, :found], k, rows_of) for q, found in enumerate(counts.tolist())]
 
@@ -177,7 +184,9 @@ class PostingsSearcher:
         kept = Kept(rows, sums, np.empty((count, room), np.float32))
         counts = self._keep(kept, queries, others, unit, slacks, k, threads, allowed)
         return [
-            None if found < 0 else _within(rows[q, :found], sums[q, :found], kept.totals[q, :found], k, slacks[q])
+            None
+            if found < 0
+            else _within(rows[q, :found], sums[q, :found], kept.totals[q, :found], k, slacks[q])
             for q, found in enumerate(counts.tolist())
         ]
 
@@ -194,25 +203,38 @@ class PostingsSearcher:
     ) -> np.ndarray:
         """Fill ``kept``, window by window; returns the number of rows of each query, -1 where there was no room."""
         count = len(queries)
-        shares = [slice(start, start + -(-count // threads)) for start in range(0, count, -(-count // threads))]
+        shares = [
+            slice(start, start + -(-count // threads))
+            for start in range(0, count, -(-count // threads))
+        ]
         groups = [self.packed(queries[share]) for share in shares]
         counts, floors = np.zeros(count, np.int64), np.full(count, -np.inf)
 
         def one(share: slice, group: Queries, w: int, scores: np.ndarray) -> None:
             own = Kept(kept.rows[share], kept.sums[share], kept.totals[share])
             fixed = (w, self.files, self.window, self.documents, group, unit)
-            self._kernels.search_sum(*fixed, scores[share], k, slacks[share], own, counts[share], floors[share])
+            self._kernels.search_sum(
+                *fixed, scores[share], k, slacks[share], own, counts[share], floors[share]
+            )
 
         with ThreadPoolExecutor(len(groups)) as pool:  # starts threads when they get work
             for w, first in enumerate(range(0, self.documents, self.window)):
-                scores = _in_window(others, first, min(first + self.window, self.documents), count, allowed)
+                scores = _in_window(
+                    others, first, min(first + self.window, self.documents), count, allowed
+                )
                 if scores is not None:
                     each = map if len(groups) == 1 else pool.map
                     list(each(one, shares, groups, itertools.repeat(w), itertools.repeat(scores)))
         return counts
 
     def _plain_sums(
-        self, queries: Queries, others: Others, unit: float, slacks: np.ndarray, k: int, allowed: RowSet | None
+        self,
+        queries: Queries,
+        others: Others,
+        unit: float,
+        slacks: np.ndarray,
+        k: int,
+        allowed: RowSet | None,
     ) -> list[tuple[np.ndarray, np.ndarray] | None]:
         """As :meth:`best_sums`, by the sums of every allowed row, without compiled loops over postings."""
         asked, found = _each(queries), list[tuple[np.ndarray, np.ndarray] | None]()
@@ -220,19 +242,27 @@ class PostingsSearcher:
         scores = others(slice(0, self.documents) if allowed is None else rows)
         for (terms, weights), other, slack in zip(asked, scores, slacks, strict=True):
             sums = self._row_sums(terms, weights, allowed)
-            found.append(_within(rows, sums, other + sums.astype(np.float32) * np.float32(unit), k, slack))
+            found.append(
+                _within(rows, sums, other + sums.astype(np.float32) * np.float32(unit), k, slack)
+            )
         return found
 
     def packed(self, queries: Sequence[dict[str, int]]) -> Queries:
         """The queries' terms that the index has, one query after the other; raises as :meth:`top` for their weights."""
         lengths = [len(query) for query in queries]
-        weights = np.fromiter((w for query in queries for w in query.values()), np.float64, sum(lengths))
+        weights = np.fromiter(
+            (w for query in queries for w in query.values()), np.float64, sum(lengths)
+        )
         if not ((weights >= 1) & (weights == np.rint(weights))).all():
             pairs = (pair for query in queries for pair in query.items())
             term, weight = next((t, w) for t, w in pairs if not (w >= 1 and float(w).is_integer()))
-            raise UsageError(f"the query weight of {term!r} must be a positive whole number, got {weight!r}")
+            raise UsageError(
+                f"the query weight of {term!r} must be a positive whole number, got {weight!r}"
+            )
         ids = self._ids
-        terms = np.fromiter((ids.get(t, -1) for query in queries for t in query), np.int64, sum(lengths))
+        terms = np.fromiter(
+            (ids.get(t, -1) for query in queries for t in query), np.int64, sum(lengths)
+        )
         known, owner = terms >= 0, np.repeat(np.arange(len(queries)), lengths)[terms >= 0]
         weights = weights[known]
         if (np.bincount(owner, weights, len(queries)) * HIGHEST_IMPACT > HIGHEST_SCORE).any():
@@ -250,7 +280,9 @@ def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.nd
     return places if rows_of is None else rows_of[places], best >> 32
 
 
-def _add_window(files: Files, w: int, terms: np.ndarray, weights: np.ndarray, sums: np.ndarray) -> None:
+def _add_window(
+    files: Files, w: int, terms: np.ndarray, weights: np.ndarray, sums: np.ndarray
+) -> None:
     """Add the impacts of a query in window ``w`` to ``sums``, (n,) int64 of the window's rows."""
     begin, columns, pointers = int(files.starts[w]), files.columns[w], files.pointers[w]
     for term, weight in zip(terms.tolist(), weights.tolist(), strict=True):
@@ -259,7 +291,9 @@ def _add_window(files: Files, w: int, terms: np.ndarray, weights: np.ndarray, su
             sums += files.dense[start : start + len(sums)].astype(np.int64) * weight
         else:
             of, to = begin + int(pointers[term]), begin + int(pointers[term + 1])
-            sums[files.rows[of:to]] += files.impacts[of:to].astype(np.int64) * weight  # a row has a term once
+            sums[files.rows[of:to]] += (
+                files.impacts[of:to].astype(np.int64) * weight
+            )  # a row has a term once
 
 
 def _each(queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -268,7 +302,9 @@ def _each(queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(queries.terms[part], queries.weights[part]) for part in parts]
 
 
-def _in_window(others: Others, first: int, last: int, queries: int, allowed: RowSet | None) -> np.ndarray | None:
+def _in_window(
+    others: Others, first: int, last: int, queries: int, allowed: RowSet | None
+) -> np.ndarray | None:
     """The other scores of a window's rows, -inf for rows that are not allowed; None if no row is allowed."""
     if allowed is None:
         return others(slice(first, last))

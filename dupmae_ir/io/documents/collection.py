@@ -24,7 +24,15 @@ from dupmae_ir.console import megabytes
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import DocumentSource, FileReport, Input
 from dupmae_ir.io.documents.extracted import Extracted, Heading, Unreadable
-from dupmae_ir.io.documents.files import FoundFile, ending_of, extract, find_files, kind_of, need_extra, read_file
+from dupmae_ir.io.documents.files import (
+    FoundFile,
+    ending_of,
+    extract,
+    find_files,
+    kind_of,
+    need_extra,
+    read_file,
+)
 from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
 
 LENGTH, OVERLAP = 300, 40
@@ -61,10 +69,16 @@ class DocumentCollection(DocumentSource):
     unit = "passages"
 
     def __init__(
-        self, sources: Sequence[str], length: int = LENGTH, overlap: int = OVERLAP, exclude: Sequence[str] = ()
+        self,
+        sources: Sequence[str],
+        length: int = LENGTH,
+        overlap: int = OVERLAP,
+        exclude: Sequence[str] = (),
     ) -> None:
         if overlap * 2 > length:
-            raise UsageError(f"`passage_overlap` {overlap} must be at most half of `passage_length` {length}")
+            raise UsageError(
+                f"`passage_overlap` {overlap} must be at most half of `passage_length` {length}"
+            )
         super().__init__(" ".join(sources))
         self.length, self.overlap, self.exclude = length, overlap, tuple(exclude)
         walk = find_files([Path(source) for source in sources], exclude)
@@ -148,7 +162,9 @@ class DocumentCollection(DocumentSource):
         return self.digests()
 
     def _digest(self) -> str:
-        return hashlib.sha256("\n".join(self._digests).encode("utf-8", "surrogateescape")).hexdigest()
+        return hashlib.sha256(
+            "\n".join(self._digests).encode("utf-8", "surrogateescape")
+        ).hexdigest()
 
     def _add_digest(self, file: FoundFile, data: bytes | None) -> None:
         if kind_of(file.name) is not None:
@@ -173,7 +189,9 @@ class DocumentCollection(DocumentSource):
             return
         kind, extracted = found
         if extracted.problems:
-            self.unreadable[shown_name(file.name)] = f"read in part: {'; '.join(extracted.problems[:3])}"
+            self.unreadable[shown_name(file.name)] = (
+                f"read in part: {'; '.join(extracted.problems[:3])}"
+            )
         if not extracted.text.strip():
             self.skipped[f"{ending_of(file.name)} without text"] += 1
             return
@@ -191,7 +209,9 @@ class DocumentCollection(DocumentSource):
         title = extracted.title[:_LONGEST_TITLE] or short_name
         modified = _modified(file.path)
         before, size = self.bytes_read, text_size(file)
-        for number, (start, end, heading) in enumerate(structured_passages(extracted, self.length, self.overlap)):
+        for number, (start, end, heading) in enumerate(
+            structured_passages(extracted, self.length, self.overlap)
+        ):
             nearest = heading.rpartition(" > ")[2]
             metadata: dict[str, MetadataValue] = {"path": name, "type": kind, "title": title}
             if heading:
@@ -202,13 +222,17 @@ class DocumentCollection(DocumentSource):
             metadata["modified"] = modified
             full = title if not nearest or nearest == title else f"{title}: {nearest}"
             self.bytes_read = before + size * end // len(extracted.text)
-            yield Document(f"{prefix}{PASSAGE_DELIMITER}{number}", extracted.text[start:end], full, metadata)
+            yield Document(
+                f"{prefix}{PASSAGE_DELIMITER}{number}", extracted.text[start:end], full, metadata
+            )
 
     def _nothing(self) -> InputError:
         if not self.files:
             return InputError(f"{self.source}: no files in it (hidden ones are left out)")
         if len(self.files) == len(self.unreadable) == 1 and self.files[0].path == Path(self.source):
-            return InputError(f"{self.source}: cannot be read: {next(iter(self.unreadable.values()))}")
+            return InputError(
+                f"{self.source}: cannot be read: {next(iter(self.unreadable.values()))}"
+            )
         reasons = [f"{name}: {reason}" for name, reason in list(self.unreadable.items())[:3]]
         why = f" ({'; '.join(reasons)})" if reasons else ""
         return InputError(f"{self.source}: no text in any of its {len(self.files):,} files{why}")
@@ -286,7 +310,11 @@ def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iter
         for unit in _units(extracted, begin, end, length):
             if current and size + unit.tokens > length:
                 room, last, moved = length - unit.tokens, current[-1], list[_Unit]()
-                if len(current) - 1 > repeated and last.tokens <= room and _is_caption(extracted, last.end):
+                if (
+                    len(current) - 1 > repeated
+                    and last.tokens <= room
+                    and _is_caption(extracted, last.end)
+                ):
                     moved = [current.pop()]
                     room -= last.tokens
                 yield joined(current)
@@ -302,7 +330,9 @@ def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iter
 def _is_caption(extracted: Extracted, end: int) -> bool:
     """Whether a unit that ends at ``end`` is prose without a full stop before a blank line."""
     text = extracted.text
-    return not extracted.lines and text[end - 1] not in _STOPS and bool(_BLANK_LINE.match(text, end))
+    return (
+        not extracted.lines and text[end - 1] not in _STOPS and bool(_BLANK_LINE.match(text, end))
+    )
 
 
 def _tail(units: Sequence[_Unit], room: int) -> list[_Unit]:
@@ -327,11 +357,15 @@ def _units(extracted: Extracted, begin: int, end: int, length: int) -> Iterator[
 
 
 def _cut(text: str, start: int, end: int, length: int) -> Iterator[_Unit]:
-    tokens: list[int] = []  # beginnings, of one passage and a token more at most: a log can be one long sentence
+    tokens: list[
+        int
+    ] = []  # beginnings, of one passage and a token more at most: a log can be one long sentence
     for match in _TOKEN.finditer(text, start, end):
         tokens.append(match.start())
         if len(tokens) > length:
-            cut = next((i for i in range(length, length // 2, -1) if text[tokens[i] - 1].isspace()), length)
+            cut = next(
+                (i for i in range(length, length // 2, -1) if text[tokens[i] - 1].isspace()), length
+            )
             stop = tokens[cut]
             yield _Unit(start, start + len(text[start:stop].rstrip()), cut)
             start, tokens = stop, tokens[cut:]

@@ -206,5 +206,7 @@ def _looks_like_text(data: bytes) -> bool:
     start = data[:_SNIFFED]
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return True
-    controls = sum(start.count(bytes([code])) for code in range(32) if code not in (9, 10, 12, 13, 27))
+    controls = sum(
+        start.count(bytes([code])) for code in range(32) if code not in (9, 10, 12, 13, 27)
+    )
     return b"\0" not in start and controls * 20 <= len(start)

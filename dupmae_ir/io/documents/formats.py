@@ -20,13 +20,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from dupmae_ir.io.documents.extracted import LARGEST, Builder, Extracted, Heading, Unreadable, decoded, joined
+from dupmae_ir.io.documents.extracted import (
+    LARGEST,
+    Builder,
+    Extracted,
+    Heading,
+    Unreadable,
+    decoded,
+    joined,
+)
 
 _ATX = re.compile(r"^ {0,3}(#{1,6})[ \t]+(\S.*)$", re.MULTILINE)
 _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
 _UNDERLINE = re.compile(r"^(?=([=\-~^\"'`*+#.:_]))\1{3,}[ \t]*$", re.MULTILINE)
 _QUESTION = re.compile(
-    r"(?:\A|(?<=\n\n))[ \t]{0,3}(?=\d+(?:\.\d+)*[.)]?[ \t]|Q[:.)]|.*\?[ \t]*$)(\S.{3,150})$(?=\n[ \t]*$)", re.MULTILINE
+    r"(?:\A|(?<=\n\n))[ \t]{0,3}(?=\d+(?:\.\d+)*[.)]?[ \t]|Q[:.)]|.*\?[ \t]*$)(\S.{3,150})$(?=\n[ \t]*$)",
+    re.MULTILINE,
 )
 """A line between blank ones that is numbered, begins with Q, or ends with a question mark."""
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*\n", re.DOTALL)
@@ -43,10 +52,16 @@ _ABOVE = re.compile(r"[ \t]*(?:@|#(?!!)|//|/?\*|--)")
 _LONGEST_HEADING = 200
 _NAME = re.compile(r"\w+")
 _SKIPPED = frozenset(
-    _NAME.findall("<script><style><template><noscript><svg><math><nav><form><button><select><option><iframe><object>")
+    _NAME.findall(
+        "<script><style><template><noscript><svg><math><nav><form><button><select><option><iframe><object>"
+    )
 )
-_PARAGRAPHS = frozenset(_NAME.findall("<p><table><ul><ol><dl><pre><blockquote><section><article><main><figure><hr>"))
-_LINES = frozenset(_NAME.findall("<div><li><tr><br><dd><caption><header><footer><aside><address><body>"))
+_PARAGRAPHS = frozenset(
+    _NAME.findall("<p><table><ul><ol><dl><pre><blockquote><section><article><main><figure><hr>")
+)
+_LINES = frozenset(
+    _NAME.findall("<div><li><tr><br><dd><caption><header><footer><aside><address><body>")
+)
 _HEADINGS = {f"h{level}": level for level in range(1, 7)} | {"dt": 7}
 """Element -> level; what a ``dd`` describes is the heading of it."""
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
@@ -69,7 +84,11 @@ def text(data: bytes) -> Extracted:
     headings = list(_underlined(found, set()))
     title = headings[0].text if headings and not found[: headings[0].start].strip() else ""
     deepest, taken = len({h.level for h in headings}) + 1, {h.start for h in headings}
-    headings += [Heading(m.start(), deepest, m[1]) for m in _QUESTION.finditer(found) if m.start() not in taken]
+    headings += [
+        Heading(m.start(), deepest, m[1])
+        for m in _QUESTION.finditer(found)
+        if m.start() not in taken
+    ]
     return Extracted(found, title, headings)
 
 
@@ -79,7 +98,11 @@ def markdown(data: bytes) -> Extracted:
     front = _FRONT_MATTER.match(found)
     named = _TITLE_LINE.search(front.group(1)) if front else None
     # White space of the same length instead of the front matter, so that offsets stay those of the file.
-    body = found if front is None else re.sub(r"[^\n]", " ", found[: front.end()]) + found[front.end() :]
+    body = (
+        found
+        if front is None
+        else re.sub(r"[^\n]", " ", found[: front.end()]) + found[front.end() :]
+    )
     fenced = _fenced(body)
     headings = [
         Heading(m.start(), len(m.group(1)), words[:_LONGEST_HEADING])
@@ -104,7 +127,11 @@ def code(data: bytes) -> Extracted:
     for m in _DEFINITION.finditer(found):
         outer = m[1] or outer
         start = m.start()
-        while start and (above := found.rfind("\n", 0, start - 1) + 1) >= before and _ABOVE.match(found, above):
+        while (
+            start
+            and (above := found.rfind("\n", 0, start - 1) + 1) >= before
+            and _ABOVE.match(found, above)
+        ):
             start = above
         headings.append(Heading(start, 1, m[1] or f"{outer}.{m[2]}".lstrip(".")))
         before = m.end()
@@ -126,7 +153,9 @@ def notebook(data: bytes) -> Extracted:
             inner = markdown(source.encode("utf-8", "replace"))
             start = made.next_start
             made.write(inner.text)
-            made.headings += [heading._replace(start=heading.start + start) for heading in inner.headings]
+            made.headings += [
+                heading._replace(start=heading.start + start) for heading in inner.headings
+            ]
         made.gap("\n\n")
     return made.done()
 
@@ -138,14 +167,21 @@ def table(data: bytes) -> Extracted:
     delimiter = max(",;\t|", key=first.count)
     csv.field_size_limit(1 << 30)
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(found), delimiter=delimiter)]
+        rows = [
+            [cell.strip() for cell in row]
+            for row in csv.reader(io.StringIO(found), delimiter=delimiter)
+        ]
     except csv.Error as e:
         raise Unreadable(f"not a table: {e}") from None
     rows = [row for row in rows if any(row)]
     header = rows.pop(0) if len(rows) > 1 and _is_header(rows[0]) else []
     names = [f"{name}: " if name else "" for name in header]
     lines = (
-        "; ".join(f"{names[i] if i < len(names) else ''}{' '.join(cell.split())}" for i, cell in enumerate(row) if cell)
+        "; ".join(
+            f"{names[i] if i < len(names) else ''}{' '.join(cell.split())}"
+            for i, cell in enumerate(row)
+            if cell
+        )
         for row in rows
     )
     return Extracted(joined(lines), "", (), lines=True)
@@ -170,7 +206,10 @@ def _flat(root: Any) -> Iterator[str]:
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, dict):
-            waiting += [(f"{path}.{key}" if path else str(key), inner) for key, inner in reversed(value.items())]
+            waiting += [
+                (f"{path}.{key}" if path else str(key), inner)
+                for key, inner in reversed(value.items())
+            ]
         elif isinstance(value, list):
             waiting += [(path, inner) for inner in reversed(value)]
         elif value is not None and value != "":
@@ -180,7 +219,9 @@ def _flat(root: Any) -> Iterator[str]:
 
 def _is_header(row: list[str]) -> bool:
     """Distinct names that are no numbers."""
-    return len(set(row)) == len(row) and not any(re.fullmatch(r"[-+]?[\d.,]+%?", cell) for cell in row)
+    return len(set(row)) == len(row) and not any(
+        re.fullmatch(r"[-+]?[\d.,]+%?", cell) for cell in row
+    )
 
 
 def _underlined(found: str, taken: set[int]) -> Iterator[Heading]:
@@ -193,7 +234,13 @@ def _underlined(found: str, taken: set[int]) -> Iterator[Heading]:
         start = found.rfind("\n", max(0, end - _LONGEST_HEADING), end) + 1
         title = found[start:end].strip()
         too_short = len(m.group().rstrip()) < min(len(title), 12)
-        if not title or too_short or start in taken or not title[0].isalnum() or end - start > _LONGEST_HEADING:
+        if (
+            not title
+            or too_short
+            or start in taken
+            or not title[0].isalnum()
+            or end - start > _LONGEST_HEADING
+        ):
             continue
         if (character := m.group(1)) not in characters:
             characters.append(character)
@@ -339,7 +386,9 @@ def docx(data: bytes) -> Extracted:
     from docx import Document
 
     with _checked_zip(data) as package:
-        tags = sum(package.read(name).count(b"<") for name in package.namelist() if name.endswith(".xml"))
+        tags = sum(
+            package.read(name).count(b"<") for name in package.namelist() if name.endswith(".xml")
+        )
     if tags > MOST_ELEMENTS:
         raise Unreadable(f"more than {MOST_ELEMENTS:,} tags")
     document = Document(io.BytesIO(data))
@@ -348,7 +397,9 @@ def docx(data: bytes) -> Extracted:
         if hasattr(block, "rows"):
             for row in block.rows:
                 made.gap("\n")
-                made.write(" | ".join(dict.fromkeys(" ".join(cell.text.split()) for cell in row.cells)))
+                made.write(
+                    " | ".join(dict.fromkeys(" ".join(cell.text.split()) for cell in row.cells))
+                )
         elif level := _level(block):
             made.heading(level, block.text)
         else:
@@ -370,12 +421,16 @@ def _level(paragraph: Any) -> int:
 def epub(data: bytes) -> Extracted:
     """A book: its chapters in the order of the spine."""
     with _checked_zip(data) as book:
-        paths = (element.get("full-path") for element in _elements(_read(book, _CONTAINER), "rootfile"))
+        paths = (
+            element.get("full-path") for element in _elements(_read(book, _CONTAINER), "rootfile")
+        )
         if not (path := next(filter(None, paths), None)):
             raise Unreadable("its container names no package")
         package, folder = _read(book, path), posixpath.dirname(path)
         files = {
-            item.get("id"): posixpath.normpath(posixpath.join(folder, unquote(item.get("href") or "")))
+            item.get("id"): posixpath.normpath(
+                posixpath.join(folder, unquote(item.get("href") or ""))
+            )
             for item in _elements(package, "item")
             if "html" in (item.get("media-type") or "")
         }
@@ -399,7 +454,9 @@ def _checked_zip(data: bytes) -> zipfile.ZipFile:
     size = sum(member.file_size for member in members)
     if size > LARGEST or len(members) > _MOST_MEMBERS:
         archive.close()
-        raise Unreadable(f"unpacks to {size >> 20:,} MiB in {len(members):,} parts; the limit is {LARGEST >> 20} MiB")
+        raise Unreadable(
+            f"unpacks to {size >> 20:,} MiB in {len(members):,} parts; the limit is {LARGEST >> 20} MiB"
+        )
     return archive
 
 
@@ -417,7 +474,9 @@ def _elements(xml: bytes, name: str) -> Iterator[Any]:
     from lxml import etree
 
     try:
-        root = etree.fromstring(xml, etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False))
+        root = etree.fromstring(
+            xml, etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+        )
     except etree.LxmlError as e:
         raise Unreadable(f"damaged XML: {e}") from None
     return (e for e in root.iter() if isinstance(e.tag, str) and etree.QName(e).localname == name)

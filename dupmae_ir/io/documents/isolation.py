@@ -59,7 +59,9 @@ class Isolation:
         found = json.loads(answer)
         if "problem" in found:
             raise Unreadable(found["problem"])
-        return Extracted(**{**found, "headings": [Heading(*heading) for heading in found["headings"]]})
+        return Extracted(
+            **{**found, "headings": [Heading(*heading) for heading in found["headings"]]}
+        )
 
     def close(self) -> None:
         """End the process."""
@@ -70,14 +72,20 @@ class Isolation:
 
     def _running(self) -> subprocess.Popen[bytes]:
         """The process; a new one without one, after it ended, and in a fork of the process that started it."""
-        if self._process is not None and (self._owner != os.getpid() or self._process.poll() is not None):
+        if self._process is not None and (
+            self._owner != os.getpid() or self._process.poll() is not None
+        ):
             self.close()
         if self._process is None:
             root = str(Path(__file__).resolve().parents[3])
             paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
             self._owner = os.getpid()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import answer_requests; answer_requests()"],
+                [
+                    sys.executable,
+                    "-c",
+                    f"from {__name__} import answer_requests; answer_requests()",
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

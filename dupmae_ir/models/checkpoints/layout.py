@@ -28,7 +28,13 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
     COMPACT,
 )
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+)
 
 LARGEST_SIZES = {
     "hidden_size": 1 << 16,
@@ -49,7 +55,9 @@ def untied_folders(folder: Path) -> dict[str, Path] | None:
     """The model folder of each side of an untied model; None for a model with one encoder."""
     found = {side: folder / name for side, name in UNTIED.items() if (folder / name).is_dir()}
     if len(found) == 1:
-        raise CheckpointError(f"{folder}: has only one of {' and '.join(UNTIED.values())}; an untied model needs both")
+        raise CheckpointError(
+            f"{folder}: has only one of {' and '.join(UNTIED.values())}; an untied model needs both"
+        )
     return found or None
 
 
@@ -96,7 +104,10 @@ def module_chains(folder: Path) -> dict[str, Chain]:
             routes = json.loads(path.read_text(encoding="utf-8"))
             types, structure = routes["types"], routes["structure"]
             chains = {
-                part: _chain([(types[key], str(home / key) if key else str(home)) for key in structure[part]]) + rest
+                part: _chain(
+                    [(types[key], str(home / key) if key else str(home)) for key in structure[part]]
+                )
+                + rest
                 for part in SIDES
             }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
@@ -110,7 +121,10 @@ def _chain(listed: list[tuple[str, str]]) -> Chain:
 
 _SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}
 _LAYERS = {POOLER, SPARSE_LINEAR, COLBERT_LINEAR}
-RECORDS = {"training.json", "made.json"}  #: records of how a model was made, which do not affect its output
+RECORDS = {
+    "training.json",
+    "made.json",
+}  #: records of how a model was made, which do not affect its output
 
 
 def check_files(folder: Path) -> None:
@@ -128,7 +142,9 @@ def check_files(folder: Path) -> None:
     for name, most in LARGEST_SIZES.items():
         value = config.get(name) if isinstance(config, dict) else None
         if isinstance(value, int | float) and not 0 < value <= most:
-            raise CheckpointError(f"{folder / 'config.json'}: {name} is {value}; it must be from 1 to {most:,}")
+            raise CheckpointError(
+                f"{folder / 'config.json'}: {name} is {value}; it must be from 1 to {most:,}"
+            )
 
 
 def folder_digest(folder: str | Path) -> str:
@@ -141,20 +157,38 @@ def folder_digest(folder: str | Path) -> str:
     """
     path = Path(folder)
     if not path.exists():
-        raise CheckpointError(f"{path}: no such model folder (nothing is downloaded, but by dupmae-ir models get)")
+        raise CheckpointError(
+            f"{path}: no such model folder (nothing is downloaded, but by dupmae-ir models get)"
+        )
     whole = hashlib.sha256()
     if path.is_file():
-        beside = (p for p in _relevant_files(path.parent) if p.suffix not in {".safetensors", ".bin", ".pt"})
+        beside = (
+            p
+            for p in _relevant_files(path.parent)
+            if p.suffix not in {".safetensors", ".bin", ".pt"}
+        )
         named = [(p.name, p) for p in dict.fromkeys([path, *beside])]
     else:
         named = [(p.name, p) for p in _relevant_files(path)]
-        named += [(f"{part.name}/{p.name}", p) for part in module_folders(path) for p in _relevant_files(part)]
+        named += [
+            (f"{part.name}/{p.name}", p)
+            for part in module_folders(path)
+            for p in _relevant_files(part)
+        ]
         sides = untied_folders(path) or {}
-        named += [(f"{UNTIED[side]}/{p.name}", p) for side, part in sides.items() for p in _relevant_files(part)]
+        named += [
+            (f"{UNTIED[side]}/{p.name}", p)
+            for side, part in sides.items()
+            for p in _relevant_files(part)
+        ]
     for name, file in named:
         whole.update(f"{name} {sha256_file(file)}\n".encode())
     return whole.hexdigest()
 
 
 def _relevant_files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if (p.suffix in _SUFFIXES and p.name not in RECORDS) or p.name in _LAYERS)
+    return sorted(
+        p
+        for p in folder.iterdir()
+        if (p.suffix in _SUFFIXES and p.name not in RECORDS) or p.name in _LAYERS
+    )

@@ -51,7 +51,14 @@ from dupmae_ir.models.checkpoints.plain_files import (
     with_biases,
 )
 from dupmae_ir.models.checkpoints.released import read_tensors
-from dupmae_ir.models.heads.masked_lm import ExcludedIds, excluded_ids, has_head, is_decoder, longest, unweighted_ids
+from dupmae_ir.models.heads.masked_lm import (
+    ExcludedIds,
+    excluded_ids,
+    has_head,
+    is_decoder,
+    longest,
+    unweighted_ids,
+)
 from dupmae_ir.models.retriever import DenseLayers, Retriever, UntiedRetriever
 
 if TYPE_CHECKING:
@@ -70,7 +77,14 @@ LOADING = threading.RLock()
 """Held while a model is loaded."""
 # Parts of the weights' names.
 _HEADS = ("cls.predictions.transform", "vocab_transform", "head.dense", "generator_predictions")
-_TIED = ("cls.predictions", "vocab_layer_norm", "vocab_projector", "lm_head", "head.norm", "decoder.bias")
+_TIED = (
+    "cls.predictions",
+    "vocab_layer_norm",
+    "vocab_projector",
+    "lm_head",
+    "head.norm",
+    "decoder.bias",
+)
 
 
 @contextmanager
@@ -134,7 +148,9 @@ def load_model(
     with quiet_transformers():
         modules = read_modules(path) if published and path.is_dir() else None
         if modules is not None and modules.static:
-            raise CheckpointError(f"{path}: has static embeddings and no encoder; encode and search with it only")
+            raise CheckpointError(
+                f"{path}: has static embeddings and no encoder; encode and search with it only"
+            )
         homes, lms = _load_sides(path if modules is None else modules.encoder, need_ot)
         home = path.parent if path.is_file() else path
         tokenizers = [_load_tokenizer(homes[s], home) for s in SIDES]
@@ -159,16 +175,22 @@ def _assemble(
     """The retriever of language models that were read, with the other files of its folder."""
     home = path.parent if path.is_file() else path
     # An untied model without a configuration of its own has that of its sides, which must agree.
-    asked, config = (read_config(home if (home / CONFIG).is_file() else homes[side]) for side in SIDES)
+    asked, config = (
+        read_config(home if (home / CONFIG).is_file() else homes[side]) for side in SIDES
+    )
     if asked != config:
-        raise CheckpointError(f"{home}: its two sides have different {CONFIG}; write one for both into this folder")
+        raise CheckpointError(
+            f"{home}: its two sides have different {CONFIG}; write one for both into this folder"
+        )
     tokenizer = _common_tokenizer(path, tokenizers, lms)
     if modules is not None:
         lm = lms["document"]
         limit = min(longest(lm), int(getattr(tokenizer, "model_max_length", longest(lm))))
         config = modules.applied(config, limit, int(lm.config.vocab_size))
         modules.check_case(tokenizer)
-        projections: Projections = dict.fromkeys(SIDES, _load_dense(modules, int(lm.config.hidden_size)))
+        projections: Projections = dict.fromkeys(
+            SIDES, _load_dense(modules, int(lm.config.hidden_size))
+        )
     else:
         projections = _load_projections(home, homes, lms)
     config = replace(
@@ -193,7 +215,9 @@ def _load_sides(path: Path, need_ot: bool) -> tuple[dict[str, Path], dict[str, P
             raise CheckpointError(f"{path}: is an archive; unpack it and give the folder")
         encoders = released.read_dpr(path)
         if need_ot:
-            raise CheckpointError(f"{path}: a DPR checkpoint has no masked-LM head, so no OT part; use `parts` cls")
+            raise CheckpointError(
+                f"{path}: a DPR checkpoint has no masked-LM head, so no OT part; use `parts` cls"
+            )
         return dict.fromkeys(SIDES, path.parent), encoders
     if path.is_dir() and (folders := untied_folders(path)):
         return folders, {side: _load_lm(_check_folder(folders[side]), need_ot) for side in SIDES}
@@ -217,21 +241,35 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     """The masked LM if the checkpoint contains its head, otherwise the bare encoder if ``need_ot`` is False."""
     _refuse_reranker(folder)
     # Importing it takes seconds, and plain models need none.
-    from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModel, AutoModelForMaskedLM
+    from transformers import (
+        MODEL_FOR_MASKED_LM_MAPPING,
+        AutoConfig,
+        AutoModel,
+        AutoModelForMaskedLM,
+    )
 
     try:
-        masked = type(AutoConfig.from_pretrained(folder, local_files_only=True)) in MODEL_FOR_MASKED_LM_MAPPING
+        masked = (
+            type(AutoConfig.from_pretrained(folder, local_files_only=True))
+            in MODEL_FOR_MASKED_LM_MAPPING
+        )
         lm, info = _from_pretrained(AutoModelForMaskedLM if masked else AutoModel, folder)
     except CheckpointError:
         raise
     except Exception as e:
         reason = one_line(e, 300)
-        if "Weights only load failed" in reason:  # the library's advice would run what the file contains
-            reason = "its weights hold more than tensors, which could run code; save only its tensors"
+        if (
+            "Weights only load failed" in reason
+        ):  # the library's advice would run what the file contains
+            reason = (
+                "its weights hold more than tensors, which could run code; save only its tensors"
+            )
         raise CheckpointError(f"{folder}: the model does not load: {reason}") from None
     missing = sorted(info["missing_keys"])
     lost_head = [k for k in missing if any(h in k for h in _HEADS)]
-    lost_body = [k for k in missing if "pooler" not in k and not any(h in k for h in (*_HEADS, *_TIED))]
+    lost_body = [
+        k for k in missing if "pooler" not in k and not any(h in k for h in (*_HEADS, *_TIED))
+    ]
     if lost_body:
         raise CheckpointError(
             f"{folder}: {len(lost_body)} encoder weights are missing (first: {lost_body[0]}); "
@@ -241,7 +279,11 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     if supported and not lost_head:
         return lm
     if need_ot:
-        why = f"{lost_head[0]} is missing" if lost_head else f"the head of {type(lm).__name__} is not supported"
+        why = (
+            f"{lost_head[0]} is missing"
+            if lost_head
+            else f"the head of {type(lm).__name__} is not supported"
+        )
         raise HeadMissing(
             f"{folder}: has no trained masked-LM head ({why}), so there is no OT part; "
             "use `parts` cls, `head` lexical for word weights in closed form, or a checkpoint with a head"
@@ -263,7 +305,9 @@ def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
     state = released.read_tensors(folder / COMPACT)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
-        architecture: Any = type(kind.from_config(config))  # the Auto classes take no weights without a folder
+        architecture: Any = type(
+            kind.from_config(config)
+        )  # the Auto classes take no weights without a folder
     return architecture.from_pretrained(
         None, config=config, state_dict=state, dtype=torch.float32, output_loading_info=True
     )
@@ -271,7 +315,10 @@ def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
 
 def _refuse_reranker(folder: Path) -> None:
     try:
-        names = list(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or [])
+        names = list(
+            json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures")
+            or []
+        )
     except (ValueError, AttributeError, TypeError):
         return  # from_pretrained reports what is wrong with it
     if any(str(name).endswith("ForSequenceClassification") for name in names):
@@ -288,13 +335,19 @@ def _load_tokenizer(folder: Path, home: Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(folder if own else home, local_files_only=True)
     except Exception as e:
-        raise CheckpointError(f"{folder}: the tokenizer does not load: {one_line(e, 300)}") from None
+        raise CheckpointError(
+            f"{folder}: the tokenizer does not load: {one_line(e, 300)}"
+        ) from None
 
 
-def _common_tokenizer(path: Path, tokenizers: Sequence[Tokenizer], lms: Mapping[str, Model]) -> Tokenizer:
+def _common_tokenizer(
+    path: Path, tokenizers: Sequence[Tokenizer], lms: Mapping[str, Model]
+) -> Tokenizer:
     query, document = tokenizers
     if query.get_vocab() != document.get_vocab():
-        raise CheckpointError(f"{path}: its two sides have different vocabularies; they do not belong together")
+        raise CheckpointError(
+            f"{path}: its two sides have different vocabularies; they do not belong together"
+        )
     decoder = all(is_decoder(lm) for lm in lms.values())
     for lm in lms.values():
         # A decoder's tokenizer has a few tokens of other modalities; encoding reads them as unknown.
@@ -303,8 +356,12 @@ def _common_tokenizer(path: Path, tokenizers: Sequence[Tokenizer], lms: Mapping[
                 f"{path}: the tokenizer has {len(document)} entries but the model {lm.config.vocab_size}; "
                 "they do not belong together"
             )
-    if not decoder and (problem := vocabulary_gap(document.get_vocab().values(), lms["document"].config.vocab_size)):
-        raise CheckpointError(f"{path}: {problem}; restore the tokenizer that the model was trained with")
+    if not decoder and (
+        problem := vocabulary_gap(document.get_vocab().values(), lms["document"].config.vocab_size)
+    ):
+        raise CheckpointError(
+            f"{path}: {problem}; restore the tokenizer that the model was trained with"
+        )
     return document
 
 
@@ -313,11 +370,16 @@ def _load_projections(home: Path, homes: dict[str, Path], lms: Mapping[str, Mode
     hidden = {side: int(lms[side].config.hidden_size) for side in SIDES}
     if pooler := released.read_pooler(home, hidden["document"]):
         if any((homes[side] / PROJECTION).is_file() for side in SIDES):
-            raise CheckpointError(f"{home}: has both {POOLER} and {PROJECTION}; remove the wrong one")
+            raise CheckpointError(
+                f"{home}: has both {POOLER} and {PROJECTION}; remove the wrong one"
+            )
         return {**pooler}
     query = _load_projection(homes["query"], hidden["query"])
     tied = homes["query"] == homes["document"]
-    return {"query": query, "document": query if tied else _load_projection(homes["document"], hidden["document"])}
+    return {
+        "query": query,
+        "document": query if tied else _load_projection(homes["document"], hidden["document"]),
+    }
 
 
 def _load_dense(modules: Modules, width: int) -> nn.Linear | DenseLayers | None:
@@ -326,7 +388,9 @@ def _load_dense(modules: Modules, width: int) -> nn.Linear | DenseLayers | None:
     for module in modules.dense:
         path = next((p for p in map(module.folder.joinpath, _DENSE_WEIGHTS) if p.is_file()), None)
         if path is None:
-            raise CheckpointError(f"{module.folder}: no weights (looked for {' and '.join(_DENSE_WEIGHTS)})")
+            raise CheckpointError(
+                f"{module.folder}: no weights (looked for {' and '.join(_DENSE_WEIGHTS)})"
+            )
         state = {name.removeprefix("linear."): value for name, value in read_tensors(path).items()}
         layer = released.linear(state, width, str(path))
         width = layer.out_features
@@ -340,7 +404,9 @@ def _load_dense(modules: Modules, width: int) -> nn.Linear | DenseLayers | None:
 
 def _load_projection(folder: Path, hidden: int) -> torch.nn.Linear | None:
     path = folder / PROJECTION
-    return released.linear(released.read_tensors(path), hidden, str(path)) if path.is_file() else None
+    return (
+        released.linear(released.read_tensors(path), hidden, str(path)) if path.is_file() else None
+    )
 
 
 def _load_ot_projection(folder: Path, lm: Model) -> torch.nn.Linear:
@@ -350,25 +416,39 @@ def _load_ot_projection(folder: Path, lm: Model) -> torch.nn.Linear:
         raise CheckpointError(f"{path}: missing, but ot_head is linear in {CONFIG}; restore it")
     layer = released.linear(released.read_tensors(path), int(lm.config.hidden_size), str(path))
     if layer.out_features != terms:
-        raise CheckpointError(f"{path}: expected weights of {terms} terms, got {layer.out_features}")
+        raise CheckpointError(
+            f"{path}: expected weights of {terms} terms, got {layer.out_features}"
+        )
     return layer
 
 
 def _load_token_layers(folder: Path, lm: Model) -> tuple[torch.nn.Linear, torch.nn.Linear | None]:
     """BGE-M3's layers for token weights and, if there is one, for the vectors of single tokens."""
-    path, vectors, width = folder / SPARSE_LINEAR, folder / COLBERT_LINEAR, int(lm.config.hidden_size)
+    path, vectors, width = (
+        folder / SPARSE_LINEAR,
+        folder / COLBERT_LINEAR,
+        int(lm.config.hidden_size),
+    )
     if not path.is_file():
-        raise CheckpointError(f"{path}: missing, so no token has a weight; restore it, or remove {COLBERT_LINEAR}")
+        raise CheckpointError(
+            f"{path}: missing, so no token has a weight; restore it, or remove {COLBERT_LINEAR}"
+        )
     weight = released.linear(released.read_tensors(path), width, str(path))
     if weight.out_features != 1:
-        raise CheckpointError(f"{path}: expected one weight for each token, got {weight.out_features}")
+        raise CheckpointError(
+            f"{path}: expected one weight for each token, got {weight.out_features}"
+        )
     if not vectors.is_file():
         return weight, None
     return weight, released.linear(released.read_tensors(vectors), width, str(vectors))
 
 
 def _build_retriever(
-    path: Path, lms: Mapping[str, Model], projections: Projections, tokenizer: Tokenizer, config: ModelConfig
+    path: Path,
+    lms: Mapping[str, Model],
+    projections: Projections,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
 ) -> Retriever | UntiedRetriever:
     excluded = ExcludedIds([], [])
     if config.ot == "token_weight":
@@ -422,13 +502,19 @@ class PlainBert(nn.Module):
             modules: Any = owner._modules
             for name in containers:
                 if name not in modules:
-                    modules[name] = {"layer": nn.ModuleList, "transform": _Transform}.get(name, nn.Module)()
+                    modules[name] = {"layer": nn.ModuleList, "transform": _Transform}.get(
+                        name, nn.Module
+                    )()
                 modules = modules[name]._modules
             weight, bias = state[f"{path}.weight"], state.get(f"{path}.bias")
             if bias is None:
                 modules[last] = nn.Embedding(weight.shape[0], weight.shape[1], _weight=weight)
                 continue
-            layer = nn.LayerNorm(len(weight), eps=config.layer_norm_eps) if last == "LayerNorm" else nn.Module()
+            layer = (
+                nn.LayerNorm(len(weight), eps=config.layer_norm_eps)
+                if last == "LayerNorm"
+                else nn.Module()
+            )
             layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
             modules[last] = layer
         if "cls" in self._modules:
@@ -456,7 +542,11 @@ def read_plain(folder: Path, need_ot: bool) -> Plain | None:
     if (files := read_plain_files(folder)) is None:
         return None
     try:
-        names = [COMPACT] if is_compact(folder) else [name for name in WEIGHTS if (folder / name).is_file()]
+        names = (
+            [COMPACT]
+            if is_compact(folder)
+            else [name for name in WEIGHTS if (folder / name).is_file()]
+        )
         if names not in ([COMPACT], ["model.safetensors"]):
             return None
         lm = _build(files.shape, read_tensors(folder / names[0]), need_ot)
@@ -467,7 +557,10 @@ def read_plain(folder: Path, need_ot: bool) -> Plain | None:
 
 def _build(bert: BertShape, state: Mapping[str, Tensor], need_ot: bool) -> PlainBert | None:
     """A model with the weights of ``state`` in float32; None unless every weight is there, once, in its shape."""
-    state = {name if name.startswith(("bert.", "cls.")) else f"bert.{name}": value for name, value in state.items()}
+    state = {
+        name if name.startswith(("bert.", "cls.")) else f"bert.{name}": value
+        for name, value in state.items()
+    }
     shapes, width = weight_shapes(bert), bert.hidden_size
     if f"{_TRANSFORM}.dense.weight" in state:
         words = state["bert.embeddings.word_embeddings.weight"]
@@ -476,7 +569,11 @@ def _build(bert: BertShape, state: Mapping[str, Tensor], need_ot: bool) -> Plain
         if not all(torch.equal(state.get(name, value), value) for name, value in tied.items()):
             return None
         state |= tied
-        head = {f"{_TRANSFORM}.dense": (width, width), f"{_TRANSFORM}.LayerNorm": (width,), _DECODER: words.shape}
+        head = {
+            f"{_TRANSFORM}.dense": (width, width),
+            f"{_TRANSFORM}.LayerNorm": (width,),
+            _DECODER: words.shape,
+        }
         shapes = {f"bert.{name}": shape for name, shape in shapes.items()} | with_biases(head)
     elif need_ot:
         return None

@@ -40,7 +40,9 @@ class LexicalSettings:
     average_stems: int = 60  #: a document's length in stems at which b has no effect
     title_times: int = 2  #: how often a word of the title counts
     query_power: float = 0.5  #: a query's weights are divided by their sum to this power
-    prior_documents: int = 1000  #: documents of the model's own text added to those of the collection
+    prior_documents: int = (
+        1000  #: documents of the model's own text added to those of the collection
+    )
     document_scale: int = 255  #: the impact scale, unless there is a head
     head_scale: float = 0.0  #: learned factor of the masked-LM head's weights (Eq. 6-7), which are added; 0 = no head
 
@@ -54,11 +56,17 @@ def lexical_settings(values: Mapping[str, Any], source: object) -> LexicalSettin
         if isinstance(known[key], str):
             if value not in _CHOICES[key]:
                 choices = " or ".join(map(repr, _CHOICES[key]))
-                raise CheckpointError(f"{source}: lexical.{key} is {value!r}; this version reads {choices}")
+                raise CheckpointError(
+                    f"{source}: lexical.{key} is {value!r}; this version reads {choices}"
+                )
         elif isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise CheckpointError(f"{source}: lexical.{key} must be a number of at least 0, got {value!r}")
+            raise CheckpointError(
+                f"{source}: lexical.{key} must be a number of at least 0, got {value!r}"
+            )
         elif isinstance(known[key], int) and (not isinstance(value, int) or value < 1):
-            raise CheckpointError(f"{source}: lexical.{key} must be a positive whole number, got {value!r}")
+            raise CheckpointError(
+                f"{source}: lexical.{key} must be a positive whole number, got {value!r}"
+            )
     return LexicalSettings(**values)
 
 
@@ -74,10 +82,14 @@ class ModelConfig:
     top_k: int = 384
     title_separator: str = " "
     impact_scale: float | None = None
-    include_sep: bool = False  #: include [SEP] in pooling, as the released DupMAE code does; the paper excludes it
+    include_sep: bool = (
+        False  #: include [SEP] in pooling, as the released DupMAE code does; the paper excludes it
+    )
     include_cls: bool = False  #: include [CLS] in pooling, as SPLADE does
     normalize: float = False  #: length of [CLS] vectors; true is 1, as SimLM was trained, false leaves them as they are
-    pooling: str = "cls"  #: the dense vector: the state of [CLS] or the last token, or a mean of all
+    pooling: str = (
+        "cls"  #: the dense vector: the state of [CLS] or the last token, or a mean of all
+    )
     query_prompt: str = ""  #: put before every query
     document_prompt: str = ""  #: put before every document, and before its title
     sparse_encoder: bool = False
@@ -87,12 +99,18 @@ class ModelConfig:
     """The layer that gives the OT logits: the masked-LM head, a separate ``linear`` map (W^O of Eq. 6), or the word
     embeddings only (``tied``, Eq. 4 of CoT-MoTE)."""
     ot_pooling: str = "max"  #: over the tokens of a text, one of :data:`OT_POOLINGS`
-    query_top_k: int | None = None  #: largest OT weights kept of a query; None = all, up to Lucene's limit
-    query_table: str = ""  #: file with the weights of query tokens, which then need no model; no dense part
+    query_top_k: int | None = (
+        None  #: largest OT weights kept of a query; None = all, up to Lucene's limit
+    )
+    query_table: str = (
+        ""  #: file with the weights of query tokens, which then need no model; no dense part
+    )
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
     embedded_lexicon: bool = False  #: use the embedded model's lexicon instead of a file of its own
-    dense_weight: float = 1.0  #: of the dense score in the sum of both, unless a search says otherwise
+    dense_weight: float = (
+        1.0  #: of the dense score in the sum of both, unless a search says otherwise
+    )
     impact_weight: float = 1.0  #: the same of the impact score
 
     @property
@@ -173,7 +191,9 @@ def read_config(folder: str | Path) -> ModelConfig:
             f"{path}: format {data['format']} is newer than this version reads ({newest}); upgrade dupmae_ir"
         )
     if data.get("ot", "mlm") not in OT_FORMS:
-        raise CheckpointError(f"{path}: ot must be one of {', '.join(OT_FORMS)}, got {data['ot']!r}")
+        raise CheckpointError(
+            f"{path}: ot must be one of {', '.join(OT_FORMS)}, got {data['ot']!r}"
+        )
     if data.get("ot") == "lexical":
         data["lexical"] = lexical_settings(data.get("lexical") or {}, path)
     elif data.get("lexical"):
@@ -181,11 +201,15 @@ def read_config(folder: str | Path) -> ModelConfig:
     config = ModelConfig(**data)
     for name, known in (("pooling", POOLINGS), ("ot_pooling", OT_POOLINGS), ("ot_head", OT_HEADS)):
         if getattr(config, name) not in known:
-            raise CheckpointError(f"{path}: {name} must be one of {', '.join(known)}, got {getattr(config, name)!r}")
+            raise CheckpointError(
+                f"{path}: {name} must be one of {', '.join(known)}, got {getattr(config, name)!r}"
+            )
     for name in ("dense_weight", "impact_weight"):
         weight = getattr(config, name)
         if type(weight) not in (int, float) or not 0 < weight < math.inf:
             raise CheckpointError(f"{path}: {name} must be a positive number, got {weight!r}")
     if type(config.normalize) not in (bool, int, float) or not 0 <= config.normalize < math.inf:
-        raise CheckpointError(f"{path}: normalize must be true, false or a length, got {config.normalize!r}")
+        raise CheckpointError(
+            f"{path}: normalize must be true, false or a length, got {config.normalize!r}"
+        )
     return config

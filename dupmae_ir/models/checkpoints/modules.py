@@ -76,13 +76,17 @@ class Modules:
         length = min(self.length or longest, longest)
         config = replace(config, document_length=length, query_length=length, **self.settings)
         if config.query_table:
-            config = replace(config, query_length=longest)  # a query is tokenised, and no model reads it
+            config = replace(
+                config, query_length=longest
+            )  # a query is tokenised, and no model reads it
         return config if config.has_dense else replace(config, top_k=config.query_top_k or terms)
 
     def check_case(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise :class:`CheckpointError` if texts are to be lower-cased and the tokenizer does not do it."""
         if self.lower_case and tokenizer.tokenize("Text A") != tokenizer.tokenize("text a"):
-            raise CheckpointError(f"{self.folder}: do_lower_case with a tokenizer that keeps case is not supported")
+            raise CheckpointError(
+                f"{self.folder}: do_lower_case with a tokenizer that keeps case is not supported"
+            )
 
 
 def read_modules(folder: Path) -> Modules | None:
@@ -103,21 +107,35 @@ def read_modules(folder: Path) -> Modules | None:
     settings: dict[str, object] = {f"{side}_prompt": str(named.get(side) or "") for side in SIDES}
     similarity = options.get("similarity_fn_name")
     if similarity not in (None, "cosine", "dot"):
-        raise CheckpointError(f"{folder}: similarity {similarity} is not an inner product, which search computes")
-    encoder, normalize = folder / document[0][1], "Normalize" in names["document"] or similarity == "cosine"
+        raise CheckpointError(
+            f"{folder}: similarity {similarity} is not an inner product, which search computes"
+        )
+    encoder, normalize = (
+        folder / document[0][1],
+        "Normalize" in names["document"] or similarity == "cosine",
+    )
     if _STATIC.fullmatch(names["document"]) and names["query"] == names["document"]:
         return Modules(folder, encoder, settings | {"normalize": normalize}, static=True)
     transformer = read_json(encoder / "sentence_bert_config.json")
     length, lower_case = transformer.get("max_seq_length"), bool(transformer.get("do_lower_case"))
     if _SPARSE.fullmatch(names["document"]) and names["query"] in (names["document"], _TABLE):
         if document[0][0] == "Transformer" and transformer.get("transformer_task") != "fill-mask":
-            raise CheckpointError(f"{folder / MODULES}: SpladePooling after a Transformer without a masked-LM head")
-        table = _query_table(folder, chains["query"][0][1], encoder) if names["query"] == _TABLE else ""
-        settings |= _splade(folder / document[1][1] / "config.json", options) | {"query_table": table}
+            raise CheckpointError(
+                f"{folder / MODULES}: SpladePooling after a Transformer without a masked-LM head"
+            )
+        table = (
+            _query_table(folder, chains["query"][0][1], encoder) if names["query"] == _TABLE else ""
+        )
+        settings |= _splade(folder / document[1][1] / "config.json", options) | {
+            "query_table": table
+        }
         return Modules(folder, encoder, settings, length, lower_case)
     if not _DENSE.fullmatch(names["document"]) or chains["query"] != document:
         raise CheckpointError(_unsupported(folder, names))
-    settings |= {"pooling": _pooling(folder / document[1][1] / "config.json"), "normalize": normalize}
+    settings |= {
+        "pooling": _pooling(folder / document[1][1] / "config.json"),
+        "normalize": normalize,
+    }
     dense = tuple(_dense(folder / path) for name, path in document if name == "Dense")
     return Modules(folder, encoder, settings, length, lower_case, dense)
 
@@ -128,7 +146,12 @@ def _without_modules(folder: Path) -> Modules | None:
         return None
     if (folder / IDF).is_file():
         # All tokens are pooled; special tokens are no terms.
-        settings = {"include_cls": True, "include_sep": True, "activation": "log1p", "query_table": IDF}
+        settings = {
+            "include_cls": True,
+            "include_sep": True,
+            "activation": "log1p",
+            "query_table": IDF,
+        }
         return Modules(folder, folder, settings)
     try:
         config = read_json(folder / "config.json")
@@ -153,12 +176,16 @@ def _query_table(folder: Path, path: str, encoder: Path) -> str:
     """The file with the weights of a SparseStaticEmbedding, relative to ``folder``."""
     query, document = (read_json(home / "tokenizer.json") for home in (folder / path, encoder))
     if any(query.get(part) != document.get(part) for part in _TOKENIZING if query):
-        raise CheckpointError(f"{folder / path}: queries have another tokenizer than documents, which is not supported")
+        raise CheckpointError(
+            f"{folder / path}: queries have another tokenizer than documents, which is not supported"
+        )
     named = read_json(folder / path / "config.json").get("path")
     if named is None:
         return str(Path(path) / TABLE)
     if not isinstance(named, str) or Path(named).is_absolute() or ".." in Path(named).parts:
-        raise CheckpointError(f"{folder / path}/config.json: path must name a file of the model, got {named!r}")
+        raise CheckpointError(
+            f"{folder / path}/config.json: path must name a file of the model, got {named!r}"
+        )
     return named if (folder / named).is_file() else str(Path(path) / named)
 
 
@@ -172,8 +199,14 @@ def _dense(folder: Path) -> DenseModule:
             f"{path}: a Dense module with {named} is not supported; expected {', '.join(ACTIVATIONS)}"
         )
     other = config.get("module_input_name", "sentence_embedding") != "sentence_embedding"
-    if other or config.get("use_residual") or config.get("module_output_name") not in (None, "sentence_embedding"):
-        raise CheckpointError(f"{path}: a Dense module of token embeddings or with a residual is not supported")
+    if (
+        other
+        or config.get("use_residual")
+        or config.get("module_output_name") not in (None, "sentence_embedding")
+    ):
+        raise CheckpointError(
+            f"{path}: a Dense module of token embeddings or with a residual is not supported"
+        )
     return DenseModule(folder, activation)
 
 
@@ -181,16 +214,26 @@ def _splade(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
     """The settings of a SpladePooling module."""
     kept = options.get("max_active_dims")
     if kept is not None and (type(kept) is not int or kept < 1):
-        raise CheckpointError(f"{path.parents[1]}: max_active_dims must be a positive number, got {kept!r}")
+        raise CheckpointError(
+            f"{path.parents[1]}: max_active_dims must be a positive number, got {kept!r}"
+        )
     config = read_json(path)
-    activation, strategy = config.get("activation_function", "relu"), config.get("pooling_strategy", "max")
+    activation, strategy = (
+        config.get("activation_function", "relu"),
+        config.get("pooling_strategy", "max"),
+    )
     if activation not in _SPLADE_ACTIVATIONS or strategy not in OT_POOLINGS:
         raise CheckpointError(
             f"{path}: SpladePooling with activation {activation} and strategy {strategy} is not supported; expected "
             f"{' or '.join(_SPLADE_ACTIVATIONS)}, and {' or '.join(OT_POOLINGS)}"
         )
     activation = _SPLADE_ACTIVATIONS[activation]
-    return {"sparse_encoder": True, "activation": activation, "ot_pooling": strategy, "query_top_k": kept}
+    return {
+        "sparse_encoder": True,
+        "activation": activation,
+        "ot_pooling": strategy,
+        "query_top_k": kept,
+    }
 
 
 def _pooling(path: Path) -> str:
@@ -198,15 +241,23 @@ def _pooling(path: Path) -> str:
         raise CheckpointError(f"{path}: no such file, so the pooling is unknown")
     config = read_json(path)
     if config.get("include_prompt") is False:
-        raise CheckpointError(f"{path}: pooling without the tokens of the prompt (include_prompt) is not supported")
+        raise CheckpointError(
+            f"{path}: pooling without the tokens of the prompt (include_prompt) is not supported"
+        )
     mode = config.get("pooling_mode")
     if mode is None:
-        active = [key.removeprefix(_LEGACY) for key, on in config.items() if key.startswith(_LEGACY) and on]
+        active = [
+            key.removeprefix(_LEGACY)
+            for key, on in config.items()
+            if key.startswith(_LEGACY) and on
+        ]
         mode = [_MODES.get(name, name) for name in active] or "mean"
     modes = [_MODES.get(name, name) for name in ([mode] if isinstance(mode, str) else mode)]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         known = f"{', '.join(POOLINGS[:-1])} or {POOLINGS[-1]}"
-        raise CheckpointError(f"{path}: pooling {' and '.join(map(str, modes))} is not supported; use {known}")
+        raise CheckpointError(
+            f"{path}: pooling {' and '.join(map(str, modes))} is not supported; use {known}"
+        )
     return str(modes[0])
 
 

@@ -60,7 +60,9 @@ class Graph(nn.Module):
         mask = attention_mask.bool() & model.pooled_mask[input_ids]
         if model.token_weight is not None:
             logits = model.token_weight(hidden).squeeze(-1)
-            weights = ACTIVATIONS[model.activation](logits).masked_fill(~(mask & model.term_mask[input_ids]), 0.0)
+            weights = ACTIVATIONS[model.activation](logits).masked_fill(
+                ~(mask & model.term_mask[input_ids]), 0.0
+            )
             return cls, *_distinct(input_ids, weights, len(model.term_mask))
         head = model.head
         logits = head.transform(hidden) @ head.weight.t()
@@ -77,7 +79,11 @@ def _distinct(ids: Tensor, weights: Tensor, terms: int) -> tuple[Tensor, Tensor]
     batch, length = ids.shape
     places = torch.arange(length, device=ids.device).expand(batch, length)
     largest = weights.new_zeros(batch, terms).scatter_reduce(1, ids, weights, "amax").gather(1, ids)
-    first = (places.new_zeros(batch, terms) + length).scatter_reduce(1, ids, places, "amin").gather(1, ids)
+    first = (
+        (places.new_zeros(batch, terms) + length)
+        .scatter_reduce(1, ids, places, "amin")
+        .gather(1, ids)
+    )
     weights, order = torch.where(first == places, largest, 0.0).sort(1, descending=True)
     return ids.gather(1, order), weights
 
@@ -105,14 +111,24 @@ def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> Exporte
     """
     retriever, tokenizer, config = load_model(model, need_ot=False, published=True)
     if not isinstance(retriever, Retriever):
-        raise UsageError(f"{model}: has different encoders for queries and documents; export each side's subfolder")
+        raise UsageError(
+            f"{model}: has different encoders for queries and documents; export each side's subfolder"
+        )
     if config.sparse_encoder:
-        raise UsageError(f"{model}: is a SparseEncoder, which sentence-transformers itself runs with backend='onnx'")
+        raise UsageError(
+            f"{model}: is a SparseEncoder, which sentence-transformers itself runs with backend='onnx'"
+        )
     ot = config.ot == "token_weight" or (config.ot == "mlm" and has_head(retriever.lm))
-    graph = Graph(retriever.eval(), min(QUERY_TERMS, int(retriever.lm.config.vocab_size)), ot).eval()
+    graph = Graph(
+        retriever.eval(), min(QUERY_TERMS, int(retriever.lm.config.vocab_size)), ot
+    ).eval()
     folder.mkdir(parents=True)
     batch = tokenizer(
-        list(_SAMPLE), padding=True, truncation=True, max_length=config.document_length, return_tensors="np"
+        list(_SAMPLE),
+        padding=True,
+        truncation=True,
+        max_length=config.document_length,
+        return_tensors="np",
     )
     inputs = {name: batch[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
     _export(graph, inputs, folder / GRAPH)
@@ -131,9 +147,19 @@ def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> Exporte
         differences = {OPENVINO: _difference(expected, _to_openvino(folder, inputs))}
     tokenizer.save_pretrained(str(folder))
     outputs = ["cls", "ot_terms", "ot_weights"] if ot else ["cls"]
-    kept = ("document_length", "query_length", "title_separator", "activation", "normalize", "impact_scale")
+    kept = (
+        "document_length",
+        "query_length",
+        "title_separator",
+        "activation",
+        "normalize",
+        "impact_scale",
+    )
     terms = {"document_terms": config.top_k, "query_terms": QUERY_TERMS} if ot else {}
-    write_json(folder / SETTINGS, {"outputs": outputs, **{name: getattr(config, name) for name in kept}, **terms})
+    write_json(
+        folder / SETTINGS,
+        {"outputs": outputs, **{name: getattr(config, name) for name in kept}, **terms},
+    )
     sizes = {name: (folder / name).stat().st_size for name in differences}
     return {"parts": ["cls", "ot"] if ot else ["cls"], "bytes": sizes, "differences": differences}
 
@@ -184,7 +210,9 @@ def _difference(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> di
     if len(expected) > 1:
         pairs = zip(_by_term(expected), _by_term(got), strict=True)
         differences["ot"] = max(
-            abs(one.get(t, 0.0) - two.get(t, 0.0)) for one, two in pairs for t in one.keys() | two.keys()
+            abs(one.get(t, 0.0) - two.get(t, 0.0))
+            for one, two in pairs
+            for t in one.keys() | two.keys()
         )
     return differences
 
@@ -196,14 +224,19 @@ def _loss(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> dict[str
     loss = {"cls_cosine": float((dot / norms).min())}
     if len(expected) > 1:
         pairs = zip(_by_term(expected), _by_term(got), strict=True)
-        loss["ot_common"] = min(len(one.keys() & two.keys()) / max(1, len(one)) for one, two in pairs)
+        loss["ot_common"] = min(
+            len(one.keys() & two.keys()) / max(1, len(one)) for one, two in pairs
+        )
     return loss
 
 
 def _by_term(outputs: Sequence[np.ndarray]) -> list[dict[int, float]]:
     """Term -> weight of each text, without weights of 0."""
     rows = zip(outputs[1], outputs[2], strict=True)
-    return [{int(t): float(w) for t, w in zip(terms, weights, strict=True) if w > 0} for terms, weights in rows]
+    return [
+        {int(t): float(w) for t, w in zip(terms, weights, strict=True) if w > 0}
+        for terms, weights in rows
+    ]
 
 
 @contextmanager
@@ -212,7 +245,9 @@ def _packages() -> Iterator[None]:
     try:
         yield
     except ImportError as e:
-        raise EnvironmentProblem(f"{e.name or e} is not installed; run: pip install 'dupmae-ir[onnx]'") from None
+        raise EnvironmentProblem(
+            f"{e.name or e} is not installed; run: pip install 'dupmae-ir[onnx]'"
+        ) from None
 
 
 @contextmanager

@@ -30,7 +30,9 @@ _EXPECTED = {
     "add_cross_attention": False,
 }
 """Entries of config.json that a plain BERT has, or lacks."""
-_CLASSES = tuple(f"{family}Tokenizer{fast}" for family in ("Bert", "DistilBert") for fast in ("", "Fast"))
+_CLASSES = tuple(
+    f"{family}Tokenizer{fast}" for family in ("Bert", "DistilBert") for fast in ("", "Fast")
+)
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes for which tokenizer.json says everything."""
 _TOKENIZER = {"tokenizer_class": (*_CLASSES, *_AS_IT_IS), "truncation_side": ("right",)}
@@ -75,7 +77,11 @@ class PlainFiles(NamedTuple):
 def read_plain_files(folder: Path) -> PlainFiles | None:
     """The files of a folder with one BERT model; None for anything irregular, or with files of other projects."""
     try:
-        if not folder.is_dir() or any((folder / n).exists() for n in (MODULES, IDF, POOLER)) or untied_folders(folder):
+        if (
+            not folder.is_dir()
+            or any((folder / n).exists() for n in (MODULES, IDF, POOLER))
+            or untied_folders(folder)
+        ):
             return None
         shape, tokenizer = read_shape(folder), PlainTokenizer.read(folder)
     except (CheckpointError, OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -94,8 +100,13 @@ def weight_shapes(bert: BertShape) -> dict[str, tuple[int, ...]]:
     layers: dict[str, tuple[int, ...]] = {"embeddings.LayerNorm": (width,)}
     for number in range(bert.num_hidden_layers):
         name = f"encoder.layer.{number}"
-        layers |= {f"{name}.attention.self.{part}": (width, width) for part in ("query", "key", "value")}
-        layers |= {f"{name}.attention.output.dense": (width, width), f"{name}.attention.output.LayerNorm": (width,)}
+        layers |= {
+            f"{name}.attention.self.{part}": (width, width) for part in ("query", "key", "value")
+        }
+        layers |= {
+            f"{name}.attention.output.dense": (width, width),
+            f"{name}.attention.output.LayerNorm": (width,),
+        }
         layers |= {f"{name}.intermediate.dense": (inner, width)}
         layers |= {f"{name}.output.dense": (width, inner), f"{name}.output.LayerNorm": (width,)}
     return shapes | with_biases(layers)
@@ -110,11 +121,19 @@ def with_biases(layers: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, .
 def read_shape(folder: Path) -> BertShape | None:
     """The sizes in ``config.json``; None unless it is that of a plain BERT model."""
     config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    if any(config.get(name, value) != value for name, value in _EXPECTED.items()) or "model_type" not in config:
+    if (
+        any(config.get(name, value) != value for name, value in _EXPECTED.items())
+        or "model_type" not in config
+    ):
         return None
-    if any(str(name) not in ("BertModel", "BertForMaskedLM") for name in config.get("architectures") or []):
+    if any(
+        str(name) not in ("BertModel", "BertForMaskedLM")
+        for name in config.get("architectures") or []
+    ):
         return None
-    return BertShape(**{field.name: config[field.name] for field in fields(BertShape) if field.name in config})
+    return BertShape(
+        **{field.name: config[field.name] for field in fields(BertShape) if field.name in config}
+    )
 
 
 def vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
@@ -143,9 +162,13 @@ class PlainTokenizer:
         self._truncated: dict[int, Tokenizer] = {}
         self._lock = threading.Lock()
         self.all_special_ids = [number for number in special.values() if number is not None]
-        self.unk_token_id, self.sep_token_id, self.pad_token_id, self.cls_token_id, self.mask_token_id = (
-            special.values()
-        )
+        (
+            self.unk_token_id,
+            self.sep_token_id,
+            self.pad_token_id,
+            self.cls_token_id,
+            self.mask_token_id,
+        ) = special.values()
 
     @classmethod
     def read(cls, folder: Path) -> PlainTokenizer | None:
@@ -185,10 +208,16 @@ class PlainTokenizer:
         """``input_ids`` of each text, cut to ``max_length`` with special tokens. Safe for several threads."""
         with self._lock:
             if max_length not in self._truncated:
-                tokenizer = Tokenizer.from_str(self._tokenizer.to_str()) if self._truncated else self._tokenizer
+                tokenizer = (
+                    Tokenizer.from_str(self._tokenizer.to_str())
+                    if self._truncated
+                    else self._tokenizer
+                )
                 tokenizer.enable_truncation(max_length)
                 self._truncated[max_length] = tokenizer
-        encoded = self._truncated[max_length].encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        encoded = self._truncated[max_length].encode_batch(
+            list(texts), add_special_tokens=add_special_tokens
+        )
         return {"input_ids": [one.ids for one in encoded]}
 
     @property
@@ -210,9 +239,17 @@ def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool
     cut_left = (described.get("truncation") or {}).get("direction") == "Left"
     if cut_left or any(settings.get(name) for name in _UNUSUAL):
         return False
-    if settings["tokenizer_class"] in _AS_IT_IS:  # transformers adds the tokens that only the settings name
-        named = {str(token) for name, token in settings.items() if name.endswith("_token") and token is not None}
-        named |= {str(token["content"]) for token in (settings.get("added_tokens_decoder") or {}).values()}
+    if (
+        settings["tokenizer_class"] in _AS_IT_IS
+    ):  # transformers adds the tokens that only the settings name
+        named = {
+            str(token)
+            for name, token in settings.items()
+            if name.endswith("_token") and token is not None
+        }
+        named |= {
+            str(token["content"]) for token in (settings.get("added_tokens_decoder") or {}).values()
+        }
         return named <= {token["content"] for token in added if token["special"]}
     special = [str(settings.get(name)) for name in _SPECIAL]
     normalizer = {
@@ -235,6 +272,9 @@ def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool
         and processor.get("type") == "TemplateProcessing"
         and [next(iter(part.values()))["id"] for part in processor.get("single", [])] == template
         and sorted(token["content"] for token in added) == sorted(special)
-        and all(token["special"] and not any(token.get(name) for name in _UNUSUAL_TOKEN) for token in added)
+        and all(
+            token["special"] and not any(token.get(name) for name in _UNUSUAL_TOKEN)
+            for token in added
+        )
         and {name: value for name, value in described["model"].items() if name != "vocab"} == model
     )

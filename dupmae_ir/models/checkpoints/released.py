@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 
 _DPR = {"query": "question_model.", "document": "ctx_model."}
-_UNUSED = ("pooler.", "embeddings.position_ids")  #: DPR's vectors are hidden states of [CLS], not BERT's pooler output
+_UNUSED = (
+    "pooler.",
+    "embeddings.position_ids",
+)  #: DPR's vectors are hidden states of [CLS], not BERT's pooler output
 
 
 def read_pooler(folder: Path, hidden: int) -> dict[str, torch.nn.Linear] | None:
@@ -48,12 +51,21 @@ def read_pooler(folder: Path, hidden: int) -> dict[str, torch.nn.Linear] | None:
         return None
     state = read_tensors(path)
     if unknown := sorted(k for k in state if not re.fullmatch(r"linear_[qp]\.(weight|bias)", k)):
-        raise CheckpointError(f"{path}: expected only linear_q.* and linear_p.*, found {unknown[0]}")
-    query, document = (linear(_under(state, f"linear_{s}."), hidden, f"{path}: linear_{s}") for s in "qp")
+        raise CheckpointError(
+            f"{path}: expected only linear_q.* and linear_p.*, found {unknown[0]}"
+        )
+    query, document = (
+        linear(_under(state, f"linear_{s}."), hidden, f"{path}: linear_{s}") for s in "qp"
+    )
     if query.out_features != document.out_features:
-        raise CheckpointError(f"{path}: linear_q has {query.out_features} outputs, linear_p {document.out_features}")
+        raise CheckpointError(
+            f"{path}: linear_q has {query.out_features} outputs, linear_p {document.out_features}"
+        )
     _check_pooler_config(folder / "pooler_config.json", hidden, query.out_features)
-    return {"query": query, "document": query if _equal(query.state_dict(), document.state_dict()) else document}
+    return {
+        "query": query,
+        "document": query if _equal(query.state_dict(), document.state_dict()) else document,
+    }
 
 
 def _check_pooler_config(path: Path, width: int, dim: int) -> None:
@@ -78,7 +90,9 @@ def linear(state: Mapping[str, Tensor], hidden: int, where: str) -> torch.nn.Lin
             f"{where}: expected a weight of shape (d', {hidden}), got {None if weight is None else tuple(weight.shape)}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise CheckpointError(f"{where}: expected a bias of shape ({weight.shape[0]},), got {tuple(bias.shape)}")
+        raise CheckpointError(
+            f"{where}: expected a bias of shape ({weight.shape[0]},), got {tuple(bias.shape)}"
+        )
     layer = torch.nn.Linear(hidden, weight.shape[0], bias=bias is not None)
     layer.load_state_dict({k: v.float() for k, v in state.items()})
     return layer
@@ -92,8 +106,12 @@ def read_dpr(path: Path) -> dict[str, PreTrainedModel]:
     checkpoint = read_tensors(path, nested="model_dict")
     both = {side: _under(checkpoint, prefix) for side, prefix in _DPR.items()}
     if not all(both.values()) or sum(map(len, both.values())) != len(checkpoint):
-        other = next((k for k in checkpoint if not k.startswith(tuple(_DPR.values()))), "only one of them")
-        raise CheckpointError(f"{path}: expected question_model.* and ctx_model.* in model_dict, found {other}")
+        other = next(
+            (k for k in checkpoint if not k.startswith(tuple(_DPR.values()))), "only one of them"
+        )
+        raise CheckpointError(
+            f"{path}: expected question_model.* and ctx_model.* in model_dict, found {other}"
+        )
     query = _encoder(path, both["query"])
     tied = _equal(*both.values())
     return {"query": query, "document": query if tied else _encoder(path, both["document"])}
@@ -108,13 +126,19 @@ def _encoder(path: Path, state: Mapping[str, Tensor]) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModel  # only here: importing it takes seconds
 
     try:
-        model = AutoModel.from_config(AutoConfig.from_pretrained(path.parent, local_files_only=True))
+        model = AutoModel.from_config(
+            AutoConfig.from_pretrained(path.parent, local_files_only=True)
+        )
         found = model.load_state_dict(state, strict=False)
     except Exception as e:
-        raise CheckpointError(f"{path}: does not match the config.json beside it: {one_line(e, 300)}") from None
+        raise CheckpointError(
+            f"{path}: does not match the config.json beside it: {one_line(e, 300)}"
+        ) from None
     odd = [k for k in (*found.missing_keys, *found.unexpected_keys) if not k.startswith(_UNUSED)]
     if odd:
-        raise CheckpointError(f"{path}: does not match the config.json beside it ({len(odd)} keys, first: {odd[0]})")
+        raise CheckpointError(
+            f"{path}: does not match the config.json beside it ({len(odd)} keys, first: {odd[0]})"
+        )
     return model
 
 
@@ -131,7 +155,9 @@ def read_tensors(path: Path, nested: str | None = None) -> dict[str, Tensor]:
         try:
             return load_file(path)
         except Exception as e:
-            raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
+            raise CheckpointError(
+                f"{path}: not readable as safetensors: {one_line(e, 300)}"
+            ) from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as e:
@@ -140,11 +166,15 @@ def read_tensors(path: Path, nested: str | None = None) -> dict[str, Tensor]:
                 f"{path}: contains more than tensors ({found[1]}); unpickling it could run code, so nothing was "
                 "loaded; save only its tensors"
             ) from None
-        raise CheckpointError(f"{path}: not readable as a file of torch.save: {one_line(e, 300)}") from None
+        raise CheckpointError(
+            f"{path}: not readable as a file of torch.save: {one_line(e, 300)}"
+        ) from None
     if nested is not None:
         state = state.get(nested) if isinstance(state, dict) else None
         if state is None:
-            raise CheckpointError(f"{path}: has no {nested}; a file is read as a DPR checkpoint, a model is a folder")
+            raise CheckpointError(
+                f"{path}: has no {nested}; a file is read as a DPR checkpoint, a model is a folder"
+            )
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise CheckpointError(f"{path}: expected only names and tensors")
     return state
@@ -159,7 +189,9 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / COMPACT).is_file():
         raise CheckpointError(f"{folder}: its weights are already stored in 8 bits ({COMPACT})")
     if name is None:
-        raise CheckpointError(f"{folder}: no weights (looked for {', '.join(n for n in WEIGHTS if n != COMPACT)})")
+        raise CheckpointError(
+            f"{folder}: no weights (looked for {', '.join(n for n in WEIGHTS if n != COMPACT)})"
+        )
     files = sorted(shard_names(folder / name)) if name.endswith(".index.json") else [name]
     state: dict[str, Tensor] = {}
     for file in files:
@@ -180,4 +212,6 @@ def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(a[k].shape == b[k].shape and bool((a[k] == b[k]).all()) for k in a)
+    return a.keys() == b.keys() and all(
+        a[k].shape == b[k].shape and bool((a[k] == b[k]).all()) for k in a
+    )

@@ -107,7 +107,11 @@ def make_readable(folder: Path) -> None:
 
 
 def _write_side(
-    folder: Path, model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelConfig, half: bool
+    folder: Path,
+    model: Retriever,
+    tokenizer: PreTrainedTokenizerBase,
+    config: ModelConfig,
+    half: bool,
 ) -> None:
     folder.mkdir(parents=True)
     lm = copy.deepcopy(model.lm).half() if half else model.lm
@@ -121,7 +125,10 @@ def _write_side(
             save_file(state, folder / name)
     for layer, name in ((model.token_weight, SPARSE_LINEAR), (model.token_vectors, COLBERT_LINEAR)):
         if layer is not None:  # FlagEmbedding's files, which it opens too
-            torch.save({k: v.detach().to(dtype).clone() for k, v in layer.state_dict().items()}, folder / name)
+            torch.save(
+                {k: v.detach().to(dtype).clone() for k, v in layer.state_dict().items()},
+                folder / name,
+            )
     write_json(folder / CONFIG, config.record())
 
 
@@ -142,7 +149,9 @@ def write_compact(model: str | Path, folder: Path, keep: Sequence[str] = ()) -> 
         raise CheckpointError(f"{path}: not a model folder; only folders are stored in 8 bits")
     sides = untied_folders(path) or {}
     folder.mkdir(parents=True)
-    homes = [(path, folder)] if not sides else [(part, folder / part.name) for part in sides.values()]
+    homes = (
+        [(path, folder)] if not sides else [(part, folder / part.name) for part in sides.values()]
+    )
     matrices = 0
     for source, target in homes:
         state = read_weights(source)
@@ -163,19 +172,25 @@ def _copy_files(source: Path, target: Path) -> None:
         if index.endswith(".index.json") and (source / index).is_file():
             shards |= shard_names(source / index)
     for path in source.iterdir():
-        skipped = path.name in (*WEIGHTS, *RECORDS) or path.name in shards or path.name.startswith(".")
+        skipped = (
+            path.name in (*WEIGHTS, *RECORDS) or path.name in shards or path.name.startswith(".")
+        )
         if path.is_file() and not skipped:
             shutil.copyfile(path, target / path.name)
 
 
-def save_compact(state: Mapping[str, Tensor], path: Path, where: str = "", keep: Sequence[str] = ()) -> int:
+def save_compact(
+    state: Mapping[str, Tensor], path: Path, where: str = "", keep: Sequence[str] = ()
+) -> int:
     """Write ``state`` to ``path`` and return the number of matrices stored in 8 bits.
 
     Matrices whose name contains one of ``keep`` are stored in float16. ``where`` is the start of error messages. Raises
     :class:`CheckpointError` for a weight that is not finite and for a name in ``keep`` that no matrix contains.
     """
     where = where or str(path)
-    if unknown := next((k for k in keep if not any(k in n and v.ndim == 2 for n, v in state.items())), None):
+    if unknown := next(
+        (k for k in keep if not any(k in n and v.ndim == 2 for n, v in state.items())), None
+    ):
         raise CheckpointError(f"{where}: no matrix has {unknown!r} in its name")
     stored: dict[str, Tensor] = {}
     matrices = 0
@@ -184,7 +199,11 @@ def save_compact(state: Mapping[str, Tensor], path: Path, where: str = "", keep:
             raise CheckpointError(f"{where}: {name} contains a weight that is not finite")
         if not value.is_floating_point() or value.ndim != 2:
             stored[name] = value.contiguous()
-        elif value.shape[0] == value.shape[1] > 1 and value.any() and torch.equal(value, value.diagonal().diag()):
+        elif (
+            value.shape[0] == value.shape[1] > 1
+            and value.any()
+            and torch.equal(value, value.diagonal().diag())
+        ):
             stored[name + DIAGONAL] = value.diagonal().contiguous()
         elif any(part in name for part in (*_ADDED_TO_EVERY_TOKEN, *keep)):
             stored[name] = value.half().contiguous()
@@ -201,11 +220,15 @@ def quantise(matrix: Tensor) -> tuple[Tensor, Tensor]:
     wide = matrix.float()
     rows, columns = wide.shape
     if not bool(wide.any()):
-        return torch.empty(0, columns, dtype=torch.int8), torch.zeros(rows, -(-columns // GROUP), dtype=torch.bfloat16)
+        return torch.empty(0, columns, dtype=torch.int8), torch.zeros(
+            rows, -(-columns // GROUP), dtype=torch.bfloat16
+        )
     padded = torch.nn.functional.pad(wide, (0, -columns % GROUP)).view(rows, -1, GROUP)
     # The smallest bfloat16 numbers that are not below the factors: no code is clipped.
     bits = (padded.abs().amax(2) / LEVELS).contiguous().view(torch.int32)
     scale = ((bits + 0xFFFF) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
     divisor = scale.float().where(scale > 0, 1.0).unsqueeze(2)
-    codes = (padded / divisor).round().clamp(-LEVELS, LEVELS).to(torch.int8).view(rows, -1)[:, :columns]
+    codes = (
+        (padded / divisor).round().clamp(-LEVELS, LEVELS).to(torch.int8).view(rows, -1)[:, :columns]
+    )
     return codes.contiguous(), scale.contiguous()

@@ -77,14 +77,23 @@ def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> E
         )
     retriever, tokenizer, config = load_model(model, need_ot=part == "ot", published=True)
     if config.sparse_encoder:
-        raise UsageError(f"{model}: is a SparseEncoder, which sentence-transformers opens without an export")
+        raise UsageError(
+            f"{model}: is a SparseEncoder, which sentence-transformers opens without an export"
+        )
     # A retriever reads single segments, and DistilBERT does not accept token type ids.
-    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids", "attention_mask"]
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = [
+        "input_ids",
+        "attention_mask",
+    ]
     sides: dict[str, list[Module]] = {}
     for side, length in zip(SIDES, (config.query_length, config.document_length), strict=True):
         one = retriever.side(side)
         length = min(length, int(getattr(one.lm.config, "max_position_embeddings", 512)))
-        sides[side] = _dense(one, tokenizer, length) if part == "cls" else _sparse(one, tokenizer, config, length)
+        sides[side] = (
+            _dense(one, tokenizer, length)
+            if part == "cls"
+            else _sparse(one, tokenizer, config, length)
+        )
     folder.mkdir(parents=True)
     tied = retriever.side("query") is retriever.side("document")
     names = _write_chain(folder, sides["document"]) if tied else _write_router(folder, sides)
@@ -111,7 +120,10 @@ def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) ->
         "pooling_mode_weightedmean_tokens": model.pooling == "weighted-mean",
         "pooling_mode_lasttoken": model.pooling == "last",
     }
-    modules = [("Transformer", _transformer(encoder_of(model.lm), tokenizer, length)), ("Pooling", _settings(pooling))]
+    modules = [
+        ("Transformer", _transformer(encoder_of(model.lm), tokenizer, length)),
+        ("Pooling", _settings(pooling)),
+    ]
     for layer, activation in dense_layers(model.projection):
         settings = {
             "in_features": layer.in_features,
@@ -126,9 +138,13 @@ def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) ->
     return modules
 
 
-def _sparse(model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelConfig, length: int) -> list[Module]:
+def _sparse(
+    model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelConfig, length: int
+) -> list[Module]:
     excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
-    if config.activation != "log1p" and not {tokenizer.cls_token_id, tokenizer.sep_token_id} & set(excluded.tokens):
+    if config.activation != "log1p" and not {tokenizer.cls_token_id, tokenizer.sep_token_id} & set(
+        excluded.tokens
+    ):
         raise UsageError(
             f"activation {config.activation!r} with include_cls and include_sep has no equivalent in "
             "sentence-transformers; log1p has one"
@@ -143,13 +159,27 @@ def _sparse(model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelC
     terms = vocabulary(tokenizer, width)
     weights = torch.ones(width, 1)
     weights[excluded.tokens] = 0.0
-    unpooled = {"vocab": terms, "word_weights": {terms[i]: 0.0 for i in excluded.tokens}, "unknown_word_weight": 1.0}
-    splade = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": width}
-    maximum = {"word_embedding_dimension": width, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}
+    unpooled = {
+        "vocab": terms,
+        "word_weights": {terms[i]: 0.0 for i in excluded.tokens},
+        "unknown_word_weight": 1.0,
+    }
+    splade = {
+        "pooling_strategy": "max",
+        "activation_function": "relu",
+        "word_embedding_dimension": width,
+    }
+    maximum = {
+        "word_embedding_dimension": width,
+        "pooling_mode_max_tokens": True,
+        "pooling_mode_mean_tokens": False,
+    }
     return [
         ("MLMTransformer", _transformer(lm, tokenizer, length)),
         ("WordWeights", _settings(unpooled, {"emb_layer.weight": weights})),
-        ("SpladePooling", _settings(splade)) if config.activation == "log1p" else ("Pooling", _settings(maximum)),
+        ("SpladePooling", _settings(splade))
+        if config.activation == "log1p"
+        else ("Pooling", _settings(maximum)),
     ]
 
 
@@ -159,7 +189,9 @@ def _transformer(model: Any, tokenizer: PreTrainedTokenizerBase, length: int) ->
         with quiet_transformers():
             model.save_pretrained(folder, state_dict=_with_pooler(model), safe_serialization=True)
             save_tokenizer(tokenizer, folder)
-        write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+        write_json(
+            folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False}
+        )
 
     return write
 
@@ -171,9 +203,15 @@ def _with_pooler(model: PreTrainedModel) -> dict[str, Tensor]:
     leaves it out (``add_pooling_layer``) is refused by the ONNX backend.
     """
     state = dict(model.state_dict())
-    if "add_pooling_layer" in inspect.signature(type(model)).parameters and "pooler.dense.weight" not in state:
+    if (
+        "add_pooling_layer" in inspect.signature(type(model)).parameters
+        and "pooler.dense.weight" not in state
+    ):
         width = int(model.config.hidden_size)
-        state |= {"pooler.dense.weight": torch.zeros(width, width), "pooler.dense.bias": torch.zeros(width)}
+        state |= {
+            "pooler.dense.weight": torch.zeros(width, width),
+            "pooler.dense.bias": torch.zeros(width),
+        }
     return state
 
 
@@ -208,8 +246,13 @@ def _write_router(folder: Path, sides: dict[str, list[Module]]) -> list[str]:
             write(folder / path)
             types[path] = _type(name)
     parameters = {"default_route": "document", "allow_empty_key": True}
-    write_json(folder / "router_config.json", {"types": types, "structure": structure, "parameters": parameters})
-    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": _type("Router")}])
+    write_json(
+        folder / "router_config.json",
+        {"types": types, "structure": structure, "parameters": parameters},
+    )
+    write_json(
+        folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": _type("Router")}]
+    )
     return [name for name, _ in sides["document"]]
 
 
@@ -223,7 +266,9 @@ def _card(part: str, config: ModelConfig, tied: bool) -> str:
         query, document = ", max_active_dims=1024", f", max_active_dims={config.top_k}"
     notes = [f"Titles are prepended to texts, separated by {config.title_separator!r}."]
     if part == "ot":
-        notes.append(f"Documents keep their {config.top_k} largest term weights; queries are not truncated.")
+        notes.append(
+            f"Documents keep their {config.top_k} largest term weights; queries are not truncated."
+        )
     if tied and config.query_length < config.document_length:
         notes.append(
             f"Texts are truncated to {config.document_length} word pieces; dupmae_ir truncates queries to "

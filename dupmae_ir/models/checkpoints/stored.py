@@ -60,9 +60,13 @@ class StoredWeights(Mapping[str, np.ndarray]):
             tensors = deserialize(path.read_bytes())
             self._stored = {name: _array(t["dtype"], t["shape"], t["data"]) for name, t in tensors}
         except Exception as e:  # what safetensors raises depends on its version
-            raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
+            raise CheckpointError(
+                f"{path}: not readable as safetensors: {one_line(e, 300)}"
+            ) from None
         if compact and version is None:
-            raise CheckpointError(f"{path}: not a file of 8-bit weights: its metadata have no {METADATA}")
+            raise CheckpointError(
+                f"{path}: not a file of 8-bit weights: its metadata have no {METADATA}"
+            )
         if version != (VERSION if compact else None):
             raise CheckpointError(
                 f"{path}: version {version} of 8-bit weights is not the one that is read here "
@@ -105,7 +109,9 @@ class StoredWeights(Mapping[str, np.ndarray]):
                 raise self._damage(f"{name} has no {name}{SCALE}")
             return None
         if codes.dtype != np.int8 or codes.ndim != 2:
-            raise self._damage(f"{name} must be a matrix of int8, got {codes.ndim} dimensions of {codes.dtype}")
+            raise self._damage(
+                f"{name} must be a matrix of int8, got {codes.ndim} dimensions of {codes.dtype}"
+            )
         shape = (len(codes) or len(factors), -(-codes.shape[1] // GROUP))
         if factors.shape != shape or not np.isfinite(factors).all():
             raise self._damage(f"{name}{SCALE} must be {shape[0]} x {shape[1]} finite numbers")
@@ -127,7 +133,9 @@ def decode(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
 
 def _array(kind: str, shape: Sequence[int], data: bytes) -> np.ndarray:
     if kind == "BF16":  # numpy has none; it is the upper half of float32
-        return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+        return (
+            (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+        )
     return np.frombuffer(data, _KINDS[kind]).reshape(shape)
 
 

@@ -63,8 +63,12 @@ def load_with_calibrated_head(
     bare, tokenizer, _ = load_model(folder, need_ot=False)
     document = bare.side("document")
     sample = sample_passages(passages, seed)
-    with waiting(f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet):
-        model = add_head(document.lm, tokenizer, sample, cls_dim=cls_dim if document.projection is None else None)
+    with waiting(
+        f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet
+    ):
+        model = add_head(
+            document.lm, tokenizer, sample, cls_dim=cls_dim if document.projection is None else None
+        )
     model.projection = model.projection if document.projection is None else document.projection
     return model, tokenizer
 
@@ -98,11 +102,17 @@ def add_head(
         length: word pieces kept per passage.
     """
     if type(encoder).__name__ != "BertModel":
-        raise CheckpointError(f"a head can be added to a BertModel, not to {type(encoder).__name__}")
+        raise CheckpointError(
+            f"a head can be added to a BertModel, not to {type(encoder).__name__}"
+        )
     if len(passages) < FEWEST:
-        raise InputError(f"{len(passages)} passages are too few to calibrate a head; give at least {FEWEST}")
+        raise InputError(
+            f"{len(passages)} passages are too few to calibrate a head; give at least {FEWEST}"
+        )
     lm = BertForMaskedLM(encoder.config)
-    lm.bert.load_state_dict({k: v for k, v in encoder.state_dict().items() if not k.startswith("pooler.")})
+    lm.bert.load_state_dict(
+        {k: v for k, v in encoder.state_dict().items() if not k.startswith("pooler.")}
+    )
     model = Retriever(lm, None, *excluded_ids(tokenizer)).eval()
     with torch.no_grad():
         _set_transform(lm)
@@ -112,7 +122,9 @@ def add_head(
         lm.cls.predictions.bias = lm.cls.predictions.decoder.bias
         if cls_dim is not None:
             means = [(h * a.unsqueeze(-1)).sum(1) / a.sum(1, keepdim=True) for h, _, a in batches]
-            model.projection = _least_squares([h[:, 0] for h, _, _ in batches], means, cls_dim, dense_scale)
+            model.projection = _least_squares(
+                [h[:, 0] for h, _, _ in batches], means, cls_dim, dense_scale
+            )
     return model
 
 
@@ -141,16 +153,24 @@ def _hidden_states(
 
 
 def distilled_projection(
-    model: Retriever, tokenizer: PreTrainedTokenizerBase, passages: Sequence[str], teacher: Teacher, length: int = 128
+    model: Retriever,
+    tokenizer: PreTrainedTokenizerBase,
+    passages: Sequence[str],
+    teacher: Teacher,
+    length: int = 128,
 ) -> torch.nn.Linear:
     """W_cls for a retriever without one: least squares from its [CLS] to the teacher's vectors of ``passages``."""
     first, targets = [], []
     with torch.no_grad():
         for texts in _sorted_batches(passages):
-            b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
+            b = tokenizer(
+                texts, padding=True, truncation=True, max_length=length, return_tensors="pt"
+            )
             first.append(model.hidden(b["input_ids"], b["attention_mask"])[:, 0])
             targets.append(teacher(b["input_ids"], b["attention_mask"]))
-        return _least_squares(first, targets, targets[0].shape[1], float(targets[0][0].square().sum()))
+        return _least_squares(
+            first, targets, targets[0].shape[1], float(targets[0][0].square().sum())
+        )
 
 
 def _set_transform(lm: BertForMaskedLM) -> None:
@@ -196,7 +216,9 @@ def _set_bias(head: Head, batches: Sequence[Batch], threshold: float) -> None:
     head.bias.copy_(-(mean + threshold * deviation))
 
 
-def _least_squares(states: Sequence[Tensor], targets: Sequence[Tensor], dim: int, scale: float) -> torch.nn.Linear:
+def _least_squares(
+    states: Sequence[Tensor], targets: Sequence[Tensor], dim: int, scale: float
+) -> torch.nn.Linear:
     """[CLS] states -> unit vectors of ``targets``, reduced to ``dim`` leading directions; times sqrt(scale)."""
     first = torch.cat(list(states))
     target = torch.nn.functional.normalize(torch.cat(list(targets)), dim=1)

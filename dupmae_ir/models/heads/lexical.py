@@ -83,13 +83,17 @@ class Lexicon:
         self.prior, self.b = (settings.prior_documents, settings.b) if english else (0, _ANSERINI_B)
 
     @classmethod
-    def load(cls, path: Path, settings: LexicalSettings, vocabulary: int, language: str = ENGLISH) -> Lexicon:
+    def load(
+        cls, path: Path, settings: LexicalSettings, vocabulary: int, language: str = ENGLISH
+    ) -> Lexicon:
         """Read ``lexicon.safetensors``. Raises :class:`CheckpointError` for a missing, damaged or unsuitable file."""
         try:
             with safe_open(path, framework="np") as f:
                 codes, documents = f.get_tensor(_TENSOR), int(f.metadata()["documents"])
         except FileNotFoundError:
-            raise CheckpointError(f"{path}: is missing; a model with a lexical OT part needs it") from None
+            raise CheckpointError(
+                f"{path}: is missing; a model with a lexical OT part needs it"
+            ) from None
         except Exception as e:  # what safetensors raises depends on its version
             raise CheckpointError(f"{path}: not a readable lexicon: {one_line(e, 200)}") from None
         if codes.dtype != np.uint8 or codes.shape != (settings.buckets,) or documents < 1:
@@ -128,7 +132,10 @@ class Lexicon:
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """(dimension, start, end) of each stem of a text, in order; parts of a word follow it."""
-        return [(self.dimension(stemmed), start, end) for stemmed, start, end in self.analyzer.spans(text)]
+        return [
+            (self.dimension(stemmed), start, end)
+            for stemmed, start, end in self.analyzer.spans(text)
+        ]
 
     def document(self, title: str, text: str) -> TermWeights:
         """The weights of a document from its title and its text."""
@@ -140,7 +147,10 @@ class Lexicon:
         average = s.average_stems * self.analyzer.terms_per_word
         norm = s.k1 * (1 - self.b + self.b * len(stemmed) / average)
         # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either way.
-        impacts = ((dimension, round(s.document_scale * tf / (tf + norm))) for dimension, tf in counts.items())
+        impacts = (
+            (dimension, round(s.document_scale * tf / (tf + norm)))
+            for dimension, tf in counts.items()
+        )
         return {dimension: impact / s.document_scale for dimension, impact in impacts if impact}
 
     def query(self, text: str) -> TermWeights:
@@ -148,7 +158,11 @@ class Lexicon:
         counts = Counter(map(self.dimension, self.analyzer.query_terms(text)))
         weights = {dimension: qtf * self.idf(dimension) for dimension, qtf in counts.items()}
         total = math.fsum(weights.values())
-        return {dimension: w / total**self.settings.query_power for dimension, w in weights.items() if total > 0}
+        return {
+            dimension: w / total**self.settings.query_power
+            for dimension, w in weights.items()
+            if total > 0
+        }
 
     def idf(self, dimension: int) -> float:
         """Inverse document frequency of a stem in the collection and the prior together."""
@@ -174,14 +188,18 @@ class Lexicon:
         data = np.concatenate([*(weights for _, weights in arrays), _NO_WEIGHTS])
         return sp.csr_matrix((data, indices, ends), shape=(len(rows), self.width))
 
-    def arrays(self, row: TermWeights, keep: int, head: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def arrays(
+        self, row: TermWeights, keep: int, head: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Dimensions (m,) int32, ascending, and weights (m,) float32 of a row of :meth:`matrix`."""
         dimensions = np.fromiter(row, np.int32, len(row))
         weights = np.fromiter(row.values(), np.float32, len(row))
         if head is not None:
             dimensions, weights = self._with_head(dimensions, weights, head)
         found = len(dimensions)
-        kept = np.sort(np.lexsort((dimensions, -weights))[:keep]) if found > keep else np.arange(found)
+        kept = (
+            np.sort(np.lexsort((dimensions, -weights))[:keep]) if found > keep else np.arange(found)
+        )
         order = kept[np.argsort(dimensions[kept])]
         return dimensions[order], weights[order]
 

@@ -84,7 +84,11 @@ def embed(model: nn.Module, ids: Tensor | None = None, vectors: Tensor | None = 
     if vectors is None:
         return embeddings(ids)
     # The name of DistilBERT's keyword differs between versions of transformers, its position does not.
-    return embeddings(None, vectors) if hasattr(model, "distilbert") else embeddings(inputs_embeds=vectors)
+    return (
+        embeddings(None, vectors)
+        if hasattr(model, "distilbert")
+        else embeddings(inputs_embeds=vectors)
+    )
 
 
 def position_rows(model: nn.Module, length: int) -> Tensor:
@@ -152,19 +156,27 @@ def _layout(module: nn.Module) -> tuple[nn.Module, Head | None]:
     model: Any = module  # attributes of each family
     if hasattr(model, "bert") and hasattr(model, "cls"):
         p = model.cls.predictions
-        return model.bert, Head(p.transform, p.decoder.weight, p.decoder.bias, p.transform.LayerNorm)
+        return model.bert, Head(
+            p.transform, p.decoder.weight, p.decoder.bias, p.transform.LayerNorm
+        )
     if hasattr(model, "distilbert") and hasattr(model, "vocab_projector"):
 
         def distil(h: Tensor) -> Tensor:
             return model.vocab_layer_norm(model.activation(model.vocab_transform(h)))
 
         projector = model.vocab_projector
-        return model.distilbert, Head(distil, projector.weight, projector.bias, model.vocab_layer_norm)
+        return model.distilbert, Head(
+            distil, projector.weight, projector.bias, model.vocab_layer_norm
+        )
     for name in ("roberta", "mpnet"):
         if hasattr(model, name) and hasattr(model, "lm_head"):
             return getattr(model, name), _roberta_head(model.lm_head)
-    if hasattr(model, "model") and hasattr(model, "head") and hasattr(model, "decoder"):  # ModernBERT
-        return model.model, Head(model.head, model.decoder.weight, model.decoder.bias, model.head.norm)
+    if (
+        hasattr(model, "model") and hasattr(model, "head") and hasattr(model, "decoder")
+    ):  # ModernBERT
+        return model.model, Head(
+            model.head, model.decoder.weight, model.decoder.bias, model.head.norm
+        )
     if hasattr(model, "embeddings") or hasattr(model, "transformer") or is_decoder(model):
         return model, None
     raise CheckpointError(

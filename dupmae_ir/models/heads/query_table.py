@@ -35,12 +35,16 @@ class QueryTable:
         Raises :class:`CheckpointError` for a missing or damaged file, and for a table of another tokenizer.
         """
         if not path.is_file():
-            raise CheckpointError(f"{path}: is missing; it has the weights of the tokens of queries")
+            raise CheckpointError(
+                f"{path}: is missing; it has the weights of the tokens of queries"
+            )
         weights = np.zeros(width, np.float32)
         if path.suffix == ".json":
             for token, weight in _read_json(path).items():
                 if token not in tokens:
-                    raise CheckpointError(f"{path}: the tokenizer has no token {token!r}; they do not belong together")
+                    raise CheckpointError(
+                        f"{path}: the tokenizer has no token {token!r}; they do not belong together"
+                    )
                 weights[tokens[token]] = weight
         else:
             stored = StoredWeights(path)
@@ -76,7 +80,10 @@ class QueryTable:
 
 def _read_json(path: Path) -> dict[str, float]:
     try:
-        table = {str(token): float(weight) for token, weight in json.loads(path.read_text(encoding="utf-8")).items()}
+        table = {
+            str(token): float(weight)
+            for token, weight in json.loads(path.read_text(encoding="utf-8")).items()
+        }
     except (ValueError, TypeError, AttributeError) as e:
         raise CheckpointError(
             f"{path}: expected a JSON object with a weight for each token: {one_line(e, 200)}"

@@ -85,7 +85,10 @@ def pick_linear(dtype: torch.dtype, device: str = "cpu") -> tuple[LinearFactory,
     if device != "cpu":
         return torch_linear, "torch's products"
     if dtype not in (torch.float32, torch.bfloat16):
-        return torch_linear, f"torch's products: oneDNN has no packed {str(dtype).removeprefix('torch.')} here"
+        return (
+            torch_linear,
+            f"torch's products: oneDNN has no packed {str(dtype).removeprefix('torch.')} here",
+        )
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return torch_linear, "torch's products: this torch has no oneDNN, or it is switched off"
     keep_few_kernels()
@@ -97,5 +100,8 @@ def pick_linear(dtype: torch.dtype, device: str = "cpu") -> tuple[LinearFactory,
     except (AttributeError, RuntimeError, NotImplementedError):
         correct = False
     if not correct:
-        return torch_linear, "torch's products: the oneDNN operators of this torch are not supported"
+        return (
+            torch_linear,
+            "torch's products: the oneDNN operators of this torch are not supported",
+        )
     return onednn_linear, "oneDNN products, weights packed once, GELU fused"

@@ -66,19 +66,27 @@ class TextEncoder(TermEncoder):
         products: torch.dtype,
     ) -> None:
         sides = {side: model.side(side) for side in SIDES}
-        super().__init__(name, config, settings, tokenizer, int(sides["document"].lm.config.vocab_size), parts)
+        super().__init__(
+            name, config, settings, tokenizer, int(sides["document"].lm.config.vocab_size), parts
+        )
         self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
         self.dim: int | None = model.dim if "cls" in parts else None
-        self._pools = "ot" in parts and config.has_head  #: whether a layer of the model computes OT weights
+        self._pools = (
+            "ot" in parts and config.has_head
+        )  #: whether a layer of the model computes OT weights
         self._device = device
         pack = device.type in PACKED and all(map(can_pack, sides.values()))
         self._products = {"document": products, "query": dtype}
-        self._packed: dict[tuple[Retriever, torch.dtype], PackedRetriever] | None = {} if pack else None
+        self._packed: dict[tuple[Retriever, torch.dtype], PackedRetriever] | None = (
+            {} if pack else None
+        )
         self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
         self.on_share: Callable[[float], object] = lambda _: None
 
     @classmethod
-    def load(cls, model: str | Path | None = None, **options: Unpack[EncoderOptions]) -> TextEncoder:
+    def load(
+        cls, model: str | Path | None = None, **options: Unpack[EncoderOptions]
+    ) -> TextEncoder:
         """Load a model by name or folder (:func:`~dupmae_ir.models.names.model_folder`).
 
         Raises :class:`UsageError` for an invalid choice and :class:`CheckpointError` for an unusable checkpoint.
@@ -88,12 +96,19 @@ class TextEncoder(TermEncoder):
         if not parts or set(parts) - set(PARTS):
             raise UsageError(f"`parts` must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
         if activation is not None and activation not in pooling.ACTIVATIONS:
-            raise UsageError(f"`activation` must be one of {', '.join(pooling.ACTIVATIONS)}, got {activation}")
+            raise UsageError(
+                f"`activation` must be one of {', '.join(pooling.ACTIVATIONS)}, got {activation}"
+            )
         folder, device = model_folder(model), pick_device(options.get("device") or "auto")[0]
         computed = options.get("head") is None and "ot" in parts
         need_ot = computed and (not folder.is_dir() or read_config(folder).needs_lm_head)
         module, tokenizer, config = load_model(
-            folder, need_ot, activation, options.get("normalize"), published=True, plain=device.type in PACKED
+            folder,
+            need_ot,
+            activation,
+            options.get("normalize"),
+            published=True,
+            plain=device.type in PACKED,
         )
         config = with_head(config, options)
         check_dense(folder, config, "cls" in parts)
@@ -113,13 +128,19 @@ class TextEncoder(TermEncoder):
         if layer is None:
             raise UsageError(f"{self.name}: has no vectors of single tokens (no {COLBERT_LINEAR})")
         prompt = self.config.document_prompt
-        pieces = self._query_pieces(texts) if query else self._tokenise(texts, prompt, self.settings.document_length)
+        pieces = (
+            self._query_pieces(texts)
+            if query
+            else self._tokenise(texts, prompt, self.settings.document_length)
+        )
         vectors = [torch.empty(0)] * len(pieces)
         with torch.inference_mode():
             for rows in batches_by_tokens([len(p) for p in pieces], self._batch_tokens):
                 some, one = [pieces[row] for row in rows], self._on(side)
                 for row, states in zip(
-                    rows, one.hidden(some) if one else self.model.side(side).hidden(*self._pad(some)), strict=True
+                    rows,
+                    one.hidden(some) if one else self.model.side(side).hidden(*self._pad(some)),
+                    strict=True,
                 ):
                     own = layer(states[1 : len(pieces[row])])
                     vectors[row] = torch.nn.functional.normalize(own.float(), dim=-1).cpu()
@@ -133,7 +154,9 @@ class TextEncoder(TermEncoder):
             chosen |= {"kernel": f"packed: {one.kernel}"}
             chosen |= {"head": one.head_kernel} if self._pools else {}
             if self._device.type == "cpu":
-                chosen |= {"threads": f"{torch.get_num_threads()} (torch's), each with batches of its own"}
+                chosen |= {
+                    "threads": f"{torch.get_num_threads()} (torch's), each with batches of its own"
+                }
         else:
             chosen |= {"kernel": "padded batches through transformers' own model"}
         return chosen | {"batch": f"{self._batch_tokens:,} word pieces: {self._batch_reason}"}
@@ -152,7 +175,9 @@ class TextEncoder(TermEncoder):
         if not self._pools:
             return super()._encode_lexical(pieces, side, rows, keep)
         cls = np.zeros((len(rows), self.dim), np.float32) if self.dim else None
-        matrices: list[sp.csr_matrix] = [sp.csr_matrix((1, self._lexicon.width), dtype=np.float32)] * len(rows)
+        matrices: list[sp.csr_matrix] = [
+            sp.csr_matrix((1, self._lexicon.width), dtype=np.float32)
+        ] * len(rows)
         for batch, (dense, _, head) in self._batches(pieces, side, WHOLE):
             if cls is not None and dense is not None:
                 cls[batch] = dense.float().numpy()
@@ -175,7 +200,10 @@ class TextEncoder(TermEncoder):
                 continue
             for r, i, w in zip(rows, top_ids.numpy(), top_weights.numpy(), strict=True):
                 found = int((i >= 0).sum())
-                kept_ids[r], kept_weights[r] = i[:found].astype(np.int32), w[:found].copy()  # not their batch
+                kept_ids[r], kept_weights[r] = (
+                    i[:found].astype(np.int32),
+                    w[:found].copy(),
+                )  # not their batch
         if not self._pools:
             return Representation(cls, None)
         indptr = np.cumsum([0, *map(len, kept_ids)])
@@ -185,7 +213,9 @@ class TextEncoder(TermEncoder):
         ot.sort_indices()
         return Representation(cls, ot)
 
-    def _batches(self, pieces: list[list[int]], side: str, keep: int) -> Iterator[tuple[Rows, Batch]]:
+    def _batches(
+        self, pieces: list[list[int]], side: str, keep: int
+    ) -> Iterator[tuple[Rows, Batch]]:
         """Batches of texts, by row number, with the results of their forward passes."""
         if self.dim is None and not self._pools:
             return
@@ -193,8 +223,12 @@ class TextEncoder(TermEncoder):
         threads, work = torch.get_num_threads(), partial(self._results, pieces, side, keep)
         # The bits of an index must not depend on the threads; one batch of queries is answered sooner by all of them.
         cpu = self._device.type == "cpu"
-        own = cpu and self._on(side) is not None and threads > 1 and len(batches) > (side == "query")
-        results = side_by_side(work, batches, min(threads, len(batches))) if own else map(work, batches)
+        own = (
+            cpu and self._on(side) is not None and threads > 1 and len(batches) > (side == "query")
+        )
+        results = (
+            side_by_side(work, batches, min(threads, len(batches))) if own else map(work, batches)
+        )
         if not cpu:  # a batch's results are read when the next one is on the device
             results = (first for first, _ in pairwise(chain(results, [[]])))
         done, total = 0, max(1, sum(map(len, pieces)))
@@ -203,7 +237,9 @@ class TextEncoder(TermEncoder):
             done += sum(len(pieces[row]) for row in batch)
             self.on_share(done / total)
 
-    def _results(self, pieces: list[list[int]], side: str, keep: int, batch: Rows) -> list[tuple[Rows, Fetch]]:
+    def _results(
+        self, pieces: list[list[int]], side: str, keep: int, batch: Rows
+    ) -> list[tuple[Rows, Fetch]]:
         """The result of a batch, or of smaller ones where it does not fit into memory; see :func:`fetch`."""
         queue, results = deque([batch]), list[tuple[Rows, Fetch]]()
         while queue:
@@ -264,7 +300,9 @@ class TextEncoder(TermEncoder):
 
 def fetch(found: Batch) -> Fetch:
     """Start to copy results to the CPU; the function returned waits for the copy and returns it."""
-    dense, ids, weights = (None if part is None else part.to("cpu", non_blocking=True) for part in found)
+    dense, ids, weights = (
+        None if part is None else part.to("cpu", non_blocking=True) for part in found
+    )
     done = torch.cuda.Event() if any(part is not None and part.is_cuda for part in found) else None
     if done is not None:
         done.record()

@@ -16,7 +16,9 @@ from dupmae_ir.models.checkpoints.stored import GROUP
 ROWS, OUTPUTS = 4, 64
 """Inputs and outputs multiplied together; their sums fill the registers."""
 _WORD, _INDEX = ir.IntType(32), ir.IntType(64)
-_LANES, _PAIRS, _BYTES = (ir.VectorType(ir.IntType(bits), n) for bits, n in ((32, 16), (32, 32), (8, 32)))
+_LANES, _PAIRS, _BYTES = (
+    ir.VectorType(ir.IntType(bits), n) for bits, n in ((32, 16), (32, 32), (8, 32))
+)
 _PARTS = range(OUTPUTS // 16)
 
 
@@ -37,7 +39,11 @@ def multiply(inputs, units, codes, factors, outputs):  # type: ignore[no-untyped
                 start = (panel * groups + group) * GROUP * OUTPUTS
                 _sums(codes, start, inputs, row * width + group * GROUP, width, sums)
                 for r in range(min(ROWS, len(units) - row)):
-                    output, some, unit = outputs[row + r, first : first + OUTPUTS], sums[r], units[row + r, group]
+                    output, some, unit = (
+                        outputs[row + r, first : first + OUTPUTS],
+                        sums[r],
+                        units[row + r, group],
+                    )
                     for n in range(OUTPUTS):
                         output[n] += np.float32(some[n]) * (factor[n] * unit)
 
@@ -47,17 +53,28 @@ def _sums(_, codes, start, inputs, first, width, sums):  # type: ignore[no-untyp
     """Set (4, 64) int32 ``sums`` to the products of 64 components of four rows with the codes from byte ``start``."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        arrays = [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2, 5)]
-        rows = [builder.add(arguments[3], builder.mul(arguments[4], _INDEX(r))) for r in range(ROWS)]
+        arrays = [
+            context.make_array(signature.args[i])(context, builder, arguments[i]).data
+            for i in (0, 2, 5)
+        ]
+        rows = [
+            builder.add(arguments[3], builder.mul(arguments[4], _INDEX(r))) for r in range(ROWS)
+        ]
         totals = [[_LANES([0] * 16) for _ in _PARTS] for _ in range(ROWS)]
         for pair in range(GROUP // 2):
-            places = [builder.add(arguments[1], _INDEX(2 * OUTPUTS * pair + 32 * part)) for part in _PARTS]
-            weights = [builder.sext(_load(builder, arrays[0], place, _BYTES), _PAIRS) for place in places]
+            places = [
+                builder.add(arguments[1], _INDEX(2 * OUTPUTS * pair + 32 * part)) for part in _PARTS
+            ]
+            weights = [
+                builder.sext(_load(builder, arrays[0], place, _BYTES), _PAIRS) for place in places
+            ]
             for row, sums_of_row in zip(rows, totals, strict=True):
                 word = _load(builder, arrays[1], builder.add(row, _INDEX(2 * pair)), _WORD)
                 lanes = builder.insert_element(ir.Constant(_LANES, ir.Undefined), word, _WORD(0))
                 lanes = builder.shuffle_vector(lanes, lanes, _LANES([0] * 16))
-                inputs = builder.sext(builder.bitcast(lanes, ir.VectorType(ir.IntType(16), 32)), _PAIRS)
+                inputs = builder.sext(
+                    builder.bitcast(lanes, ir.VectorType(ir.IntType(16), 32)), _PAIRS
+                )
                 for part in _PARTS:
                     products = builder.mul(weights[part], inputs)
                     for half in range(2):

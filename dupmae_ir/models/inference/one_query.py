@@ -42,7 +42,13 @@ from dupmae_ir.models.heads.lexical import TermWeights
 from dupmae_ir.models.inference.quantised_linear import QuantisedLinear
 from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings, with_head
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
+from dupmae_ir.types import (
+    CollectionStatistics,
+    Document,
+    EncoderOptions,
+    EncoderSettings,
+    Representation,
+)
 
 if TYPE_CHECKING:
     from dupmae_ir.models.inference.encoder import TextEncoder
@@ -65,7 +71,12 @@ class OneQuery:
     """
 
     def __init__(
-        self, folder: Path, bert: BertShape, stored: StoredWeights, normalize: float, dimensions: int | None = None
+        self,
+        folder: Path,
+        bert: BertShape,
+        stored: StoredWeights,
+        normalize: float,
+        dimensions: int | None = None,
     ) -> None:
         self._prefix = "bert." if f"bert.{_WORDS}" in stored else ""
         self._stored, self._bert, self._normalize = stored, bert, normalize
@@ -77,7 +88,11 @@ class OneQuery:
                 _check(name, stored.rows(key, [bert.vocab_size - 1]), (1, bert.hidden_size))
             elif key not in stored:
                 raise CheckpointError(f"{folder}: {name} is missing")
-            elif name.startswith("encoder.") and not any(n % GROUP for n in shape) and (coded := stored.codes(key)):
+            elif (
+                name.startswith("encoder.")
+                and not any(n % GROUP for n in shape)
+                and (coded := stored.codes(key))
+            ):
                 self._products[name] = QuantisedLinear(_check(name, coded[0], shape), coded[1])
             else:
                 self._weights[name] = _check(name, stored[key], shape)
@@ -101,7 +116,9 @@ class OneQuery:
             for number in range(layers):
                 # Of the last layer only the state of [CLS] is needed.
                 x = self._layer(f"encoder.layer.{number}", x, 1 if number == layers - 1 else len(x))
-            vector = (self._linear("projection", x) if "projection.weight" in weights else x)[:, : self.dim]
+            vector = (self._linear("projection", x) if "projection.weight" in weights else x)[
+                :, : self.dim
+            ]
         if self._normalize:
             vector = vector * (self._normalize / max(float(np.linalg.norm(vector)), 1e-12))
         return np.ascontiguousarray(vector, np.float32)
@@ -122,7 +139,9 @@ class OneQuery:
         mixed = self._linear(f"{name}.attention.output.dense", context) + x[:rows]
         x = self._norm(f"{name}.attention.output.LayerNorm", mixed)
         inner = gelu(self._linear(f"{name}.intermediate.dense", x))
-        return self._norm(f"{name}.output.LayerNorm", self._linear(f"{name}.output.dense", inner) + x)
+        return self._norm(
+            f"{name}.output.LayerNorm", self._linear(f"{name}.output.dense", inner) + x
+        )
 
     def _linear(self, name: str, x: np.ndarray) -> np.ndarray:
         linear = self._products.get(f"{name}.weight")
@@ -210,7 +229,9 @@ class LazyTextEncoder(TermEncoder):
         if not self.is_quick(texts):
             return self.whole().encode_queries(texts, cap)
         cls, row, keep = self._parts_of(texts[0], cap)
-        return Representation(cls, None if self._lexicon is None else self._lexicon.matrix([row], keep))
+        return Representation(
+            cls, None if self._lexicon is None else self._lexicon.matrix([row], keep)
+        )
 
     def encode_query(
         self, text: str, cap: int = 1024
@@ -231,7 +252,9 @@ class LazyTextEncoder(TermEncoder):
         """As :meth:`TextEncoder.encode_documents`."""
         return self.whole().encode_documents(texts)
 
-    def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
+    def encode_collection(
+        self, documents: Sequence[Document], separator: str | None = None
+    ) -> Representation:
         """As :meth:`TextEncoder.encode_collection`."""
         return self.whole().encode_collection(documents, separator)
 
@@ -258,14 +281,20 @@ def _once(load: LoadComplete) -> LoadComplete:
     return load_once
 
 
-def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadComplete) -> LazyTextEncoder | None:
+def read_lazy(
+    model: str | Path | None, options: EncoderOptions, complete: LoadComplete
+) -> LazyTextEncoder | None:
     """The encoder of a model; None for one that numpy does not compute, and for any irregularity, which ``complete``
     reports.
 
     Computed are plain BERT folders with [CLS] pooling, in float32 on the CPU, whose OT part is lexical or not
     requested; and OT parts whose query weights are in a table.
     """
-    parts, activation, normalize = options.get("parts"), options.get("activation"), options.get("normalize")
+    parts, activation, normalize = (
+        options.get("parts"),
+        options.get("activation"),
+        options.get("normalize"),
+    )
     parts = PARTS if parts is None else parts
     precision = options.get("dtype") or "float32"  # mixed encodes queries in float32
     if precision not in ("float32", MIXED) or not is_plain_cpu(options.get("device") or "auto"):
@@ -275,9 +304,18 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
     try:
         folder = model_folder(model)
         if (modules := read_modules(folder)) is not None and modules.settings.get("query_table"):
-            return None if "cls" in parts else _read_table(model, options, modules, precision, _once(complete))
+            return (
+                None
+                if "cls" in parts
+                else _read_table(model, options, modules, precision, _once(complete))
+            )
         config, files = with_head(read_config(folder), options), read_plain_files(folder)
-        if files is None or config.pooling != "cls" or config.sparse_encoder or ("ot" in parts and config.has_head):
+        if (
+            files is None
+            or config.pooling != "cls"
+            or config.sparse_encoder
+            or ("ot" in parts and config.has_head)
+        ):
             return None
         size, pieces = files.shape.vocab_size, files.tokenizer.get_vocab().values()
         if len(files.tokenizer) > size or vocabulary_gap(pieces, size):
@@ -287,27 +325,42 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
             activation=activation or config.activation,
             normalize=config.normalize if normalize is None else normalize,
         )
-        settings = encoder_settings(config, files.shape.max_position_embeddings, options, precision, "cpu")
+        settings = encoder_settings(
+            config, files.shape.max_position_embeddings, options, precision, "cpu"
+        )
         dense = None
         if "cls" in parts:
             if (stored := read_stored(folder)) is None:
                 return None
             dense = OneQuery(folder, files.shape, stored, config.normalize, settings.dimensions)
-        return LazyTextEncoder(model, config, settings, files.tokenizer, size, parts, dense, _once(complete))
+        return LazyTextEncoder(
+            model, config, settings, files.tokenizer, size, parts, dense, _once(complete)
+        )
     except (DupmaeError, OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
 
 
 def _read_table(
-    model: str | Path | None, options: EncoderOptions, modules: Modules, precision: str, complete: LoadComplete
+    model: str | Path | None,
+    options: EncoderOptions,
+    modules: Modules,
+    precision: str,
+    complete: LoadComplete,
 ) -> LazyTextEncoder | None:
     """The encoder of a model with a table of query weights; None for a tokenizer that is not BERT's."""
     if (tokenizer := PlainTokenizer.read(modules.encoder)) is None:
         return None
     shape = read_json(modules.encoder / "config.json")
     width, longest = int(shape["vocab_size"]), int(shape.get("max_position_embeddings", 512))
-    limit = int(min(read_json(modules.encoder / "tokenizer_config.json").get("model_max_length", longest), longest))
+    limit = int(
+        min(
+            read_json(modules.encoder / "tokenizer_config.json").get("model_max_length", longest),
+            longest,
+        )
+    )
     config = modules.applied(read_config(modules.folder), limit, width)
-    config = with_head(replace(config, activation=options.get("activation") or config.activation), options)
+    config = with_head(
+        replace(config, activation=options.get("activation") or config.activation), options
+    )
     settings = encoder_settings(config, longest, options, precision, "cpu")
     return LazyTextEncoder(model, config, settings, tokenizer, width, ("ot",), None, complete)

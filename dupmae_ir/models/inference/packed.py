@@ -18,7 +18,13 @@ from torch import Tensor
 
 from dupmae_ir.device import cpu_supports_bf16, to_device
 from dupmae_ir.models import pooling
-from dupmae_ir.models.inference.cpu_linear import RowBlocks, pad_rows, pick_linear, row_blocks, torch_linear
+from dupmae_ir.models.inference.cpu_linear import (
+    RowBlocks,
+    pad_rows,
+    pick_linear,
+    row_blocks,
+    torch_linear,
+)
 from dupmae_ir.models.inference.packed_layers import Texts, pick_attention, pick_stack
 from dupmae_ir.models.inference.topk_screen import MOST_CANDIDATES, Screen, candidates, refine
 from dupmae_ir.models.retriever import Retriever
@@ -60,7 +66,9 @@ class PackedRetriever:
         layer_linear, products = self._linear, products or dtype
         if products != dtype:
             layer_linear, reason = pick_linear(products)
-            self.kernel += f"; those of the layers in {str(products).removeprefix('torch.')}: {reason}"
+            self.kernel += (
+                f"; those of the layers in {str(products).removeprefix('torch.')}: {reason}"
+            )
         self._stack = pick_stack(model, layer_linear, products)
         self._attention, reason = pick_attention(model, products, self._device)
         self.kernel += f"; {reason}"
@@ -69,7 +77,9 @@ class PackedRetriever:
             self.head_kernel = "one weight for each token"
         self.unscreened = 0
 
-    def __call__(self, texts: Sequence[Sequence[int]], cls: bool = True, keep: int = WHOLE) -> Batch:
+    def __call__(
+        self, texts: Sequence[Sequence[int]], cls: bool = True, keep: int = WHOLE
+    ) -> Batch:
         """Token ids of B texts, special tokens included -> [CLS] part, and the ``keep`` largest OT weights of each."""
         packed = self._pack(texts)
         if not keep and self.model.pooling == "cls":  # nothing needs the other tokens' last states
@@ -114,7 +124,11 @@ class PackedRetriever:
     def _words(self) -> RowBlocks | Tensor:
         """The head's projection; in packed blocks if the kernel packs weights and the screen does not replace it."""
         weight = self.model.head.weight
-        return weight if self._screens or self._linear is torch_linear else row_blocks(weight, self._linear)
+        return (
+            weight
+            if self._screens or self._linear is torch_linear
+            else row_blocks(weight, self._linear)
+        )
 
     def _ot(self, hidden: Tensor, texts: Texts, keep: int) -> tuple[Tensor | None, Tensor | None]:
         model = self.model
@@ -122,10 +136,19 @@ class PackedRetriever:
             return None, None
         tokens, counts = self._pooled(texts)
         if model.token_weight is not None and keep != WHOLE:
-            weights, ids = model.activated(model.token_weight(hidden[tokens]).squeeze(-1)), texts.ids[tokens]
-            return pooling.strongest_tokens(weights.where(model.term_mask[ids], 0.0), ids, counts, keep)
+            weights, ids = (
+                model.activated(model.token_weight(hidden[tokens]).squeeze(-1)),
+                texts.ids[tokens],
+            )
+            return pooling.strongest_tokens(
+                weights.where(model.term_mask[ids], 0.0), ids, counts, keep
+            )
         states = model.head.transform(pad_rows(hidden[tokens]))[: sum(counts)]
-        if self._screens and 0 < keep < len(model.term_mask) and (top := self._screened_top(states, counts, keep)):
+        if (
+            self._screens
+            and 0 < keep < len(model.term_mask)
+            and (top := self._screened_top(states, counts, keep))
+        ):
             return top
         self.unscreened += len(counts)
         pooled = pooling.ot_max_packed(states, counts, self._words, model.head.bias)
@@ -133,7 +156,9 @@ class PackedRetriever:
         weights = model.activated(pooled.masked_fill_(~(model.term_mask & has_tokens), 0.0))
         return (None, weights) if keep == WHOLE else pooling.strongest(weights, keep)
 
-    def _screened_top(self, states: Tensor, counts: Sequence[int], keep: int) -> tuple[Tensor, Tensor] | None:
+    def _screened_top(
+        self, states: Tensor, counts: Sequence[int], keep: int
+    ) -> tuple[Tensor, Tensor] | None:
         """The same top by screening; None if there are too many candidates."""
         model = self.model
         chosen = candidates(self._screen, states, counts, model.term_mask, keep)

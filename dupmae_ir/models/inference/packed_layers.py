@@ -37,7 +37,10 @@ LONG = 512
 
 _ROBERTA = ("Roberta", "XLMRoberta", "Camembert")
 _MODERNBERT = ("ModernBertModel", "ModernBertForMaskedLM")
-_BERT = {"PlainBert", *(f"{family}{kind}" for family in ("Bert", *_ROBERTA) for kind in ("Model", "ForMaskedLM"))}
+_BERT = {
+    "PlainBert",
+    *(f"{family}{kind}" for family in ("Bert", *_ROBERTA) for kind in ("Model", "ForMaskedLM")),
+}
 
 
 def can_pack(model: Retriever) -> bool:
@@ -46,13 +49,17 @@ def can_pack(model: Retriever) -> bool:
     lm, config = model.lm, model.lm.config
     if model.ot_pooling != "max":
         return False
-    if type(lm).__name__ in _MODERNBERT:  # transformers before version 5 keeps its rotations elsewhere
+    if (
+        type(lm).__name__ in _MODERNBERT
+    ):  # transformers before version 5 keeps its rotations elsewhere
         return config.hidden_activation == "gelu" and hasattr(encoder_of(lm), "rotary_emb")
     absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
     return type(lm).__name__ in _BERT and config.hidden_act == "gelu" and absolute
 
 
-def pick_stack(model: Retriever, factory: LinearFactory, products: torch.dtype) -> BertStack | ModernBertStack:
+def pick_stack(
+    model: Retriever, factory: LinearFactory, products: torch.dtype
+) -> BertStack | ModernBertStack:
     """The stack of a model that :func:`can_pack` accepts; ``products``: the dtype of its products and attention."""
 
     def rounded(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
@@ -74,7 +81,11 @@ class Texts(NamedTuple):
 
     @classmethod
     def pack(
-        cls, texts: Sequence[Sequence[int]], padding: int | None, kind: type[Attention], device: torch.device
+        cls,
+        texts: Sequence[Sequence[int]],
+        padding: int | None,
+        kind: type[Attention],
+        device: torch.device,
     ) -> Texts:
         """Concatenate texts of at least one id each.
 
@@ -88,7 +99,14 @@ class Texts(NamedTuple):
         positions = number - np.repeat(number[starts] - real[starts], lengths)
         positions = positions - 1 if padding is None else positions * real + padding
         on_device = [to_device(torch.from_numpy(x), device) for x in (ids, positions, starts)]
-        return cls(ids, lengths, pad_rows(on_device[0]), pad_rows(on_device[1]), on_device[2], kind(lengths, device))
+        return cls(
+            ids,
+            lengths,
+            pad_rows(on_device[0]),
+            pad_rows(on_device[1]),
+            on_device[2],
+            kind(lengths, device),
+        )
 
 
 class BertStack:
@@ -97,7 +115,9 @@ class BertStack:
     def __init__(self, model: Retriever, factory: LinearFactory, products: torch.dtype) -> None:
         bert: Any = encoder_of(model.lm)
         self._embeddings = bert.embeddings
-        self.padding = model.lm.config.pad_token_id if type(model.lm).__name__.startswith(_ROBERTA) else None
+        self.padding = (
+            model.lm.config.pad_token_id if type(model.lm).__name__.startswith(_ROBERTA) else None
+        )
         heads = model.lm.config.num_attention_heads
         self._layers = [_BertLayer(layer, heads, factory, products) for layer in bert.encoder.layer]
 
@@ -110,7 +130,9 @@ class BertStack:
 
         The last layer computes keys and values of all tokens, and everything else for the first tokens alone.
         """
-        return self._layers[-1].first(self._before(texts, len(self._layers) - 1), texts.starts, texts.attention)
+        return self._layers[-1].first(
+            self._before(texts, len(self._layers) - 1), texts.starts, texts.attention
+        )
 
     def _before(self, texts: Texts, layers: int) -> Tensor:
         """Hidden states (T or more, d) after the first ``layers`` layers."""
@@ -125,11 +147,20 @@ class BertStack:
 class _BertLayer:
     """One BERT layer with the attention projections in one product."""
 
-    def __init__(self, layer: BertLayer, heads: int, factory: LinearFactory, products: torch.dtype) -> None:
-        self._projections, self._heads, self._factory, self._products = layer.attention.self, heads, factory, products
+    def __init__(
+        self, layer: BertLayer, heads: int, factory: LinearFactory, products: torch.dtype
+    ) -> None:
+        self._projections, self._heads, self._factory, self._products = (
+            layer.attention.self,
+            heads,
+            factory,
+            products,
+        )
         output = layer.attention.output
         self._out: Linear = factory(output.dense.weight, output.dense.bias)
-        self._up: Linear = factory(layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True)
+        self._up: Linear = factory(
+            layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True
+        )
         self._down: Linear = factory(layer.output.dense.weight, layer.output.dense.bias)
         self._norm, self._last_norm = output.LayerNorm, layer.output.LayerNorm
 
@@ -142,7 +173,9 @@ class _BertLayer:
         first = pad_rows(x[starts])
         query, key_value = self._query_and_key_value
         queries = self._heads_of(query, first).squeeze(1)
-        return self._after(attention.first(queries, self._heads_of(key_value, x)).flatten(1), first)[: len(starts)]
+        return self._after(
+            attention.first(queries, self._heads_of(key_value, x)).flatten(1), first
+        )[: len(starts)]
 
     def _after(self, context: Tensor, x: Tensor) -> Tensor:
         """The layer's output (T, d) from that of its attention and its input ``x``."""
@@ -164,7 +197,9 @@ class _BertLayer:
     def _fused(self, *names: str) -> Linear:
         """One product for several projections."""
         layers = [getattr(self._projections, name) for name in names]
-        weight, bias = (torch.cat([getattr(one, name) for one in layers]) for name in ("weight", "bias"))
+        weight, bias = (
+            torch.cat([getattr(one, name) for one in layers]) for name in ("weight", "bias")
+        )
         return self._factory(weight, bias)
 
 
@@ -182,7 +217,10 @@ class ModernBertStack:
         """As :meth:`BertStack.states`."""
         hidden = self._model.embeddings(texts.ids)
         kinds = {layer.kind for layer in self._layers}
-        turns = {kind: self._model.rotary_emb(hidden, texts.positions.unsqueeze(0), kind) for kind in kinds}
+        turns = {
+            kind: self._model.rotary_emb(hidden, texts.positions.unsqueeze(0), kind)
+            for kind in kinds
+        }
         for layer in self._layers:
             hidden = layer(hidden, texts.attention, self._heads, turns[layer.kind])
         return self._model.final_norm(hidden)
@@ -199,13 +237,20 @@ class _ModernBertLayer:
         self.kind, self._products = str(layer.attention_type), products
         self._window = layer.config.sliding_window if self.kind == "sliding_attention" else None
         self._norm, self._inner_norm = layer.attn_norm, layer.mlp_norm
-        self._qkv, self._out = (factory(one.weight, one.bias) for one in (layer.attn.Wqkv, layer.attn.Wo))
+        self._qkv, self._out = (
+            factory(one.weight, one.bias) for one in (layer.attn.Wqkv, layer.attn.Wo)
+        )
         inner = layer.mlp.Wi
-        (up, gate), biases = inner.weight.chunk(2), (None, None) if inner.bias is None else inner.bias.chunk(2)
+        (up, gate), biases = (
+            inner.weight.chunk(2),
+            (None, None) if inner.bias is None else inner.bias.chunk(2),
+        )
         self._up, self._gate = factory(up, biases[0], gelu=True), factory(gate, biases[1])
         self._down = factory(layer.mlp.Wo.weight, layer.mlp.Wo.bias)
 
-    def __call__(self, x: Tensor, attention: Attention, heads: int, turns: tuple[Tensor, Tensor]) -> Tensor:
+    def __call__(
+        self, x: Tensor, attention: Attention, heads: int, turns: tuple[Tensor, Tensor]
+    ) -> Tensor:
         """(T, d) -> (T, d); ``turns``: cosines and sines (1, T, d / heads) of the rotary positions."""
         qkv = self._qkv(self._norm(x).to(self._products)).view(len(x), 3, heads, -1)
         turned = qkv[:, :2].to(x.dtype)
@@ -224,7 +269,9 @@ class GroupedAttention:
         self._groups = []  # of at most ATTENTION_TOKENS tokens, or one text: (first token, texts, tokens of each)
         for start, texts, length in pooling.runs(lengths):
             size = max(1, ATTENTION_TOKENS // length)
-            self._groups += [(start + i * length, min(size, texts - i), length) for i in range(0, texts, size)]
+            self._groups += [
+                (start + i * length, min(size, texts - i), length) for i in range(0, texts, size)
+            ]
 
     def __call__(self, qkv: Tensor, window: int | None = None) -> Tensor:
         """(T, 3, heads, d') -> (T, heads, d'). ``window``: a token sees those at most this far away; None for all."""
@@ -248,7 +295,9 @@ class VarlenAttention:
     """:class:`GroupedAttention` in one call of torch's kernel for texts of any lengths; CUDA in half precision only."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        from torch.nn.attention.varlen import varlen_attn  # imports the compiler, and is not in torch before 2.10
+        from torch.nn.attention.varlen import (
+            varlen_attn,
+        )  # imports the compiler, and is not in torch before 2.10
 
         self._kernel = varlen_attn
         ends = torch.tensor([[0, *accumulate(lengths)], range(len(lengths) + 1)], dtype=torch.int32)
@@ -262,9 +311,13 @@ class VarlenAttention:
     def first(self, q: Tensor, kv: Tensor) -> Tensor:
         return self._attend(q, kv, self._each, 1, (-1, -1))
 
-    def _attend(self, q: Tensor, kv: Tensor, bounds: Tensor, longest: int, near: tuple[int, int]) -> Tensor:
+    def _attend(
+        self, q: Tensor, kv: Tensor, bounds: Tensor, longest: int, near: tuple[int, int]
+    ) -> Tensor:
         k, v = kv.unbind(1)
-        context = self._kernel(q, k, v, bounds, self._bounds, longest, self._longest, window_size=near)
+        context = self._kernel(
+            q, k, v, bounds, self._bounds, longest, self._longest, window_size=near
+        )
         assert isinstance(context, Tensor)
         return context
 
@@ -272,14 +325,19 @@ class VarlenAttention:
 Attention: TypeAlias = GroupedAttention | VarlenAttention
 
 
-def pick_attention(model: Retriever, products: torch.dtype, device: torch.device) -> tuple[type[Attention], str]:
+def pick_attention(
+    model: Retriever, products: torch.dtype, device: torch.device
+) -> tuple[type[Attention], str]:
     """The attention of a model's layers on ``device``, and its name.
 
     That of variable length needs CUDA, an Ampere GPU, half precision and torch 2.10.
     """
     width = model.lm.config.hidden_size // model.lm.config.num_attention_heads
     able = (
-        device.type == "cuda" and find_spec("torch.nn.attention.varlen") and products.itemsize == 2 and width % 8 == 0
+        device.type == "cuda"
+        and find_spec("torch.nn.attention.varlen")
+        and products.itemsize == 2
+        and width % 8 == 0
     )
     if able and torch.cuda.get_device_capability(device) >= (8, 0):
         return VarlenAttention, "attention of variable length"
@@ -299,7 +357,10 @@ def attention(qkv: Tensor, window: int | None = None) -> Tensor:
     places, block = torch.arange(length), 2 * window
     context = torch.empty_like(q)
     for start in range(0, length, block):
-        queries, keys = slice(start, start + block), slice(max(0, start - window), start + block + window)
+        queries, keys = (
+            slice(start, start + block),
+            slice(max(0, start - window), start + block + window),
+        )
         near = (places[queries].unsqueeze(1) - places[keys]).abs() <= window
         context[:, queries] = _attention(q[:, queries], k[:, keys], v[:, keys], near)
     return context
@@ -319,4 +380,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> T
     scores = torch.bmm(q, k.transpose(1, 2)).float().mul_(width**-0.5)
     if mask is not None:
         scores.masked_fill_(~mask, -torch.inf)
-    return torch.bmm(torch.softmax(scores, -1).to(v.dtype), v).view(n, heads, queries, width).transpose(1, 2)
+    return (
+        torch.bmm(torch.softmax(scores, -1).to(v.dtype), v)
+        .view(n, heads, queries, width)
+        .transpose(1, 2)
+    )

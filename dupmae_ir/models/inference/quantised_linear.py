@@ -33,11 +33,16 @@ class QuantisedLinear:
         groups = x.reshape(len(x), -1, GROUP)
         units = np.maximum(np.abs(groups).max(2), np.float32(1e-30)) / np.float32(HIGHEST)
         inputs = np.rint(groups / units[:, :, None]).astype(np.int16)
-        return (self._by_loops if pays(x.size * len(self._codes) >> 8) else self._by_numpy)(inputs, units)
+        return (self._by_loops if pays(x.size * len(self._codes) >> 8) else self._by_numpy)(
+            inputs, units
+        )
 
     def _by_numpy(self, inputs: np.ndarray, units: np.ndarray) -> np.ndarray:
         """Halves of the inputs' bits, of which sums of 64 products are exact in float32."""
-        halves = np.concatenate([inputs >> 8, inputs & 255]).astype(np.float32).transpose(1, 0, 2) @ self._groups
+        halves = (
+            np.concatenate([inputs >> 8, inputs & 255]).astype(np.float32).transpose(1, 0, 2)
+            @ self._groups
+        )
         sums = halves[:, : len(inputs)] * np.float32(256) + halves[:, len(inputs) :]
         sums *= self._factors[:, None] * units.T[:, :, None]
         return sums.sum(0)

@@ -40,7 +40,9 @@ class StaticEncoder(TermEncoder):
         max_characters: int | None,
     ) -> None:
         settings = encoder_settings(config, config.document_length, options, "float32", "cpu")
-        super().__init__(name, config, settings, tokenizer, len(embeddings), tuple(options.get("parts") or PARTS))
+        super().__init__(
+            name, config, settings, tokenizer, len(embeddings), tuple(options.get("parts") or PARTS)
+        )
         self._embeddings = embeddings[:, : settings.dimensions]
         self._unknown, self._max_characters = unknown, max_characters
         self.dim: int | None = self._embeddings.shape[1] if "cls" in self.parts else None
@@ -48,13 +50,23 @@ class StaticEncoder(TermEncoder):
     @property
     def running(self) -> dict[str, str]:
         """What was chosen for this machine: device, dtype and kernel."""
-        return {"device": "cpu", "dtype": "float32", "kernel": "means of token embeddings, in numpy"}
+        return {
+            "device": "cpu",
+            "dtype": "float32",
+            "kernel": "means of token embeddings, in numpy",
+        }
 
-    def _tokenise(self, texts: Sequence[str], prompt: str, length: int, special: bool = True) -> list[list[int]]:  # noqa: ARG002
+    def _tokenise(
+        self, texts: Sequence[str], prompt: str, length: int, special: bool = True
+    ) -> list[list[int]]:
         cut = self._max_characters
         texts = [(prompt + text)[:cut] for text in texts]
         pieces = self.tokenizer(texts, max_length=length, add_special_tokens=False)["input_ids"]
-        return pieces if self._unknown is None else [[p for p in one if p != self._unknown] for one in pieces]
+        return (
+            pieces
+            if self._unknown is None
+            else [[p for p in one if p != self._unknown] for one in pieces]
+        )
 
     def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:  # noqa: ARG002
         if self.dim is None:
@@ -64,7 +76,9 @@ class StaticEncoder(TermEncoder):
             if tokens:
                 vectors[row] = self._embeddings[tokens].mean(0)
         if self.settings.normalize:
-            vectors *= self.settings.normalize / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            vectors *= self.settings.normalize / np.maximum(
+                np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12
+            )
         return Representation(vectors, None)
 
 
@@ -96,7 +110,13 @@ def load_static(model: str | Path | None, options: EncoderOptions) -> StaticEnco
         own_settings["normalize"] = options.get("normalize")
     config = with_head(ModelConfig(method="static", **own_settings), options)
     return StaticEncoder(
-        model, config, options, tokenizer, embeddings, tokenizer.unk_token_id if own else None, characters
+        model,
+        config,
+        options,
+        tokenizer,
+        embeddings,
+        tokenizer.unk_token_id if own else None,
+        characters,
     )
 
 
@@ -104,12 +124,16 @@ def _read_embeddings(modules: Modules, tokens: int) -> tuple[np.ndarray, bool]:
     """The (V, d) embeddings, and whether they are model2vec's."""
     path = modules.encoder / TABLE
     if not path.is_file():
-        raise CheckpointError(f"{path}: is missing; static embeddings are read from safetensors, never from a pickle")
+        raise CheckpointError(
+            f"{path}: is missing; static embeddings are read from safetensors, never from a pickle"
+        )
     stored = StoredWeights(path)
     own = "embedding.weight" not in stored
     name = "embeddings" if own else "embedding.weight"
     if name not in stored:
-        raise CheckpointError(f"{path}: expected the tensor embedding.weight or embeddings, got {', '.join(stored)}")
+        raise CheckpointError(
+            f"{path}: expected the tensor embedding.weight or embeddings, got {', '.join(stored)}"
+        )
     embeddings = np.asarray(stored[name], np.float32)
     if "mapping" in stored:
         embeddings = embeddings[np.asarray(stored["mapping"])]

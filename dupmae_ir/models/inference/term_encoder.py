@@ -19,7 +19,13 @@ from dupmae_ir.models.heads.lexical import Lexicon, TermWeights
 from dupmae_ir.models.heads.query_table import QueryTable
 from dupmae_ir.models.languages import ENGLISH
 from dupmae_ir.models.names import embedded_folder, model_folder, model_name
-from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
+from dupmae_ir.types import (
+    CollectionStatistics,
+    Document,
+    EncoderOptions,
+    EncoderSettings,
+    Representation,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,7 +69,9 @@ class TermEncoder:
         if settings.fold_terms and (self._lexicon is not None or config.query_table):
             raise UsageError("`fold_terms` is for term weights of the model's own head")
         table = config.query_table
-        self._table = QueryTable.load(folder / table, tokenizer.get_vocab(), width) if table else None
+        self._table = (
+            QueryTable.load(folder / table, tokenizer.get_vocab(), width) if table else None
+        )
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11).
@@ -75,7 +83,9 @@ class TermEncoder:
         pieces = self._tokenise(texts, self.config.document_prompt, self.settings.document_length)
         return self._encode(pieces, "document", self.settings.top_k)
 
-    def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
+    def encode_collection(
+        self, documents: Sequence[Document], separator: str | None = None
+    ) -> Representation:
         """:meth:`encode_documents` of titles and texts; ``separator`` joins them (default: the model's)."""
         between = self.settings.title_separator if separator is None else separator
         texts = [document.joined(between) for document in documents]
@@ -122,19 +132,28 @@ class TermEncoder:
         """Index term -> words of ``text``, for stems of a lexical OT part; their own terms are hashes."""
         if self._lexicon is None or self.terms is None:
             return {}
-        return {self.terms[dimension]: name for dimension, name in self._lexicon.names(text).items()}
+        return {
+            self.terms[dimension]: name for dimension, name in self._lexicon.names(text).items()
+        }
 
     def term_spans(self, text: str) -> list[tuple[str, int, int]]:
         """(index term, start, end) of each word of ``text`` that gives a term: stems, then word pieces."""
         if (terms := self.terms) is None:
             return []
-        spans = [] if self._lexicon is None else [(terms[d], a, b) for d, a, b in self._lexicon.spans(text)]
+        spans = (
+            []
+            if self._lexicon is None
+            else [(terms[d], a, b) for d, a, b in self._lexicon.spans(text)]
+        )
         has_pieces = self._lexicon is None or self._lexicon.pieces
         if has_pieces and (splitter := self._splitter) is not None:
             pieces = splitter.encode(text, add_special_tokens=False)
             # XLM-R's offsets include the blank before a word.
             ids = self._folded[pieces.ids] if self.settings.fold_terms else pieces.ids
-            words = [(i, b - len(text[a:b].lstrip()), b) for i, (a, b) in zip(ids, pieces.offsets, strict=True)]
+            words = [
+                (i, b - len(text[a:b].lstrip()), b)
+                for i, (a, b) in zip(ids, pieces.offsets, strict=True)
+            ]
             spans += [(terms[i], a, b) for i, a, b in words if a < b]
         return spans
 
@@ -156,16 +175,23 @@ class TermEncoder:
             return None
         if self._lexicon is None:
             return vocabulary(self.tokenizer, self._width)
-        return self._lexicon.terms(vocabulary(self.tokenizer, self._lexicon.pieces) if self._lexicon.pieces else [])
+        return self._lexicon.terms(
+            vocabulary(self.tokenizer, self._lexicon.pieces) if self._lexicon.pieces else []
+        )
 
     @cached_property
     def _folded(self) -> np.ndarray:
         """(V,) the lowest id of the terms that differ from each by case or a leading space alone."""
         first: dict[str, int] = {}
-        names = (term.lstrip(_SPACES).casefold() or term for term in vocabulary(self.tokenizer, self._width))
+        names = (
+            term.lstrip(_SPACES).casefold() or term
+            for term in vocabulary(self.tokenizer, self._width)
+        )
         return np.array([first.setdefault(name, i) for i, name in enumerate(names)])
 
-    def _tokenise(self, texts: Sequence[str], prompt: str, length: int, special: bool = True) -> list[list[int]]:
+    def _tokenise(
+        self, texts: Sequence[str], prompt: str, length: int, special: bool = True
+    ) -> list[list[int]]:
         """The word pieces of texts, with ``prompt`` before each, cut to ``length``; with ``special`` tokens."""
         if not len(texts):
             return []
@@ -187,7 +213,9 @@ class TermEncoder:
         return [[piece if piece < self._width else unknown for piece in one] for one in pieces]
 
     def _query_pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._tokenise(texts, self.config.query_prompt, self.settings.query_length, special=self._table is None)
+        return self._tokenise(
+            texts, self.config.query_prompt, self.settings.query_length, special=self._table is None
+        )
 
     def _query_terms(self, cap: int) -> int:
         """The number of OT weights kept of a query."""
@@ -208,9 +236,13 @@ def with_head(config: ModelConfig, options: EncoderOptions) -> ModelConfig:
     if head != "lexical":
         raise UsageError(f"`head` must be lexical, got {head}")
     if not config.has_dense:
-        raise UsageError("`head` lexical: the model has no dense part, and an OT part of its own; leave `head` out")
+        raise UsageError(
+            "`head` lexical: the model has no dense part, and an OT part of its own; leave `head` out"
+        )
     lexical = read_config(embedded_folder()).lexical
-    return replace(config, ot="lexical", lexical=lexical, embedded_lexicon=True, top_k=ModelConfig.top_k)
+    return replace(
+        config, ot="lexical", lexical=lexical, embedded_lexicon=True, top_k=ModelConfig.top_k
+    )
 
 
 def encoder_settings(
@@ -227,7 +259,9 @@ def encoder_settings(
     }
     for name, value in lengths.items():
         if not 3 <= value <= longest:
-            raise UsageError(f"`{name}` must be 3 to {longest}, the word pieces that this model reads; got {value}")
+            raise UsageError(
+                f"`{name}` must be 3 to {longest}, the word pieces that this model reads; got {value}"
+            )
     top_k = options.get("top_k") or config.top_k
     if top_k < 1:
         raise UsageError(f"`top_k` must be at least 1, got {top_k}")

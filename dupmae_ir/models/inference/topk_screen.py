@@ -25,7 +25,9 @@ from dupmae_ir.models.pooling import ot_max_packed
 MOST_CANDIDATES = 8
 """Most candidates per text, as a multiple of k; with more, computing everything in float32 is cheaper."""
 
-_ROUNDING = 1.01 * 2.0**-8  # relative error of rounding to the eight bits of bfloat16, with a margin
+_ROUNDING = (
+    1.01 * 2.0**-8
+)  # relative error of rounding to the eight bits of bfloat16, with a margin
 _SUMMING = 2.0**-23  # relative error per float32 addition, doubled for the unknown order of the sum
 
 
@@ -48,7 +50,9 @@ class Screen:
         return cls(weight, bias, blocks, weight.norm(dim=1), (weight - coarse.float()).norm(dim=1))
 
 
-def candidates(screen: Screen, hidden: Tensor, counts: Sequence[int], term_mask: Tensor, k: int) -> Tensor:
+def candidates(
+    screen: Screen, hidden: Tensor, counts: Sequence[int], term_mask: Tensor, k: int
+) -> Tensor:
     """Every word that can be among the ``k`` largest positive ones of its text, and few others.
 
     Args:
@@ -67,11 +71,14 @@ def candidates(screen: Screen, hidden: Tensor, counts: Sequence[int], term_mask:
     del wide  # as large as the input; free it before the products
     owners = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(list(counts)))
     longest, largest_residual = (
-        x.new_zeros(len(counts)).scatter_reduce_(0, owners, x, "amax").unsqueeze(1) for x in (lengths, residuals)
+        x.new_zeros(len(counts)).scatter_reduce_(0, owners, x, "amax").unsqueeze(1)
+        for x in (lengths, residuals)
     )
     found = ot_max_packed(rounded, counts, screen.coarse).float()
     width = hidden.shape[1]
-    slack = (largest_residual * screen.norms).addcmul_(longest, screen.residuals + 2 * width * _SUMMING * screen.norms)
+    slack = (largest_residual * screen.norms).addcmul_(
+        longest, screen.residuals + 2 * width * _SUMMING * screen.norms
+    )
     slack.mul_(1 + _ROUNDING).add_(found.abs(), alpha=_ROUNDING).add_(_SUMMING * screen.bias.abs())
     found += screen.bias
     found.masked_fill_(~term_mask, -torch.inf)
@@ -80,7 +87,9 @@ def candidates(screen: Screen, hidden: Tensor, counts: Sequence[int], term_mask:
     return (high >= low) & (high > 0)
 
 
-def refine(screen: Screen, hidden: Tensor, counts: Sequence[int], chosen: Tensor) -> tuple[Tensor, Tensor]:
+def refine(
+    screen: Screen, hidden: Tensor, counts: Sequence[int], chosen: Tensor
+) -> tuple[Tensor, Tensor]:
     """Exact maxima of the ``chosen`` (B, V) words: ids (B, c), ascending, and float32 values (B, c).
 
     Rows with fewer words, and texts without pooled tokens, are padded with id -1 and value -inf.

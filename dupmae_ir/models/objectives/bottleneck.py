@@ -111,7 +111,9 @@ class Bottleneck(nn.Module):
         head = head_of(self.lm if lm is None else lm)
         labelled = labels != IGNORED
         # Only labelled tokens pass through the head.
-        return token_cross_entropy(head.transform(hidden[labelled]), labels[labelled], head.weight, head.bias)
+        return token_cross_entropy(
+            head.transform(hidden[labelled]), labels[labelled], head.weight, head.bias
+        )
 
     def anchored(self, loss: Tensor, terms: Terms, *texts: Masked) -> tuple[Tensor, Terms]:
         """``loss`` and ``terms`` with the distance of [CLS] from the anchor; unchanged without one.
@@ -127,7 +129,9 @@ class Bottleneck(nn.Module):
         """[h_cls, embeddings of the other tokens]: (B, L, d). h_cls has no position embedding."""
         return torch.cat([cls, self.embed(ids)[:, 1:]], 1)
 
-    def decode(self, layers: Iterable[nn.Module], cls: Tensor, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+    def decode(
+        self, layers: Iterable[nn.Module], cls: Tensor, ids: Tensor, mask: Tensor, labels: Tensor
+    ) -> Tensor:
         """Loss at the masked tokens after self-attention over :meth:`decoder_input` (RetroMAE Eq. 2-3)."""
         hidden = self.decoder_input(cls, ids)
         visible = mask.bool().unsqueeze(1)
@@ -153,5 +157,7 @@ class PlainMLM(Bottleneck):
         """The loss and its terms. ``batch``: ``encoder_ids, attention_mask, encoder_labels``, each (B, L)."""
         hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
         loss = self.predict(hidden, batch["encoder_labels"])
-        texts = Masked(hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"])
+        texts = Masked(
+            hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"]
+        )
         return self.anchored(loss, {"mlm": loss}, texts)

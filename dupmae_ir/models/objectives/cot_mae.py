@@ -51,7 +51,9 @@ class CoTMAE(LeftToRight):
         window: tokens that the causal blocks look back, besides position 0; 0 for no limit.
     """
 
-    def __init__(self, lm: PreTrainedModel, mask_layers: int = 2, causal_layers: int = 0, window: int = 0) -> None:
+    def __init__(
+        self, lm: PreTrainedModel, mask_layers: int = 2, causal_layers: int = 0, window: int = 0
+    ) -> None:
         super().__init__(lm)
         if mask_layers + causal_layers < 1:
             raise ValueError("CoT-MAE needs a decoder: mask layers, causal layers or both")

@@ -56,7 +56,9 @@ class CoTMoTE(LeftToRight):
         switched: bool = False,
     ) -> None:
         super().__init__(lm.passage if isinstance(lm, Experts) else lm)
-        for value, (name, known) in zip((decode, sparse_head, spr_to_hidden, experts), _CHOICES.items(), strict=True):
+        for value, (name, known) in zip(
+            (decode, sparse_head, spr_to_hidden, experts), _CHOICES.items(), strict=True
+        ):
             if value not in known:
                 raise ValueError(f"{name} {value!r} is not known; use {' or '.join(known)}")
         if layers < 1:
@@ -68,7 +70,9 @@ class CoTMoTE(LeftToRight):
         else:
             self.experts = separate(lm) if experts == "all" else siamese(lm)
         # The text types whose experts read the passage and the query.
-        self.readers: tuple[TextType, TextType] = ("query", "passage") if switched else ("passage", "query")
+        self.readers: tuple[TextType, TextType] = (
+            ("query", "passage") if switched else ("passage", "query")
+        )
         self.decode_from, self.sparse_head = decode, sparse_head
         self.add_blocks(layers, window)
         width, vocabulary = shape_of(self.lm.config).width, self.lm.config.vocab_size
@@ -84,7 +88,9 @@ class CoTMoTE(LeftToRight):
         mask = batch["attention_mask"]
         passage_reader, query_reader = self.readers
         passage = self.experts.encode(batch["input_ids"], mask, passage_reader)
-        query = self.experts.encode(batch["query_input_ids"], batch["query_attention_mask"], query_reader)
+        query = self.experts.encode(
+            batch["query_input_ids"], batch["query_attention_mask"], query_reader
+        )
         terms: Terms = {
             "mlm_passage": self.predict(passage, batch["labels"], self.experts.of(passage_reader)),
             "mlm_query": self.predict(query, batch["query_labels"], self.experts.of(query_reader)),
@@ -93,9 +99,13 @@ class CoTMoTE(LeftToRight):
         if self.decode_from in ("den", "both"):
             terms["causal_den"] = self.left_to_right(self.passed(passage[:, :1]), *context)
         if self.decode_from in ("spr", "both"):
-            terms["causal_spr"] = self.left_to_right(self.passed(self.spr_as_hidden(self.spr(passage, mask))), *context)
+            terms["causal_spr"] = self.left_to_right(
+                self.passed(self.spr_as_hidden(self.spr(passage, mask))), *context
+            )
         read = Masked(passage, batch["input_ids"], mask, batch["labels"])
-        asked = Masked(query, batch["query_input_ids"], batch["query_attention_mask"], batch["query_labels"])
+        asked = Masked(
+            query, batch["query_input_ids"], batch["query_attention_mask"], batch["query_labels"]
+        )
         return self.anchored(torch.stack(list(terms.values())).sum(), terms, read, asked)
 
     @property

@@ -26,7 +26,9 @@ class _Attention(nn.Module):
         shape = shape_of(config)
         width = shape.width
         self.heads = shape.heads
-        self.self = nn.ModuleDict({name: nn.Linear(width, width) for name in ("query", "key", "value")})
+        self.self = nn.ModuleDict(
+            {name: nn.Linear(width, width) for name in ("query", "key", "value")}
+        )
         self.output = nn.ModuleDict(
             {"dense": nn.Linear(width, width), "LayerNorm": nn.LayerNorm(width, eps=shape.epsilon)}
         )
@@ -38,7 +40,9 @@ class _Attention(nn.Module):
             for name, x in (("query", query), ("key", context), ("value", context))
         )
         drop = self.inner_dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop
+        )
         out = F.dropout(self.output["dense"](join_heads(mixed)), self.dropout, self.training)
         return self.output["LayerNorm"](out + query)
 
@@ -68,7 +72,9 @@ class DecoderLayer(nn.Module):
         """
         visible = visible.bool()
         blind = ~visible.any(-1, keepdim=True)
-        first = torch.zeros_like(visible[:1, :1]).index_fill_(-1, torch.tensor([0], device=visible.device), True)
+        first = torch.zeros_like(visible[:1, :1]).index_fill_(
+            -1, torch.tensor([0], device=visible.device), True
+        )
         mixed = self.attention(query, context, visible | (blind & first))
         out = self.output["dense"](F.gelu(self.intermediate["dense"](mixed)))
         return self.output["LayerNorm"](F.dropout(out, self.dropout, self.training) + mixed)
@@ -99,14 +105,22 @@ class CausalBlock(nn.Module):
         width = shape.width
         self.heads, self.dropout = shape.heads, shape.dropout
         self.ln_1, self.ln_2 = (nn.LayerNorm(width, eps=shape.epsilon) for _ in range(2))
-        self.attn = nn.ModuleDict({"c_attn": _Conv1D(width, 3 * width), "c_proj": _Conv1D(width, width)})
-        self.mlp = nn.ModuleDict({"c_fc": _Conv1D(width, 4 * width), "c_proj": _Conv1D(4 * width, width)})
+        self.attn = nn.ModuleDict(
+            {"c_attn": _Conv1D(width, 3 * width), "c_proj": _Conv1D(width, width)}
+        )
+        self.mlp = nn.ModuleDict(
+            {"c_fc": _Conv1D(width, 4 * width), "c_proj": _Conv1D(4 * width, width)}
+        )
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
         """(B, L, d) -> (B, L, d). ``visible`` (B, L, L): True where a row may attend, causal mask included."""
-        q, k, v = (split_heads(p, self.heads) for p in self.attn["c_attn"](self.ln_1(x)).chunk(3, -1))
+        q, k, v = (
+            split_heads(p, self.heads) for p in self.attn["c_attn"](self.ln_1(x)).chunk(3, -1)
+        )
         drop = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop
+        )
         x = x + F.dropout(self.attn["c_proj"](join_heads(mixed)), self.dropout, self.training)
         inner = F.gelu(self.mlp["c_fc"](self.ln_2(x)))
         return x + F.dropout(self.mlp["c_proj"](inner), self.dropout, self.training)
@@ -134,7 +148,10 @@ def causal(mask: Tensor, window: int = 0) -> Tensor:
     With ``window`` w, a row attends only to column 0 and the last w columns up to itself (CoT-MAE's ``attn_window``).
     """
     length = mask.shape[1]
-    row, column = torch.arange(length, device=mask.device).unsqueeze(1), torch.arange(length, device=mask.device)
+    row, column = (
+        torch.arange(length, device=mask.device).unsqueeze(1),
+        torch.arange(length, device=mask.device),
+    )
     near = column <= row
     if window:
         near = near & ((column > row - window) | (column == 0))

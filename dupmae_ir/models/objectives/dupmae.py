@@ -64,7 +64,9 @@ class DupMAE(RetroMAE):
         loss = terms["mlm"] + self.bow_weight * terms["bow"]
         if "decoder" in terms:
             loss = loss + self.decoder_weight * terms["decoder"]
-        texts = Masked(hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"])
+        texts = Masked(
+            hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"]
+        )
         return self.anchored(loss, terms, texts)
 
     def terms(self, hidden: Tensor, batch: dict[str, Tensor]) -> Terms:

@@ -12,7 +12,13 @@ from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, de
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-TASKS = {"mkp": "c_head", "doc2query": "query_head", "gpt2": "gpt_head", "npr": "next_head", "cmp": "overlap_head"}
+TASKS = {
+    "mkp": "c_head",
+    "doc2query": "query_head",
+    "gpt2": "gpt_head",
+    "npr": "next_head",
+    "cmp": "overlap_head",
+}
 """Task -> name of its decoder in the released checkpoints: masked keywords, generated queries, generated
 continuation, neighbouring passage, complementary mask."""
 
@@ -53,7 +59,9 @@ class MASTER(Bottleneck):
         if unknown := set(tasks) - set(TASKS):
             raise ValueError(f"no task named {sorted(unknown)[0]!r}; there are {', '.join(TASKS)}")
         self.tasks = tasks
-        self.decoder_of = dict.fromkeys(tasks, "shared_head") if shared_decoder else {t: TASKS[t] for t in tasks}
+        self.decoder_of = (
+            dict.fromkeys(tasks, "shared_head") if shared_decoder else {t: TASKS[t] for t in tasks}
+        )
         for name in dict.fromkeys(self.decoder_of.values()):
             setattr(self, name, decoder_layers(self.lm.config, layers))
 
@@ -64,7 +72,9 @@ class MASTER(Bottleneck):
         ``PREFIX_input_ids, PREFIX_labels`` and their attention mask, with the prefixes of the released code.
         """
         terms: Terms = {}
-        passage = self._encode_masked(batch, "input_ids", "attention_mask", "labels", terms, "mlm_passage")
+        passage = self._encode_masked(
+            batch, "input_ids", "attention_mask", "labels", terms, "mlm_passage"
+        )
         read_for = dict.fromkeys(self.tasks, passage)
         if "npr" in self.tasks:
             read_for["npr"] = self._encode_masked(
@@ -86,7 +96,11 @@ class MASTER(Bottleneck):
             )
         for task in self.tasks:
             prefix, mask = _INPUTS[task]
-            ids, labels, cls = batch[f"{prefix}_input_ids"], batch[f"{prefix}_labels"], read_for[task][:, :1]
+            ids, labels, cls = (
+                batch[f"{prefix}_input_ids"],
+                batch[f"{prefix}_labels"],
+                read_for[task][:, :1],
+            )
             layers = getattr(self, self.decoder_of[task])
             terms[task] = self.decode(layers, self.passed(cls), ids, batch[mask], labels)
         texts = Masked(passage, batch["input_ids"], batch["attention_mask"], batch["labels"])

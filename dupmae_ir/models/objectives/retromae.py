@@ -28,13 +28,19 @@ class RetroMAE(Bottleneck):
     """
 
     def __init__(
-        self, lm: PreTrainedModel, decoding: str = "enhanced", layers: int = 1, query_stream: str = "raw"
+        self,
+        lm: PreTrainedModel,
+        decoding: str = "enhanced",
+        layers: int = 1,
+        query_stream: str = "raw",
     ) -> None:
         super().__init__(lm)
         if decoding not in ("enhanced", "basic") or query_stream not in ("raw", "embedded"):
             raise ValueError(f"decoding {decoding!r} or query stream {query_stream!r} is not known")
         if decoding == "enhanced" and layers != 1:
-            raise ValueError("enhanced decoding has one layer: a second would see what the masks of the first hide")
+            raise ValueError(
+                "enhanced decoding has one layer: a second would see what the masks of the first hide"
+            )
         self.decoding, self.query_stream = decoding, query_stream
         stack = decoder_layers(self.lm.config, layers)
         # In released checkpoints the one layer is c_head itself, without an index.
@@ -49,7 +55,9 @@ class RetroMAE(Bottleneck):
         """
         hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
         terms = self.terms(hidden, batch)
-        texts = Masked(hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"])
+        texts = Masked(
+            hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"]
+        )
         return self.anchored(torch.stack(list(terms.values())).sum(), terms, texts)
 
     def terms(self, hidden: Tensor, batch: dict[str, Tensor]) -> Terms:
@@ -59,7 +67,12 @@ class RetroMAE(Bottleneck):
         if self.decoding == "enhanced":
             return {"mlm": mlm, "decoder": self._enhanced(cls, batch)}
         layers, labels = self.c_head.children(), batch["decoder_labels"]
-        return {"mlm": mlm, "decoder": self.decode(layers, cls, batch["decoder_ids"], batch["attention_mask"], labels)}
+        return {
+            "mlm": mlm,
+            "decoder": self.decode(
+                layers, cls, batch["decoder_ids"], batch["attention_mask"], labels
+            ),
+        }
 
     def _enhanced(self, cls: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Eq. 4-6: each token is predicted from its own random subset of the others."""

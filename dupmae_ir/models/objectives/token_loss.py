@@ -21,7 +21,11 @@ TOKENS_PER_CHUNK = 256
 
 
 def token_cross_entropy(
-    hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None, chunk: int = TOKENS_PER_CHUNK
+    hidden: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    chunk: int = TOKENS_PER_CHUNK,
 ) -> Tensor:
     """Mean of -log softmax(hidden W^T + b) at the labels over the labelled tokens of the batch; 0 if there are none.
 
@@ -43,7 +47,9 @@ class _TokenLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, chunk: int) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, chunk: int
+    ) -> Tensor:
         exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         needs = ctx.needs_input_grad
         ctx.share = 1 / max(1, len(labels))
@@ -75,7 +81,9 @@ class _TokenLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor | None, None]:
+    def backward(
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, None, Tensor | None, Tensor | None, None]:
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         up = grads[0]
         return (

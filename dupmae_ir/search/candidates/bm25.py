@@ -33,7 +33,9 @@ class Bm25Index:
         self.folder = folder
         self._rows = _matching_rows(bm25, folder)
 
-    def queries(self, texts: Sequence[str], threads: int = 1, allowed: np.ndarray | RowSet | None = None) -> Bm25Part:
+    def queries(
+        self, texts: Sequence[str], threads: int = 1, allowed: np.ndarray | RowSet | None = None
+    ) -> Bm25Part:
         """The BM25 part of a search for these texts; ``allowed``: the folder's rows to search, (n,) bool."""
         chosen = row_set(allowed, len(self.folder.docids))
         # A row of the folder has another number in the BM25 index, and deleted rows have none.
@@ -47,13 +49,16 @@ class Bm25Index:
 
         ``allowed``: the document numbers of the BM25 index to search.
         """
-        return [(self._rows[rows], scores) for rows, scores in self.bm25.top(texts, k, threads, allowed)]
+        return [
+            (self._rows[rows], scores) for rows, scores in self.bm25.top(texts, k, threads, allowed)
+        ]
 
     def scores(self, text: str, rows: np.ndarray) -> np.ndarray:
         """Scores of (m,) rows of the folder: (m,) float64, 0 for a document without a word of the query."""
         docids = self.folder.docids
         matches = {
-            int(self._rows[row]): score for row, score in self.bm25.scores(text, [docids[row] for row in rows.tolist()])
+            int(self._rows[row]): score
+            for row, score in self.bm25.scores(text, [docids[row] for row in rows.tolist()])
         }
         return np.array([matches.get(row, 0.0) for row in rows.tolist()])
 
@@ -61,7 +66,9 @@ class Bm25Index:
 class Bm25Part:
     """One batch of queries against a :class:`Bm25Index`; a :class:`~dupmae_ir.search.exact.certified_topk.Part`."""
 
-    def __init__(self, index: Bm25Index, texts: Sequence[str], threads: int, allowed: RowSet | None = None) -> None:
+    def __init__(
+        self, index: Bm25Index, texts: Sequence[str], threads: int, allowed: RowSet | None = None
+    ) -> None:
         self.index = index
         self.allowed = allowed
         self.texts = texts
@@ -72,10 +79,17 @@ class Bm25Part:
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best rows of each query; a row outside the list of all matches scores 0."""
         missing = [
-            q for q in queries if q not in self._everything and (q not in self._lists or depth > len(self._lists[q][0]))
+            q
+            for q in queries
+            if q not in self._everything
+            and (q not in self._lists or depth > len(self._lists[q][0]))
         ]
         least = max(depth, KEPT)
-        lists = self.index.top([self.texts[q] for q in missing], least, self.threads, self.allowed) if missing else []
+        lists = (
+            self.index.top([self.texts[q] for q in missing], least, self.threads, self.allowed)
+            if missing
+            else []
+        )
         for query, matches in zip(missing, lists, strict=True):
             self._lists[query] = matches
             if len(matches[0]) < least:
@@ -111,8 +125,12 @@ def _matching_rows(bm25: BM25Searcher, folder: Index) -> np.ndarray:
     numbers, docids = bm25.docids()
     theirs = set(docids)
     if theirs != row_of.keys() or len(docids) != len(theirs):
-        here = next((f"{docid!r} is only in {folder.path}" for docid in row_of if docid not in theirs), None)
-        there = next((f"{docid!r} is only in {bm25.folder}" for docid in docids if docid not in row_of), None)
+        here = next(
+            (f"{docid!r} is only in {folder.path}" for docid in row_of if docid not in theirs), None
+        )
+        there = next(
+            (f"{docid!r} is only in {bm25.folder}" for docid in docids if docid not in row_of), None
+        )
         raise IndexMismatch(
             f"{bm25.folder} has {len(docids):,} documents and {folder.path} {len(row_of):,}, not the same ones: "
             f"{here or there or 'ids occur twice'}; build it again with 'dupmae-ir index bm25' from the same "

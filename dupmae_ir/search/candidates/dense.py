@@ -55,7 +55,10 @@ class DenseIndex:
     @cached_property
     def longest(self) -> float:
         """The largest Euclidean norm of a vector; reads all vectors."""
-        blocks = (self.vectors[s : s + _BLOCK].astype(np.float64) for s in range(0, len(self.vectors), _BLOCK))
+        blocks = (
+            self.vectors[s : s + _BLOCK].astype(np.float64)
+            for s in range(0, len(self.vectors), _BLOCK)
+        )
         squares = (np.vecdot(block, block).max() for block in blocks)
         return float(np.sqrt(max(squares, default=0.0)))
 
@@ -63,7 +66,9 @@ class DenseIndex:
         """For the summary of a run."""
         return DenseSummary(self.kind)
 
-    def queries(self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None) -> DensePart:
+    def queries(
+        self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None
+    ) -> DensePart:
         """The dense part of a search for (q, d) float32 query vectors; ``allowed``: the rows to search, (n,) bool."""
         if vectors.shape[1] != self.vectors.shape[1]:
             raise IndexMismatch(
@@ -96,7 +101,9 @@ def open_flat(segment: Segment) -> DenseIndex:
 class DensePart:
     """One batch of queries against a :class:`DenseIndex`; a :class:`~dupmae_ir.search.exact.certified_topk.Part`."""
 
-    def __init__(self, dense: DenseIndex, vectors: np.ndarray, threads: int, allowed: RowSet | None = None) -> None:
+    def __init__(
+        self, dense: DenseIndex, vectors: np.ndarray, threads: int, allowed: RowSet | None = None
+    ) -> None:
         self.dense = dense
         self.vectors = vectors
         self.threads = threads
@@ -115,7 +122,9 @@ class DensePart:
         complete = count == self.documents
         return [
             Candidates(
-                rows[i].astype(np.int64), -np.inf if complete else float(scores[i, -1]) + self.noise(query), complete
+                rows[i].astype(np.int64),
+                -np.inf if complete else float(scores[i, -1]) + self.noise(query),
+                complete,
             )
             for i, query in enumerate(queries)
         ]
@@ -127,14 +136,18 @@ class DensePart:
                 scores, rows = self.dense.index.search(queries, count)
         elif self.copies(len(queries)):
             vectors = self.dense.vectors
-            scores, rows = best_products(queries, ((b, vectors[b]) for b in self.allowed.blocks(_BLOCK)), count)
+            scores, rows = best_products(
+                queries, ((b, vectors[b]) for b in self.allowed.blocks(_BLOCK)), count
+            )
         else:
             scores, rows = self.dense.index.search(queries, count, params=selected(self.allowed))
         return scores, rows
 
     def copies(self, queries: int) -> bool:
         """Whether a restricted search of this many queries multiplies copies of the rows, instead of selecting."""
-        return self.allowed is not None and (queries >= MANY or len(self.allowed) * FEW <= len(self.dense.vectors))
+        return self.allowed is not None and (
+            queries >= MANY or len(self.allowed) * FEW <= len(self.dense.vectors)
+        )
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
@@ -198,7 +211,9 @@ def best_products(
     scores, rows = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
     for numbers, vectors in blocks:
         with as_product(len(queries)):
-            s, r = faiss.knn(queries, vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)
+            s, r = faiss.knn(
+                queries, vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
+            )
         scores, rows = np.hstack([scores, s]), np.hstack([rows, numbers[r]])
         if scores.shape[1] > count:
             best = np.argpartition(-scores, count - 1, axis=1)[:, :count]
@@ -215,7 +230,9 @@ def multiplied(queries: np.ndarray, stored: np.ndarray, rows: slice | np.ndarray
         block = some[start : start + _MULTIPLIED]
         numbers = block if isinstance(rows, slice) else stored[block]
         # For few queries, rows as the long side is half again as fast as the other way round.
-        scores[:, start : start + len(block)] = (numbers.astype(np.float32, copy=False) @ queries.T).T
+        scores[:, start : start + len(block)] = (
+            numbers.astype(np.float32, copy=False) @ queries.T
+        ).T
     return scores
 
 

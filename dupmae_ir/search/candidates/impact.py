@@ -88,7 +88,12 @@ class ImpactPart:
     """
 
     def __init__(
-        self, index: ImpactIndex, queries: list[ImpactQuery], threads: int, unit: float, allowed: RowSet | None = None
+        self,
+        index: ImpactIndex,
+        queries: list[ImpactQuery],
+        threads: int,
+        unit: float,
+        allowed: RowSet | None = None,
     ) -> None:
         self.index = index
         self.allowed = allowed
@@ -100,9 +105,16 @@ class ImpactPart:
         """The ``depth`` best rows of each query; none for a query without terms."""
         nonempty = [query for query in queries if len(self.impact_queries[query].ids)]
         terms = [self._terms(query) for query in nonempty]
-        lists = self.index.postings.top(terms, depth, self.threads, allowed=self.allowed) if nonempty else []
+        lists = (
+            self.index.postings.top(terms, depth, self.threads, allowed=self.allowed)
+            if nonempty
+            else []
+        )
         listed = dict(zip(nonempty, lists, strict=True))
-        return [self._candidates(*listed[query], depth) if query in listed else _NOTHING for query in queries]
+        return [
+            self._candidates(*listed[query], depth) if query in listed else _NOTHING
+            for query in queries
+        ]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""

@@ -86,13 +86,22 @@ class RotatedPart(DensePart):
             return super().top(queries, depth)
         slacks, best = np.array([self.error(query) for query in queries]), Best()
         found = self.best_sums(queries, count, 1.0, NO_IMPACTS, slacks, best)
-        known = [Candidates(some.rows, float(best[q, count][0]), False) for q, some in enumerate(found) if some]
+        known = [
+            Candidates(some.rows, float(best[q, count][0]), False)
+            for q, some in enumerate(found)
+            if some
+        ]
         return known if len(known) == len(found) else super().top(queries, depth)
 
     def excludes(self, queries: int, window: int = BLOCK) -> bool:
         """Whether codes are used for this many queries and windows of so many rows."""
         few = self.allowed is not None and len(self.allowed) * FEW <= len(self.dense.vectors)
-        return queries <= TOGETHER and not few and window % BLOCK == 0 and pays(queries * len(self.dense.vectors))
+        return (
+            queries <= TOGETHER
+            and not few
+            and window % BLOCK == 0
+            and pays(queries * len(self.dense.vectors))
+        )
 
     def error(self, query: int) -> float:
         """As :meth:`DensePart.error`, also of bounds by codes: of 32 operations in float32, and of a rotation in
@@ -101,7 +110,13 @@ class RotatedPart(DensePart):
         return max(self.noise(query), 2.0**-19 * largest) + self.dense.rotated.deviation * largest
 
     def best_sums(
-        self, queries: Sequence[int], k: int, weight: float, impacts: Impacts, slacks: np.ndarray, best: Best
+        self,
+        queries: Sequence[int],
+        k: int,
+        weight: float,
+        impacts: Impacts,
+        slacks: np.ndarray,
+        best: Best,
     ) -> list[Left | None]:
         """Candidates for the ``k`` best rows by ``weight`` times the inner product plus the impacts, for each query;
         None where there is no room for them. ``slacks`` (q,) bound the rounding. Rows that the ``best`` of other
@@ -121,7 +136,13 @@ class RotatedPart(DensePart):
         return known
 
     def _search(
-        self, query: int, asked: CodeQuery, impacts: Impacts, k: int, least: np.float32, windows: tuple[int, int]
+        self,
+        query: int,
+        asked: CodeQuery,
+        impacts: Impacts,
+        k: int,
+        least: np.float32,
+        windows: tuple[int, int],
     ) -> Left | None:
         """What is left of the rows of some windows."""
         from dupmae_ir.index.postings import kernels
@@ -129,7 +150,9 @@ class RotatedPart(DensePart):
         room, mask = 4 * k + _SPARE, ALL if self.allowed is None else self.allowed.mask
         kept = Left(*np.empty((2, room), np.int32), *np.empty((2, room), np.float32))
         of = impacts.files, impacts.window, len(self.dense.vectors), impacts.queries, query
-        count = kernels.search_codes(*of, self.dense.rotated.codes, asked, mask, windows, k, least, kept)
+        count = kernels.search_codes(
+            *of, self.dense.rotated.codes, asked, mask, windows, k, least, kept
+        )
         return None if count < 0 else Left(*(array[:count] for array in kept))
 
     def _asked(self, query: int, weight: float, unit: float, slack: float) -> CodeQuery:
@@ -143,7 +166,9 @@ class RotatedPart(DensePart):
         whole = np.rint(weights / scale).astype(np.int32)
         high = (whole + 128) >> 8
         slack += 127.5 * float(np.abs(weights - scale * whole).sum())  # what rounding loses
-        first, rest, length = (np.linalg.norm(some) for some in (turned[:CHUNK], turned[CHUNK:], turned))
+        first, rest, length = (
+            np.linalg.norm(some) for some in (turned[:CHUNK], turned[CHUNK:], turned)
+        )
         return CodeQuery(
             np.float32(turned @ rotated.mean + slack),
             high.astype(np.int8),
@@ -165,4 +190,6 @@ def _joined(found: list[Left | None], before: np.ndarray) -> tuple[Left | None, 
     rows, sums, totals, lowers = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
     best = np.partition(np.concatenate([before, lowers]), len(lowers))[len(lowers) :]
     near = ~(totals < best[0])
-    return Left(rows[near].astype(np.int64), sums[near].astype(np.int64), totals[near], lowers[near]), best
+    return Left(
+        rows[near].astype(np.int64), sums[near].astype(np.int64), totals[near], lowers[near]
+    ), best

@@ -47,8 +47,15 @@ class SegmentedPart(Generic[P]):
         if len(self.parts) == 1 and self.parts[0]:
             return self.parts[0].top(queries, depth)
         starts = self.index.starts
-        lists = [(start, part.top(queries, depth)) for start, part in zip(starts, self.parts, strict=False) if part]
-        return [self._joined([(start, found[query]) for start, found in lists]) for query in range(len(queries))]
+        lists = [
+            (start, part.top(queries, depth))
+            for start, part in zip(starts, self.parts, strict=False)
+            if part
+        ]
+        return [
+            self._joined([(start, found[query]) for start, found in lists])
+            for query in range(len(queries))
+        ]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
@@ -66,7 +73,9 @@ class SegmentedPart(Generic[P]):
             return Candidates(np.zeros(0, np.int64), -np.inf, True)
         rows = np.concatenate([start + candidates.rows for start, candidates in found])
         bound = max(candidates.bound for _, candidates in found)
-        return Candidates(rows.astype(np.int64), bound, all(candidates.complete for _, candidates in found))
+        return Candidates(
+            rows.astype(np.int64), bound, all(candidates.complete for _, candidates in found)
+        )
 
 
 Dense = SegmentedPart[DensePart]
@@ -86,8 +95,12 @@ class Splits:
         if chosen is None:
             return [None] * len(self.index.segments)
         if chosen not in self._known:
-            self._known[chosen] = [RowSet(part) for part in np.split(chosen.mask, self.index.starts[1:-1])]
-        return [row_set(part, part.documents) if len(part) else part for part in self._known[chosen]]
+            self._known[chosen] = [
+                RowSet(part) for part in np.split(chosen.mask, self.index.starts[1:-1])
+            ]
+        return [
+            row_set(part, part.documents) if len(part) else part for part in self._known[chosen]
+        ]
 
 
 class SegmentedDense:
@@ -106,10 +119,15 @@ class SegmentedDense:
         count = len(self.segments)
         return replace(self.segments[0].summary(), segments=count if count > 1 else None)
 
-    def queries(self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None) -> Dense:
+    def queries(
+        self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None
+    ) -> Dense:
         """The dense part of a search for (q, d) float32 query vectors; ``allowed``: the rows to search, (n,) bool."""
         pairs = zip(self.segments, self._splits(allowed), strict=True)
-        parts = [None if _none(some) else segment.queries(vectors, threads, some) for segment, some in pairs]
+        parts = [
+            None if _none(some) else segment.queries(vectors, threads, some)
+            for segment, some in pairs
+        ]
         return SegmentedPart(self.index, parts)
 
 
@@ -128,11 +146,16 @@ class SegmentedImpact:
     ) -> Impact:
         """The impact part of a search for quantised queries, in real units or, with ``raw``, in integers."""
         pairs = zip(self.segments, self._splits(allowed), strict=True)
-        parts = [None if _none(some) else segment.queries(queries, threads, raw, some) for segment, some in pairs]
+        parts = [
+            None if _none(some) else segment.queries(queries, threads, raw, some)
+            for segment, some in pairs
+        ]
         return SegmentedPart(self.index, parts)
 
 
-OnePass = Callable[[DensePart | None, ImpactPart, int, np.ndarray, Rows, Best], Sequence[Outcome] | None]
+OnePass = Callable[
+    [DensePart | None, ImpactPart, int, np.ndarray, Rows, Best], Sequence[Outcome] | None
+]
 """A search of one segment: its parts, its number, the ranks of its rows, a row to leave out for each query, and what
 segments before it found."""
 
@@ -144,22 +167,34 @@ def in_segments(
     index = impact.index
     ranks, best = index.docid_rank, Best()
     if len(impact.parts) == 1 and impact.parts[0]:
-        return search(None if dense is None else dense.parts[0], impact.parts[0], 0, ranks, excluded, best)
+        return search(
+            None if dense is None else dense.parts[0], impact.parts[0], 0, ranks, excluded, best
+        )
     found: list[tuple[int, Sequence[Outcome]]] = []
     for number, part in enumerate(impact.parts):
         start, end = int(index.starts[number]), int(index.starts[number + 1])
         if part is None:
             continue
         own = [row - start if row is not None and start <= row < end else None for row in excluded]
-        outcomes = search(None if dense is None else dense.parts[number], part, number, ranks[start:end], own, best)
+        outcomes = search(
+            None if dense is None else dense.parts[number],
+            part,
+            number,
+            ranks[start:end],
+            own,
+            best,
+        )
         if outcomes is None:
             return None
         found.append((start, outcomes))
     if not found:
-        nothing = Outcome(np.zeros(0, np.int64), np.zeros(0), True, (0,) if dense is None else (0, 0), 0, -np.inf)
+        nothing = Outcome(
+            np.zeros(0, np.int64), np.zeros(0), True, (0,) if dense is None else (0, 0), 0, -np.inf
+        )
         return [nothing] * len(excluded)
     return [
-        _merged([(start, outcomes[query]) for start, outcomes in found], ranks, hits) for query in range(len(excluded))
+        _merged([(start, outcomes[query]) for start, outcomes in found], ranks, hits)
+        for query in range(len(excluded))
     ]
 
 

@@ -41,10 +41,15 @@ class ServedSegment:
         self.path, self.documents, self.terms = record.path, record.documents, record.terms
         self.dim, self.scale = record.dim, record.scale
         self.docids: list[str] = []
-        self.vectors = RowArray((self.documents, self.dim or 0), lambda rows: [self._rows[row].cls for row in rows])
+        self.vectors = RowArray(
+            (self.documents, self.dim or 0), lambda rows: [self._rows[row].cls for row in rows]
+        )
         self.docid_rank = RowArray((self.documents,), self._ranks)
         self.forward = self.texts = self
-        self._server, self._fields = server, (*record.parts, *(TEXTS if texts and record.has_texts else ()))
+        self._server, self._fields = (
+            server,
+            (*record.parts, *(TEXTS if texts and record.has_texts else ())),
+        )
         self._rows: list[Row] = []
         self._row_of: dict[str, int] = {}
 
@@ -65,11 +70,17 @@ class ServedSegment:
         """Vocabulary ids and impacts of one document."""
         return self._rows[row].impacts
 
-    def scores(self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray) -> np.ndarray:
+    def scores(
+        self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
+    ) -> np.ndarray:
         """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
-        table = np.zeros(len(self.terms) + 1, np.int64)  # the last: where Milvus has documents without a term
+        table = np.zeros(
+            len(self.terms) + 1, np.int64
+        )  # the last: where Milvus has documents without a term
         table[query_ids] = query_impacts
-        return np.array([table[ids] @ impacts for ids, impacts in map(self.row, rows.tolist())], np.int64)
+        return np.array(
+            [table[ids] @ impacts for ids, impacts in map(self.row, rows.tolist())], np.int64
+        )
 
     def get(self, row: int) -> StoredDocument:
         """The document of a row."""

@@ -68,9 +68,15 @@ class ServerSummary:
 class ServerIndex:
     """A table that holds an index, opened for searching."""
 
-    def __init__(self, index: Index, url: str, table: str | None, approximate: bool, timeout: float) -> None:
+    def __init__(
+        self, index: Index, url: str, table: str | None, approximate: bool, timeout: float
+    ) -> None:
         """Connect to the table of an index. Raises :class:`IndexMismatch` if it holds anything else."""
-        self.index, self.name, self.approximate = index, table or default_table(index.path), approximate
+        self.index, self.name, self.approximate = (
+            index,
+            table or default_table(index.path),
+            approximate,
+        )
         self.table = open_table(url, self.name, timeout)
         weakref.finalize(self, self.table.close)
         self.record = self._current()
@@ -87,7 +93,9 @@ class ServerIndex:
         Raises :class:`UsageError` for more hits than the server lists.
         """
         if 0 < self.table.max_rows < hits:
-            raise UsageError(f"{self.table.kind} lists at most {self.table.max_rows:,} rows, not {hits:,}")
+            raise UsageError(
+                f"{self.table.kind} lists at most {self.table.max_rows:,} rows, not {hits:,}"
+            )
         return hits + 10 if parts == 1 else first_depth(hits)
 
     def limited(self, max_depth: int) -> int:
@@ -120,21 +128,33 @@ class ServerIndex:
         documents = self.index.documents if allowed is None else len(allowed)
         both = dense is not None and impact is not None
         dense_weight, impact_weight = weights if both else (1.0, 1.0)
-        queries = [ServerQuery(query.cls, *query.ot, dense_weight, impact_weight / unit) for query in encoded]
+        queries = [
+            ServerQuery(query.cls, *query.ot, dense_weight, impact_weight / unit)
+            for query in encoded
+        ]
 
         def score(query: int, rows: np.ndarray) -> np.ndarray:
             # In the order of a search without a server, so that scores are equal to the last bit.
-            total = np.zeros(len(rows)) if dense is None else dense_weight * dense.scores(query, rows)
+            total = (
+                np.zeros(len(rows)) if dense is None else dense_weight * dense.scores(query, rows)
+            )
             return total if impact is None else total + impact_weight * impact.scores(query, rows)
 
         part = partial(ServerPart, self, queries, rows, documents, allowed, where)
         if dense is not None and impact is not None and not self.sums:
             by_dense = part("dense", dense_weight, Weighted(dense, dense_weight).scores)
-            return [by_dense, part("impact", impact_weight / unit, Weighted(impact, impact_weight).scores)]
-        name, weight = ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
+            return [
+                by_dense,
+                part("impact", impact_weight / unit, Weighted(impact, impact_weight).scores),
+            ]
+        name, weight = (
+            ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
+        )
         return [part(name, weight, score)]
 
-    def top(self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None) -> list[ServerHits]:
+    def top(
+        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None
+    ) -> list[ServerHits]:
         """The server's lists. Raises :class:`IndexMismatch` if the table was changed meanwhile: a load marks it
         as incomplete before its first change, and as another state after the last."""
         lists = self.table.top(part, queries, depth, where, self.approximate)
@@ -160,13 +180,17 @@ class ServerIndex:
             raise IndexMismatch(f"the server has no table {self.name!r}; {load}")
         check_spec(record.spec, spec_of(self.index), str(self.index.path), self.name)
         if record.state != COMPLETE:
-            raise IndexMismatch(f"table {self.name} is not complete: a load is running or was interrupted; {load}")
+            raise IndexMismatch(
+                f"table {self.name} is not complete: a load is running or was interrupted; {load}"
+            )
         if record.digest != self.index.digest:
             raise IndexMismatch(
                 f"table {self.name} holds {record.documents:,} documents of another state of {self.index.path}; {load}"
             )
         if record.changes != changes:
-            raise ServerFailed(f"table {self.name}: another program changed its rows since it was loaded; {AGAIN}")
+            raise ServerFailed(
+                f"table {self.name}: another program changed its rows since it was loaded; {AGAIN}"
+            )
         return record
 
     def _where(self, allowed: RowSet | None, condition: Node | None) -> Where | None:
@@ -215,11 +239,20 @@ class ServerPart:
         count = min(depth, self.documents)
         if not self.documents:
             return [Candidates(np.zeros(0, np.int64), -np.inf, True)] * len(queries)
-        asked = [query for query in queries if self.part != "impact" or len(self.queries[query].ids)]
-        lists = self.server.top(self.part, [self.queries[q] for q in asked], count, self.where) if asked else []
+        asked = [
+            query for query in queries if self.part != "impact" or len(self.queries[query].ids)
+        ]
+        lists = (
+            self.server.top(self.part, [self.queries[q] for q in asked], count, self.where)
+            if asked
+            else []
+        )
         answers = dict(zip(asked, lists, strict=True))
         nothing = Candidates(np.zeros(0, np.int64), 0.0, True)
-        return [self._candidates(query, answers[query], count) if query in answers else nothing for query in queries]
+        return [
+            self._candidates(query, answers[query], count) if query in answers else nothing
+            for query in queries
+        ]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
@@ -229,9 +262,13 @@ class ServerPart:
         rows = self.rows_of(answer.docids)
         if -1 in rows:
             unknown, index = answer.docids[rows.tolist().index(-1)], self.server.index.path
-            raise ServerFailed(f"table {self.server.name} has a document {unknown!r} that {index} lacks; {AGAIN}")
+            raise ServerFailed(
+                f"table {self.server.name} has a document {unknown!r} that {index} lacks; {AGAIN}"
+            )
         if self.allowed is not None and not self.allowed.mask[rows].all():
-            raise ServerFailed(f"table {self.server.name}: a document that the filter excludes; {AGAIN}")
+            raise ServerFailed(
+                f"table {self.server.name}: a document that the filter excludes; {AGAIN}"
+            )
         if self.server.approximate:
             return Candidates(rows, np.inf, False)
         if len(rows) < count and self.part != "impact":
@@ -244,11 +281,15 @@ class ServerPart:
         if len(rows) < count:
             return Candidates(rows, 0.0, True)  # other rows have no term in common with the query
         last = float(answer.scores.min())
-        return Candidates(rows, self.weight * (last + float(self._error(query, np.array([last]))[0])), False)
+        return Candidates(
+            rows, self.weight * (last + float(self._error(query, np.array([last]))[0])), False
+        )
 
     def _check(self, query: int, rows: np.ndarray, answer: ServerHits) -> None:
         exact = self.score(query, rows) / self.weight
-        wrong = np.flatnonzero(np.abs(exact - answer.scores) > self._error(query, np.maximum(exact, answer.scores)))
+        wrong = np.flatnonzero(
+            np.abs(exact - answer.scores) > self._error(query, np.maximum(exact, answer.scores))
+        )
         if len(wrong):
             position = int(wrong[0])
             raise ServerFailed(

@@ -122,7 +122,9 @@ def exact_top(
     skip = excluded or [None] * queries
     depth = min(_limited(first or first_depth(k), max_depth), documents)
     while pending:
-        everything = depth >= documents or (depth * SCAN >= documents and not max_depth and not first)
+        everything = depth >= documents or (
+            depth * SCAN >= documents and not max_depth and not first
+        )
         if everything and not first:
             rows = np.arange(documents) if chosen is None else chosen.rows
             lists = [[Candidates(rows, -np.inf, True)] * len(pending)] * len(parts)
@@ -130,7 +132,16 @@ def exact_top(
             lists = _deepen(parts, pending, min(depth, documents), complete)
         last = everything or depth == max_depth
         for position, query in enumerate(pending):
-            outcome = _judge(parts, query, [part[position] for part in lists], ranks, documents, k, skip[query], floor)
+            outcome = _judge(
+                parts,
+                query,
+                [part[position] for part in lists],
+                ranks,
+                documents,
+                k,
+                skip[query],
+                floor,
+            )
             # Without a bound no depth certifies the list, so the first round is final.
             if outcome.exact or last or outcome.bound == np.inf:
                 done[query] = outcome
@@ -149,14 +160,19 @@ def _limited(depth: int, limit: int) -> int:
 
 
 def _deepen(
-    parts: Sequence[Part], pending: list[int], depth: int, complete: dict[tuple[int, int], Candidates]
+    parts: Sequence[Part],
+    pending: list[int],
+    depth: int,
+    complete: dict[tuple[int, int], Candidates],
 ) -> list[list[Candidates]]:
     """Lists of each part for the pending queries. A list that cannot grow is kept in ``complete``."""
     lists = []
     for p, part in enumerate(parts):
         deepened = [query for query in pending if (p, query) not in complete]
         fresh = dict(zip(deepened, part.top(deepened, depth), strict=True)) if deepened else {}
-        complete.update({(p, query): candidates for query, candidates in fresh.items() if candidates.complete})
+        complete.update(
+            {(p, query): candidates for query, candidates in fresh.items() if candidates.complete}
+        )
         lists.append([fresh[query] if query in fresh else complete[p, query] for query in pending])
     return lists
 
@@ -171,7 +187,11 @@ def _judge(
     excluded: int | None,
     floor: float,
 ) -> Outcome:
-    rows = candidates[0].rows if len(candidates) == 1 else np.unique(np.concatenate([f.rows for f in candidates]))
+    rows = (
+        candidates[0].rows
+        if len(candidates) == 1
+        else np.unique(np.concatenate([f.rows for f in candidates]))
+    )
     # If the union contains every document, nothing is unseen.
     bound = -np.inf if len(rows) >= documents else float(sum(f.bound for f in candidates))
     seen = len(rows)
@@ -186,4 +206,6 @@ def _judge(
     # There are no hits below the floor, so a list that contains all hits is certified as well.
     kth = float(scores[best[-1]]) if len(best) == k else -np.inf
     exact = bound <= floor or kth > bound
-    return Outcome(rows[best], scores[best], exact, tuple(len(f.rows) for f in candidates), seen, bound)
+    return Outcome(
+        rows[best], scores[best], exact, tuple(len(f.rows) for f in candidates), seen, bound
+    )

@@ -57,16 +57,22 @@ def scanned_top(
     slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
     count = k + any(e is not None for e in excluded)
     if not isinstance(dense, RotatedPart) or not dense.excludes(len(slacks), postings.window):
-        products = partial(dense.products, np.ascontiguousarray(np.float32(weights[0]) * dense.vectors))
+        products = partial(
+            dense.products, np.ascontiguousarray(np.float32(weights[0]) * dense.vectors)
+        )
         count = min(count, dense.documents)
         with blas_threads(threads):
-            best = postings.best_sums(impact.terms(), products, unit, slacks, count, threads, dense.allowed)
+            best = postings.best_sums(
+                impact.terms(), products, unit, slacks, count, threads, dense.allowed
+            )
     else:
         impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
         best = dense.best_sums(range(len(slacks)), count, weights[0], impacts, slacks, found)
     least = [found.get((q, count), (-np.inf,))[0] for q in range(len(slacks))]
     return [
-        None if some is None else _rescored(dense, impact, q, some, weights, ranks, k, excluded[q], least[q])
+        None
+        if some is None
+        else _rescored(dense, impact, q, some, weights, ranks, k, excluded[q], least[q])
         for q, some in enumerate(best)
     ]
 
@@ -87,7 +93,9 @@ def _rescored(
     if excluded is not None:
         rows, sums = rows[rows != excluded], sums[rows != excluded]
     # The same operations in the same order as certified_topk, so that scores are bit-identical.
-    scores = np.zeros(len(rows)) + weights[0] * inner_products(dense.vectors[query], dense.dense.vectors, rows)
+    scores = np.zeros(len(rows)) + weights[0] * inner_products(
+        dense.vectors[query], dense.dense.vectors, rows
+    )
     scores += weights[1] * (sums / impact.unit)
     best = best_positions(scores, ranks[rows], k)
     # Documents that were not kept have scores strictly below the last hit, or what another segment has excluded.
@@ -119,7 +127,9 @@ def summed_top(
     return outcomes
 
 
-def _slack(dense: DensePart, impact: ImpactPart, query: int, weights: tuple[float, float], unit: float) -> float:
+def _slack(
+    dense: DensePart, impact: ImpactPart, query: int, weights: tuple[float, float], unit: float
+) -> float:
     """Upper bound on the error of a float32 sum: that of the dense part, plus a few units in the last place of the
     largest intermediate value."""
     largest = weights[0] * dense.length(query) * dense.dense.longest

@@ -40,12 +40,16 @@ class ListReport:
     depth_dense: int | None  #: length of the dense candidate list
     depth_impact: int | None  #: length of the impact candidate list
     candidates: int  #: documents scored exactly
-    bound: float | None  #: upper bound on the score of an unseen document; None if none is unseen or nothing bounds it
+    bound: (
+        float | None
+    )  #: upper bound on the score of an unseen document; None if none is unseen or nothing bounds it
     kth: float | None  #: score of the last hit
     hits: int
     depth_bm25: int | None = None  #: length of the BM25 candidate list
     depth_sum: int | None = None  #: length of the list of an engine that ranks by the sum
-    reranked: int | None = None  #: first hits that a reranker has ordered; the rest of the report is about candidates
+    reranked: int | None = (
+        None  #: first hits that a reranker has ordered; the rest of the report is about candidates
+    )
     rerank_seconds: float | None = None  #: what that took
 
 
@@ -71,10 +75,14 @@ class Request:
     raw_impacts: bool = False
     fusion: Fusion | None = None
     fusion_depth: int = 0
-    available: tuple[str, ...] = MODES["hybrid"]  #: parts to choose from; fewer where BM25 joins an index with one
+    available: tuple[str, ...] = MODES[
+        "hybrid"
+    ]  #: parts to choose from; fewer where BM25 joins an index with one
     allowed: RowSet | None = None  #: the rows to search; None for all
     condition: Node | None = None  #: the condition on metadata that selects them, if one alone does
-    shown: int | None = None  #: length of the list after the first hits are reranked; None for no reranking
+    shown: int | None = (
+        None  #: length of the list after the first hits are reranked; None for no reranking
+    )
 
     @property
     def name(self) -> str:
@@ -119,7 +127,10 @@ class Ranker:
         server = self.index.server(self.settings)
         if server and server.sums and len(names) == 2:
             names = ["sum"]
-        return [Answer(q, self._hits(o), _report(q, o, names)) for q, o in zip(queries, outcomes, strict=True)]
+        return [
+            Answer(q, self._hits(o), _report(q, o, names))
+            for q, o in zip(queries, outcomes, strict=True)
+        ]
 
     def blank(self, query: Query) -> Answer:
         """The answer to a query without text: no hits."""
@@ -145,18 +156,30 @@ class Ranker:
         return dense, impact
 
     def _certified(
-        self, dense: Dense | None, impact: Impact | None, hits: int, excluded: Rows, bm25: Bm25Part | None = None
+        self,
+        dense: Dense | None,
+        impact: Impact | None,
+        hits: int,
+        excluded: Rows,
+        bm25: Bm25Part | None = None,
     ) -> Sequence[Outcome]:
         settings, request = self.settings, self.request
         weights = self.index.weights(settings)
         weighted = ((dense, weights[0]), (impact, weights[1]), (bm25, settings.bm25_weight))
         summands = [(part, weight) for part, weight in weighted if part is not None]
         # The score of a part alone is not weighted.
-        parts: list[Part] = [Weighted(part, weight) if len(summands) > 1 else part for part, weight in summands]
+        parts: list[Part] = [
+            Weighted(part, weight) if len(summands) > 1 else part for part, weight in summands
+        ]
         server = self.index.server(settings)
         if server is not None:
-            unit, rows = 1.0 if request.raw_impacts or impact is None else self.index.scale**2, self.index.rows
-            parts = server.parts(self.encoded, dense, impact, unit, weights, rows, request.allowed, request.condition)
+            unit, rows = (
+                1.0 if request.raw_impacts or impact is None else self.index.scale**2,
+                self.index.rows,
+            )
+            parts = server.parts(
+                self.encoded, dense, impact, unit, weights, rows, request.allowed, request.condition
+            )
         return exact_top(
             parts,
             len(excluded),
@@ -170,7 +193,9 @@ class Ranker:
             first=server.first_depth(len(parts), hits) if server else 0,
         )
 
-    def _one_pass(self, dense: Dense | None, impact: Impact | None, excluded: Rows) -> Sequence[Outcome] | None:
+    def _one_pass(
+        self, dense: Dense | None, impact: Impact | None, excluded: Rows
+    ) -> Sequence[Outcome] | None:
         """Outcomes from one pass over the postings; None if that does not apply or does not settle all queries."""
         settings, hits = self.settings, self.request.hits
         if (
@@ -185,7 +210,13 @@ class Ranker:
         return in_segments(dense, impact, excluded, hits, self._segment_pass)
 
     def _segment_pass(
-        self, dense: DensePart | None, impact: ImpactPart, segment: int, ranks: np.ndarray, excluded: Rows, best: Best
+        self,
+        dense: DensePart | None,
+        impact: ImpactPart,
+        segment: int,
+        ranks: np.ndarray,
+        excluded: Rows,
+        best: Best,
     ) -> Sequence[Outcome] | None:
         """One pass over the postings of one segment."""
         settings, hits, workers = self.settings, self.request.hits, self.settings.workers
@@ -193,7 +224,9 @@ class Ranker:
         if dense is None:
             return summed_top(impact, postings, ranks, hits, excluded, workers)
         weights = self.index.weights(settings)
-        outcomes = scanned_top(dense, impact, postings, weights, ranks, hits, excluded, workers, best)
+        outcomes = scanned_top(
+            dense, impact, postings, weights, ranks, hits, excluded, workers, best
+        )
         settled = [outcome for outcome in outcomes if outcome is not None]
         return settled if len(settled) == len(outcomes) else None
 

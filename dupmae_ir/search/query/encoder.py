@@ -35,7 +35,9 @@ def load_query_encoder(
     recorded = index.meta.get("encoder")
     if recorded is None:
         if model is None:
-            raise IndexMismatch(f"{index.path}/meta.json does not name the encoder of the index; name it as `model`")
+            raise IndexMismatch(
+                f"{index.path}/meta.json does not name the encoder of the index; name it as `model`"
+            )
         recorded = {}
     name = recorded["name"] if model is None else model
     options: EncoderOptions = recorded_options(index.meta)
@@ -129,7 +131,9 @@ class QueryEncodings:
         self._left = Counter(texts)
         distinct = list(self._left)
         self._groups = [distinct[start : start + group] for start in range(0, len(distinct), group)]
-        self._group_of = {text: number for number, group in enumerate(self._groups) for text in group}
+        self._group_of = {
+            text: number for number, group in enumerate(self._groups) for text in group
+        }
         self._known: dict[str, EncodedQuery] = {}
 
     def take(self, texts: list[str]) -> list[EncodedQuery]:
@@ -168,7 +172,9 @@ class QueryEncodings:
         return [EncodedQuery(*pair) for pair in zip(cls, impacts, strict=True)]
 
 
-def quantise(ids: np.ndarray, weights: np.ndarray, scale: float, highest: int = HIGHEST_IMPACT) -> ImpactQuery:
+def quantise(
+    ids: np.ndarray, weights: np.ndarray, scale: float, highest: int = HIGHEST_IMPACT
+) -> ImpactQuery:
     """OT weights of a query -> impacts, as for documents: ``rint(w * scale)``, at most ``highest``, zeros dropped."""
     impacts, _ = rounded(weights, scale, highest)
     nonzero = impacts > 0

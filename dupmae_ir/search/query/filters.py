@@ -24,7 +24,9 @@ class Selection:
     documents: int  #: number of documents selected
     allowed: RowSet | None
     unknown: tuple[str, ...] = ()
-    condition: Node | None = None  #: selects the same documents, where a condition in words alone does
+    condition: Node | None = (
+        None  #: selects the same documents, where a condition in words alone does
+    )
 
 
 def select(
@@ -47,7 +49,9 @@ def select(
     return Selection(int(mask.sum()), row_set(mask, len(mask)), unknown, tree)
 
 
-def select_on(server: ServerIndex, within: Iterable[str] | None, condition: DocumentFilter | None) -> Selection:
+def select_on(
+    server: ServerIndex, within: Iterable[str] | None, condition: DocumentFilter | None
+) -> Selection:
     """:func:`select` for the record of an index, whose rows only the server has."""
     path, columns = server.index.path, server.index.meta["record"]["columns"]
     if within is not None and condition is None:
@@ -56,7 +60,9 @@ def select_on(server: ServerIndex, within: Iterable[str] | None, condition: Docu
         allowed = server.restrict(tuple(known))
         return Selection(len(allowed), allowed, tuple(docid for docid in ids if docid not in known))
     if within is not None or not isinstance(condition, str) or columns is None:
-        raise UsageError(f"{path} is a record, which takes ids or, if texts are stored, a condition; use the index")
+        raise UsageError(
+            f"{path} is a record, which takes ids or, if texts are stored, a condition; use the index"
+        )
     (parsed := Filter.parse(condition)).check(columns)
     allowed = server.restrict(parsed.tree)
     return Selection(len(allowed), allowed, condition=parsed.tree)
@@ -70,7 +76,11 @@ def with_ids(
     mask = np.fromiter((docid in ids for docid in docids), np.bool_, len(docids))
     if live is not None:
         mask &= live
-    known = {docids[row] for row in np.flatnonzero(mask).tolist()} if int(mask.sum()) < len(ids) else ids
+    known = (
+        {docids[row] for row in np.flatnonzero(mask).tolist()}
+        if int(mask.sum()) < len(ids)
+        else ids
+    )
     return mask, tuple(docid for docid in ids if docid not in known)
 
 

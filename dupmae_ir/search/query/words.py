@@ -123,15 +123,22 @@ class QueryWords:
         else:
             spans = [(s, start, end) for word, start, end in word_spans(part) if (s := stem(word))]
         places = [(term, begin + start, begin + end) for term, start, end in spans]
-        return [TermSpan(term, start, end, _whole_word(text, start, end)) for term, start, end in places]
+        return [
+            TermSpan(term, start, end, _whole_word(text, start, end)) for term, start, end in places
+        ]
 
     def _best_start(self, text: str) -> int:
         """Where the read part of a long text begins: it is two blocks, of which other words of the query are in."""
         if len(text) <= LONGEST_READ:
             return 0
-        block, stems = LONGEST_READ // 2, [s for word, _, _ in word_spans(self.query)[:64] if (s := stem(word))]
+        block, stems = (
+            LONGEST_READ // 2,
+            [s for word, _, _ in word_spans(self.query)[:64] if (s := stem(word))],
+        )
         lower = text[:LONGEST_SCAN].lower()
-        found = [{s for s in stems if s in lower[at : at + block]} for at in range(0, len(lower), block)]
+        found = [
+            {s for s in stems if s in lower[at : at + block]} for at in range(0, len(lower), block)
+        ]
         counts = [len(one | other) for one, other in itertools.pairwise(found)]
         return block * counts.index(max(counts))
 
@@ -147,17 +154,25 @@ class QueryWords:
             key = self._named(term.term, in_text, known)
             shares[key] += term.share
             matching.setdefault(key, {}).update(dict.fromkeys(in_text.get(term.term, ())))
-        words = [WordShare(key[0], share, key[1], tuple(matching[key])) for key, share in shares.items()]
+        words = [
+            WordShare(key[0], share, key[1], tuple(matching[key])) for key, share in shares.items()
+        ]
         return sorted(words, key=lambda word: (-word.share, word.word))
 
-    def _named(self, term: str, in_text: Mapping[str, Sequence[str]], known: Set[str] | None) -> tuple[str, bool]:
+    def _named(
+        self, term: str, in_text: Mapping[str, Sequence[str]], known: Set[str] | None
+    ) -> tuple[str, bool]:
         """The word to name for a term, and whether it is an expansion. ``known``: all words of the text, if it is
         known as a whole."""
         own, words = self._words.get(term, ()), in_text.get(term, ())
         if _is_part_letter(term, (*own, *words)):
             return LETTERS, True
         for word in own:
-            if known is None or word in known or any(whole in in_text for whole in self._whole.get(word, ())):
+            if (
+                known is None
+                or word in known
+                or any(whole in in_text for whole in self._whole.get(word, ()))
+            ):
                 return word, False
         if not isinstance(self.encoder, SpanEncoder):
             return term, False
@@ -172,8 +187,14 @@ class QueryWords:
     def marks(self, weights: Mapping[str, float], text: str) -> list[tuple[int, int, str]]:
         """(start, end, index term) of the whole words of a text that match notably, in order."""
         least = _NOTABLE * max(weights.values(), default=0.0)
-        words = [(*span.word, span.term) for span in self.spans(text) if weights.get(span.term, -1.0) >= least > 0]
-        return [(a, b, term) for a, b, term in words if not _is_part_letter(term, (text[a:b].lower(),))]
+        words = [
+            (*span.word, span.term)
+            for span in self.spans(text)
+            if weights.get(span.term, -1.0) >= least > 0
+        ]
+        return [
+            (a, b, term) for a, b, term in words if not _is_part_letter(term, (text[a:b].lower(),))
+        ]
 
     def shaded(self, terms: Sequence[TermShare], text: str) -> tuple[Mark, ...]:
         """The matching words of a text in order, without overlaps; a word has the shares of all its terms."""
@@ -185,17 +206,28 @@ class QueryWords:
                 words[-1] = begun, max(end, ended), matching | {term}
             else:
                 words.append((start, end, {term}))
-        return tuple(Mark(start, end, sum(map(weights.__getitem__, matching))) for start, end, matching in words)
+        return tuple(
+            Mark(start, end, sum(map(weights.__getitem__, matching)))
+            for start, end, matching in words
+        )
 
     def snippet(
-        self, weights: Mapping[str, float], text: str, longest: int = SNIPPET, hidden: Sequence[tuple[int, int]] = ()
+        self,
+        weights: Mapping[str, float],
+        text: str,
+        longest: int = SNIPPET,
+        hidden: Sequence[tuple[int, int]] = (),
     ) -> Snippet:
         """The passage of at most about ``longest`` characters whose different terms have the largest shares, without
         the ``hidden`` parts (start, end) of the text."""
         marks = self.marks(weights, text)
-        start, end = _best_window(marks, weights, longest) if marks else (0, min(longest, len(text)))
+        start, end = (
+            _best_window(marks, weights, longest) if marks else (0, min(longest, len(text)))
+        )
         start, end = _rounded(text, start, end, longest)
-        return _on_one_line(text, start, end, [(a, b) for a, b, _ in marks if start <= a and b <= end], hidden)
+        return _on_one_line(
+            text, start, end, [(a, b) for a, b, _ in marks if start <= a and b <= end], hidden
+        )
 
 
 def _words_by_term(texts: Iterable[tuple[str, Sequence[TermSpan]]]) -> dict[str, list[str]]:
@@ -228,10 +260,14 @@ def _whole_word(text: str, start: int, end: int) -> tuple[int, int]:
 
 @lru_cache(1 << 14)
 def _in_word(character: str) -> bool:
-    return (character.isalnum() or unicodedata.category(character)[0] == "M") and separates_words(character)
+    return (character.isalnum() or unicodedata.category(character)[0] == "M") and separates_words(
+        character
+    )
 
 
-def _best_window(marks: Sequence[tuple[int, int, str]], weights: Mapping[str, float], width: int) -> tuple[int, int]:
+def _best_window(
+    marks: Sequence[tuple[int, int, str]], weights: Mapping[str, float], width: int
+) -> tuple[int, int]:
     """The first window of ``width`` characters with the largest sum of shares, each term counted once."""
     inside: Counter[str] = Counter()
     total, left, best, window = 0.0, 0, -1.0, (marks[0][0], marks[0][1])
@@ -271,11 +307,17 @@ def _rounded(text: str, start: int, end: int, longest: int) -> tuple[int, int]:
 
 
 def _on_one_line(
-    text: str, start: int, end: int, marks: Sequence[tuple[int, int]], hidden: Sequence[tuple[int, int]]
+    text: str,
+    start: int,
+    end: int,
+    marks: Sequence[tuple[int, int]],
+    hidden: Sequence[tuple[int, int]],
 ) -> Snippet:
     """The part with white space collapsed and without what is hidden, and the marks moved accordingly."""
     pieces, positions, length = list[str](), dict[int, int](), 0
-    unseen = {i for a, b in hidden if a < end and b > start for i in range(max(a, start), min(b, end))}
+    unseen = {
+        i for a, b in hidden if a < end and b > start for i in range(max(a, start), min(b, end))
+    }
     for m in re.finditer(r"\s+|\S", text[start:end]):
         blank = m.group().isspace()
         if not blank and start + m.start() in unseen:
@@ -285,9 +327,18 @@ def _on_one_line(
         positions[start + m.start()] = length
         pieces.append(" " if blank else m.group())
         length += 1
-    moved = [(positions[a], positions[b - 1] + 1) for a, b in marks if a in positions and b - 1 in positions]
+    moved = [
+        (positions[a], positions[b - 1] + 1)
+        for a, b in marks
+        if a in positions and b - 1 in positions
+    ]
     return Snippet(
-        "".join(pieces), tuple(_merged(moved)), start, end, bool(text[:start].strip()), bool(text[end:].strip())
+        "".join(pieces),
+        tuple(_merged(moved)),
+        start,
+        end,
+        bool(text[:start].strip()),
+        bool(text[end:].strip()),
     )
 
 

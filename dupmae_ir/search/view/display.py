@@ -14,7 +14,13 @@ from dupmae_ir.search.view.naming import MODE_NAMES, NO_WORD, NOTABLE, NOTHING_M
 
 if TYPE_CHECKING:
     from dupmae_ir.search.query.words import Snippet, WordShare
-    from dupmae_ir.search.view.results import QueryAnswer, RunSummary, Searched, SearchedDocuments, ShownHit
+    from dupmae_ir.search.view.results import (
+        QueryAnswer,
+        RunSummary,
+        Searched,
+        SearchedDocuments,
+        ShownHit,
+    )
 
 
 def run_summary(run: RunSummary) -> str:
@@ -23,8 +29,13 @@ def run_summary(run: RunSummary) -> str:
     rate = run.topics / run.seconds if run.seconds else 0
     text = f"{run.output}: {run.topics:,} topics, {_mode(searched)}, {run.seconds:.1f} s ({rate:,.0f}/s)"
     if run.reported:
-        depths = "; ".join(f"{name} median {middle:,}, longest {most:,}" for name, middle, most in run.depth_counts())
-        text += f"\n  {_exact(searched)}: {run.exact:,} of {run.reported:,}; depth of lists: {depths}"
+        depths = "; ".join(
+            f"{name} median {middle:,}, longest {most:,}"
+            for name, middle, most in run.depth_counts()
+        )
+        text += (
+            f"\n  {_exact(searched)}: {run.exact:,} of {run.reported:,}; depth of lists: {depths}"
+        )
     if run.uncertified:
         reason = _approximate(searched)
         text += (
@@ -54,7 +65,11 @@ def query_summary(answer: QueryAnswer) -> str:
     state = _exact(searched, NOTHING_MISSED)
     if not report.exact:
         state = f"better ones may be missed ({_approximate(searched) or 'raise --max-depth'})"
-    note = f"\n{NO_WORD}" if answer.hits and not any(hit.details.has_query_word for hit in answer.hits) else ""
+    note = (
+        f"\n{NO_WORD}"
+        if answer.hits and not any(hit.details.has_query_word for hit in answer.hits)
+        else ""
+    )
     scored = f"{report.candidates:,} of {answer.size} scored"
     if report.reranked is not None:
         scored += f"; the first {report.reranked} reranked by {searched.rerank} in {report.rerank_seconds:.2f} s"
@@ -72,7 +87,9 @@ def _restriction(within: SearchedDocuments) -> str:
     by = ", ".join(name for name in (within.file, within.filter) if name is not None)
     text = f"{within.documents:,} documents searched ({by})"
     if within.unknown:
-        text += f"; {len(within.unknown):,} of its ids are not in the index: {_some(within.unknown)}"
+        text += (
+            f"; {len(within.unknown):,} of its ids are not in the index: {_some(within.unknown)}"
+        )
     return text
 
 
@@ -111,10 +128,16 @@ def _hit(answer: QueryAnswer, hit: ShownHit, width: int, words: bool = True) -> 
     if place and document:
         title = unmarked(one_line((document.metadata or {}).get("title", "")))
         repeated = not title or title in str(place)
-        lines.append(f"{indent}id {hit.docid}" if repeated else f"{indent}{title[: room // 2]} (id {hit.docid})")
+        lines.append(
+            f"{indent}id {hit.docid}"
+            if repeated
+            else f"{indent}{title[: room // 2]} (id {hit.docid})"
+        )
     elif document and document.title:
         title = unmarked(" ".join(document.title.split()))
-        lines += [indent + line for line in textwrap.wrap(title, room, max_lines=1, placeholder=" ...")]
+        lines += [
+            indent + line for line in textwrap.wrap(title, room, max_lines=1, placeholder=" ...")
+        ]
     if snippet:
         lines += [indent + line for line in _passage(snippet, room)]
     least = NOTABLE * hit.details.explanation.score
@@ -129,7 +152,11 @@ def _score(answer: QueryAnswer, hit: ShownHit) -> str:
     """The score; of a list that was reranked, both that of the reranker, if it has read the hit, and the sum."""
     if answer.report is None or answer.report.reranked is None:
         return digits(hit.score)
-    looked = f"reranked {digits(hit.score)}, before " if hit.rank <= answer.report.reranked else "not reranked, "
+    looked = (
+        f"reranked {digits(hit.score)}, before "
+        if hit.rank <= answer.report.reranked
+        else "not reranked, "
+    )
     return f"{looked}{digits(hit.details.explanation.score)}"
 
 
@@ -141,7 +168,11 @@ def _passage(snippet: Snippet, room: int) -> list[str]:
     lines, at = [], 0
     for line in textwrap.wrap(text, room, drop_whitespace=True, break_on_hyphens=False):
         at = text.index(line, at)
-        lines.append(emphasised(line, [(a - at, b - at) for a, b in marks if at <= a and b <= at + len(line)]))
+        lines.append(
+            emphasised(
+                line, [(a - at, b - at) for a, b in marks if at <= a and b <= at + len(line)]
+            )
+        )
         at += len(line)
     return lines
 
@@ -170,7 +201,13 @@ def _shares(answer: QueryAnswer, hit: ShownHit) -> str:
     if len(shares) < 2 or mode in ("dense", "impact"):
         return ""
     if mode not in ("hybrid", "explain"):
-        return "  (" + ", ".join(f"{name} {digits(share)}" for name, share, _ in parts[:2] if share is not None) + ")"
+        return (
+            "  ("
+            + ", ".join(
+                f"{name} {digits(share)}" for name, share, _ in parts[:2] if share is not None
+            )
+            + ")"
+        )
     return f" = {' + '.join(shares)}"
 
 
@@ -189,7 +226,11 @@ def explanation_lines(answer: QueryAnswer) -> list[str]:
     first, *others = _hit(answer, hit, 1, words=False)
     lines = [first[3:], *others]  # the first line has no rank, since the document was given by id
     if hit.details.explanation.impact is not None:
-        lines += ["", table(rows, ["word", "in the text", "from", "share"])] if rows else ["no word matches"]
+        lines += (
+            ["", table(rows, ["word", "in the text", "from", "share"])]
+            if rows
+            else ["no word matches"]
+        )
     return lines
 
 

@@ -59,13 +59,18 @@ def digits(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
-def hidden_markup(text: str, metadata: Mapping[str, MetadataValue], title: str = "") -> list[tuple[int, int]]:
+def hidden_markup(
+    text: str, metadata: Mapping[str, MetadataValue], title: str = ""
+) -> list[tuple[int, int]]:
     """(start, end) of what a reader of ``text`` need not see: marks of Markdown, underlines, and a first line that
     repeats the heading or the title; the first :data:`MOST_HIDDEN` in :data:`LONGEST_MARKUP` characters."""
     spans: list[tuple[int, int]] = []
     place, start = Place.of(metadata), 0
     known = {title.strip(), str(metadata.get("title", "")).strip(), (place and place.heading) or ""}
-    while len(spans) < MOST_HIDDEN and (end := text.find("\n", start, start + _LONGEST_HEADING) + 1) > 0:
+    while (
+        len(spans) < MOST_HIDDEN
+        and (end := text.find("\n", start, start + _LONGEST_HEADING) + 1) > 0
+    ):
         if (line := text[start:end].strip(" \t\n#")) and line not in known:
             break
         spans.append((start, end))

@@ -17,7 +17,10 @@ class HitList(list[Hit]):
     :meth:`Searcher.describe`."""
 
     def __init__(
-        self, hits: Sequence[Hit], query: str, describe: Callable[[str, Sequence[str]], list[DescribedHit]]
+        self,
+        hits: Sequence[Hit],
+        query: str,
+        describe: Callable[[str, Sequence[str]], list[DescribedHit]],
     ) -> None:
         super().__init__(hits)
         self.query, self.describe = query, describe
@@ -32,5 +35,7 @@ class HitList(list[Hit]):
         for rank, (hit, about) in enumerate(zip(self, described, strict=True), 1):
             title = about.document.title if about.document else ""
             passage = about.snippet.text if about.snippet else ""
-            rows.append((str(rank), digits(hit.score), str(about.place or hit.docid), title, passage))
+            rows.append(
+                (str(rank), digits(hit.score), str(about.place or hit.docid), title, passage)
+            )
         return rows

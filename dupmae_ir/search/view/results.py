@@ -65,11 +65,20 @@ def explain(
     dense: Sequence[float | None] = [None] * len(rows)
     impact: Sequence[float | None] = dense
     if "cls" in index.parts:
-        dense = index.dense(settings).queries(encoded.cls[None], settings.workers).scores(0, rows).tolist()
+        dense = (
+            index.dense(settings)
+            .queries(encoded.cls[None], settings.workers)
+            .scores(0, rows)
+            .tolist()
+        )
     if "ot" in index.parts:
-        impact = index.impact(settings).queries([encoded.ot], settings.workers).scores(0, rows).tolist()
+        impact = (
+            index.impact(settings).queries([encoded.ot], settings.workers).scores(0, rows).tolist()
+        )
     opened = index.bm25(settings)
-    bm25: Sequence[float | None] = opened.scores(text, rows).tolist() if opened else [None] * len(rows)
+    bm25: Sequence[float | None] = (
+        opened.scores(text, rows).tolist() if opened else [None] * len(rows)
+    )
     return [
         Explanation(
             docid,
@@ -80,22 +89,35 @@ def explain(
             lexical,
             weights,
         )
-        for docid, row, d, i, lexical in zip(docids, rows.tolist(), dense, impact, bm25, strict=True)
+        for docid, row, d, i, lexical in zip(
+            docids, rows.tolist(), dense, impact, bm25, strict=True
+        )
     ]
 
 
 def _total(weights: Sequence[float], scores: Sequence[float | None]) -> float:
-    shares = [(share, weight) for share, weight in zip(scores, weights, strict=True) if share is not None]
+    shares = [
+        (share, weight) for share, weight in zip(scores, weights, strict=True) if share is not None
+    ]
     # The score of a part alone is not weighted.
-    return shares[0][0] if len(shares) == 1 else sum((weight * share for share, weight in shares), 0.0)
+    return (
+        shares[0][0] if len(shares) == 1 else sum((weight * share for share, weight in shares), 0.0)
+    )
 
 
-def _terms(index: OpenedIndex, query: ImpactQuery, row: int, names: Mapping[str, str]) -> list[TermShare]:
+def _terms(
+    index: OpenedIndex, query: ImpactQuery, row: int, names: Mapping[str, str]
+) -> list[TermShare]:
     scale, terms = index.scale, index.folder.terms
     ids, impacts = index.folder.forward.row(row)
     document = dict(zip(ids.tolist(), impacts.tolist(), strict=True))
     shares = [
-        TermShare(names.get(terms[i], terms[i]), w / scale, document[i] / scale, w * document[i] / scale**2)
+        TermShare(
+            names.get(terms[i], terms[i]),
+            w / scale,
+            document[i] / scale,
+            w * document[i] / scale**2,
+        )
         for i, w in zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
         if i in document
     ]
@@ -135,19 +157,32 @@ class DescribedHit:
 
 
 def describe(
-    words: QueryWords, explanation: Explanation, document: Document | StoredDocument | None, longest: int = SNIPPET
+    words: QueryWords,
+    explanation: Explanation,
+    document: Document | StoredDocument | None,
+    longest: int = SNIPPET,
 ) -> DescribedHit:
     """The description of a hit from its explanation by raw index terms. ``longest``: characters of the passage."""
     texts = (document.title, document.text) if document else ("", "")
     shares = words.shares(explanation.terms, *texts)
     weights = words.weights(explanation.terms)
-    hidden = hidden_markup(document.text, document.metadata or {}, document.title) if document else []
-    snippet = words.snippet(weights, document.text, longest, hidden) if document and document.text else None
+    hidden = (
+        hidden_markup(document.text, document.metadata or {}, document.title) if document else []
+    )
+    snippet = (
+        words.snippet(weights, document.text, longest, hidden)
+        if document and document.text
+        else None
+    )
     marks = [words.shaded(explanation.terms, text) for text in texts]
-    renamed = [dataclasses.replace(t, term=words.names.get(t.term, t.term)) for t in explanation.terms]
+    renamed = [
+        dataclasses.replace(t, term=words.names.get(t.term, t.term)) for t in explanation.terms
+    ]
     renamed.sort(key=lambda term: (-term.share, term.term))
     explained = dataclasses.replace(explanation, terms=renamed)
-    return DescribedHit(explained, tuple(shares), document, snippet, marks[0], marks[1], tuple(hidden))
+    return DescribedHit(
+        explained, tuple(shares), document, snippet, marks[0], marks[1], tuple(hidden)
+    )
 
 
 @dataclass(frozen=True)
@@ -161,8 +196,14 @@ class SearchedDocuments:
 
     def to_dict(self) -> Json:
         """As the summary shows it."""
-        unknown = {"unknown": len(self.unknown), "unknown_ids": self.unknown[:MAX_UNKNOWN]} if self.file else {}
-        return _present({"documents": self.documents, "filter": self.filter, "file": self.file, **unknown})
+        unknown = (
+            {"unknown": len(self.unknown), "unknown_ids": self.unknown[:MAX_UNKNOWN]}
+            if self.file
+            else {}
+        )
+        return _present(
+            {"documents": self.documents, "filter": self.filter, "file": self.file, **unknown}
+        )
 
 
 @dataclass(frozen=True)
@@ -193,7 +234,9 @@ class Searched:
     def to_dict(self) -> Json:
         """What applies."""
         values = dataclasses.asdict(self) | {"within": self.within and self.within.to_dict()}
-        return _present({name: _present(v) if isinstance(v, dict) else v for name, v in values.items()})
+        return _present(
+            {name: _present(v) if isinstance(v, dict) else v for name, v in values.items()}
+        )
 
 
 @dataclass
@@ -208,7 +251,9 @@ class RunSummary:
     reported: int = 0
     exact: int = 0
     uncertified: list[str] = field(default_factory=list)
-    short: list[str] = field(default_factory=list)  #: topics with too few documents among their passages
+    short: list[str] = field(
+        default_factory=list
+    )  #: topics with too few documents among their passages
     depths: Mapping[str, list[int]] = field(default_factory=lambda: {name: [] for name in DEPTHS})
     seconds: float = 0.0
     reranked: int = 0  #: documents that a reranker has read
@@ -237,18 +282,35 @@ class RunSummary:
 
     def to_dict(self) -> Json:
         """The counts; depths as median and maximum."""
-        counts: Json = {"blank": self.blank, "without_hits": self.without_hits, "short": self.short or None}
+        counts: Json = {
+            "blank": self.blank,
+            "without_hits": self.without_hits,
+            "short": self.short or None,
+        }
         if self.reported:
-            counts |= {"exact": self.exact, "certified": self.certified, "uncertified": self.uncertified}
-            counts |= {f"depth_{name}": {"median": middle, "max": most} for name, middle, most in self.depth_counts()}
+            counts |= {
+                "exact": self.exact,
+                "certified": self.certified,
+                "uncertified": self.uncertified,
+            }
+            counts |= {
+                f"depth_{name}": {"median": middle, "max": most}
+                for name, middle, most in self.depth_counts()
+            }
         if self.searched.rerank:
             counts |= {"reranked": self.reranked, "rerank_seconds": round(self.rerank_seconds, 3)}
         counts["seconds"] = round(self.seconds, 3)
-        return _present({"output": self.output, "topics": self.topics, **self.searched.to_dict(), **counts})
+        return _present(
+            {"output": self.output, "topics": self.topics, **self.searched.to_dict(), **counts}
+        )
 
     def depth_counts(self) -> list[tuple[str, int, int]]:
         """The median and the largest depth of each list."""
-        return [(name, int(statistics.median(depths)), max(depths)) for name, depths in self.depths.items() if depths]
+        return [
+            (name, int(statistics.median(depths)), max(depths))
+            for name, depths in self.depths.items()
+            if depths
+        ]
 
 
 @dataclass(frozen=True)
@@ -271,10 +333,19 @@ class ShownHit:
             hit |= {"dense": why.dense, "impact": why.impact}
             if why.bm25 is not None:
                 hit["bm25"] = why.bm25
-            hit |= {"matched_terms": len(why.terms), "terms": [vars(term) for term in why.terms[: self.max_terms]]}
-            hit |= {"matched_words": len(words), "words": [vars(word) for word in words[: self.max_terms]]}
+            hit |= {
+                "matched_terms": len(why.terms),
+                "terms": [vars(term) for term in why.terms[: self.max_terms]],
+            }
+            hit |= {
+                "matched_words": len(words),
+                "words": [vars(word) for word in words[: self.max_terms]],
+            }
         if self.has_text:
-            hit |= {"title": document.title if document else None, "text": document.text if document else None}
+            hit |= {
+                "title": document.title if document else None,
+                "text": document.text if document else None,
+            }
         if isinstance(document, StoredDocument) and document.metadata:
             hit["metadata"] = dict(document.metadata)
         if self.details.snippet is not None:

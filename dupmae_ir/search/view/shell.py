@@ -110,7 +110,11 @@ class Shell:
         self._print(answer, hit_lines(answer))
 
     def _print(self, answer: QueryAnswer, lines: list[str]) -> None:
-        show(json.dumps(answer.to_dict(), ensure_ascii=False) if self.config.json else "\n".join(lines))
+        show(
+            json.dumps(answer.to_dict(), ensure_ascii=False)
+            if self.config.json
+            else "\n".join(lines)
+        )
         sys.stdout.flush()
         if not self.config.json:
             say(query_summary(answer), self.config.quiet)

@@ -30,7 +30,15 @@ from dupmae_ir.search.view.naming import NO_WORD, NOTHING_MISSED, digits, withou
 from dupmae_ir.search.view.results import DescribedHit
 from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_texts, index_info, index_list
-from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, SearchResult, Unavailable, WrongFilter
+from dupmae_ir.serve.batch_handler import (
+    HitFields,
+    IndexTask,
+    Ranking,
+    Search,
+    SearchResult,
+    Unavailable,
+    WrongFilter,
+)
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
 from dupmae_ir.serve.http_server import COOKIE, cookie_value, is_local_path, same
@@ -50,7 +58,9 @@ MIN_SHARE = 0.005
 SHADES = 5
 """Shades of marked words."""
 SIGNED_IN_SECONDS = 30 * 24 * 3600
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
+)
 _LINE_BREAKS = re.compile(r"(?<=[>}])\s*\n\s*|\s*\n\s*(?=[<{])")
 
 
@@ -63,11 +73,17 @@ class ModeTexts(NamedTuple):
 
 
 MODE_TEXTS = {
-    "dense": ModeTexts("By meaning", "meaning", "Finds texts that mean the same as the query, also in other words."),
-    "impact": ModeTexts(
-        "By words", "words", "Finds texts with the words of the query, and with words that the model adds to them."
+    "dense": ModeTexts(
+        "By meaning", "meaning", "Finds texts that mean the same as the query, also in other words."
     ),
-    "hybrid": ModeTexts("By both", "both", "Adds both scores, and proves that no text with a higher sum was missed."),
+    "impact": ModeTexts(
+        "By words",
+        "words",
+        "Finds texts with the words of the query, and with words that the model adds to them.",
+    ),
+    "hybrid": ModeTexts(
+        "By both", "both", "Adds both scores, and proves that no text with a higher sum was missed."
+    ),
 }
 
 
@@ -109,7 +125,11 @@ class State:
     def link(self, **changes: str | int) -> str:
         """The address of this state with some values changed."""
         changed = dataclasses.replace(self, **changes)  # type: ignore[arg-type]
-        given = {f.name: value for f in dataclasses.fields(changed) if (value := getattr(changed, f.name)) != f.default}
+        given = {
+            f.name: value
+            for f in dataclasses.fields(changed)
+            if (value := getattr(changed, f.name)) != f.default
+        }
         return "/?" + urlencode(given) if given else "/"
 
 
@@ -144,7 +164,11 @@ class Results:
     def note(self) -> str:
         """A remark on the hits; empty for none."""
         found = self.main.described
-        return "" if not found or any(hit.has_query_word for hit in found) else NO_WORD.removeprefix("note: ")
+        return (
+            ""
+            if not found or any(hit.has_query_word for hit in found)
+            else NO_WORD.removeprefix("note: ")
+        )
 
     @property
     def modes(self) -> list[str]:
@@ -183,7 +207,12 @@ def pieces(
     for mark in marks:
         if start <= mark.start and mark.end <= end:
             shown(start, mark.start)
-            shown(mark.start, mark.end, max(1, min(SHADES, round(SHADES * mark.share / max_share))), mark.share)
+            shown(
+                mark.start,
+                mark.end,
+                max(1, min(SHADES, round(SHADES * mark.share / max_share))),
+                mark.share,
+            )
             start = mark.end
     shown(start, end)
     return [piece for piece in parts if piece.text or not piece.shade]
@@ -204,7 +233,11 @@ class _JoinLines(Extension):
 
 def _visible(value: object) -> object:
     """Text without control characters and changes of direction; other values unchanged."""
-    return _CONTROLS.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return (
+        _CONTROLS.sub("\ufffd", value)
+        if isinstance(value, str) and not isinstance(value, Markup)
+        else value
+    )
 
 
 TEMPLATES = Environment(
@@ -232,17 +265,24 @@ def page_routes(service: Service) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     folder = files("dupmae_ir.serve.page") / "assets"
     contents = {name: (folder / name).read_bytes() for name in TYPES}
-    addresses = {name: f"/assets/{name}?v={hashlib.sha256(body).hexdigest()[:12]}" for name, body in contents.items()}
+    addresses = {
+        name: f"/assets/{name}?v={hashlib.sha256(body).hexdigest()[:12]}"
+        for name, body in contents.items()
+    }
 
     def html(template: str, status: int = 200, **values: object) -> HTMLResponse:
-        return HTMLResponse(TEMPLATES.get_template(template).render(assets=addresses, **values), status)
+        return HTMLResponse(
+            TEMPLATES.get_template(template).render(assets=addresses, **values), status
+        )
 
     @router.get("/")
     async def page(request: Request) -> HTMLResponse:
         state = State.read(request.query_params, service.config.max_hits)
         status, template, values = await _content(service, state)
         indexes = index_list(service).indexes
-        return await asyncio.to_thread(html, template, status, state=state, indexes=indexes, **values)
+        return await asyncio.to_thread(
+            html, template, status, state=state, indexes=indexes, **values
+        )
 
     @router.get("/assets/{name}")
     async def asset(name: str) -> Response:
@@ -266,7 +306,9 @@ def page_routes(service: Service) -> APIRouter:
         reply = RedirectResponse(target, 303)
         if service.token is not None:
             value, secure = cookie_value(service.token), request.url.scheme == "https"
-            reply.set_cookie(COOKIE, value, SIGNED_IN_SECONDS, httponly=True, samesite="strict", secure=secure)
+            reply.set_cookie(
+                COOKIE, value, SIGNED_IN_SECONDS, httponly=True, samesite="strict", secure=secure
+            )
         return reply
 
     return router
@@ -302,7 +344,11 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
     """The lists of one index: all in one batch, so the query is encoded once."""
     generation = service.catalogue.get(name)
     mode = state.mode or generation.searcher.mode
-    others = [m for m in ("dense", "hybrid", "impact") if m != mode and m in generation.modes] if sides else []
+    others = (
+        [m for m in ("dense", "hybrid", "impact") if m != mode and m in generation.modes]
+        if sides
+        else []
+    )
     started = time.perf_counter()
 
     def search(mode: str, shown: HitFields) -> Search:
@@ -312,9 +358,13 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
         encodings = batch_handler.encoded(generation, queries, documents=False, vectors=False)
         return [_words_of(encoding.terms or []) for encoding in encodings]
 
-    work = [search(mode, HitFields(True, MAX_TERMS, PASSAGE)), *(search(other, HitFields(True)) for other in others)]
+    work = [
+        search(mode, HitFields(True, MAX_TERMS, PASSAGE)),
+        *(search(other, HitFields(True)) for other in others),
+    ]
     lists, (_, (terms,)) = await asyncio.gather(
-        asyncio.gather(*map(service.ask, work)), service.ask(IndexTask(name, weights, [state.q], query=state.q))
+        asyncio.gather(*map(service.ask, work)),
+        service.ask(IndexTask(name, weights, [state.q], query=state.q)),
     )
     seconds = time.perf_counter() - started
     ranks = {found.mode: {hit.docid: hit.rank for hit in found.results[0].hits} for found in lists}
@@ -325,7 +375,9 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
 
 def _ranked_list(found: SearchResult, ranks: Mapping[str, Mapping[str, int]]) -> RankedList:
     (ranked,) = found.lists
-    return RankedList(found.mode, ranked.result.hits, ranked.result.certificate, ranked.described, ranks)
+    return RankedList(
+        found.mode, ranked.result.hits, ranked.result.certificate, ranked.described, ranks
+    )
 
 
 def _words_of(terms: Sequence[WeightedTerm]) -> list[WeightedTerm]:
@@ -333,4 +385,7 @@ def _words_of(terms: Sequence[WeightedTerm]) -> list[WeightedTerm]:
     names: dict[str, float] = {}
     for term in terms:
         names[term.term] = names.get(term.term, 0.0) + term.weight
-    return [WeightedTerm(term=name, weight=weight) for name, weight in sorted(names.items(), key=lambda t: -t[1])]
+    return [
+        WeightedTerm(term=name, weight=weight)
+        for name, weight in sorted(names.items(), key=lambda t: -t[1])
+    ]

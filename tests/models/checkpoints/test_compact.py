@@ -41,7 +41,9 @@ def test_the_error_of_a_weight_is_at_most_half_the_factor_of_its_group():
     assert codes.shape == matrix.shape
     assert (scale.dtype, scale.shape) == (torch.bfloat16, (50, 3))
     read = torch.from_numpy(decode(codes.numpy(), scale.float().numpy()))
-    for group, columns in enumerate((slice(0, GROUP), slice(GROUP, 2 * GROUP), slice(2 * GROUP, None))):
+    for group, columns in enumerate(
+        (slice(0, GROUP), slice(GROUP, 2 * GROUP), slice(2 * GROUP, None))
+    ):
         largest = matrix[:, columns].abs().amax(1)
         factor = scale[:, group].float()
         assert bool((factor >= largest / 127).all())  # rounded up: no weight is clipped
@@ -89,7 +91,9 @@ def test_a_file_contains_codes_factors_and_the_other_tensors_unchanged(tmp_path)
     assert torch.equal(read["matrix"][:, 64:], stored["matrix"][:, 64:].float() * factors[:, 1:])
     assert torch.equal(read["value.weight"], state["value.weight"].half().float())
     for name in ("position_embeddings", "diagonal", "bias", "zeros", "ids"):
-        assert torch.equal(read[name], state[name].float() if state[name].is_floating_point() else state[name]), name
+        assert torch.equal(
+            read[name], state[name].float() if state[name].is_floating_point() else state[name]
+        ), name
     with pytest.raises(CheckpointError, match="no matrix has 'bia' in its name"):
         save_compact(state, tmp_path / COMPACT, keep=["bia"])
 
@@ -134,7 +138,10 @@ def test_an_encoder_without_a_head_gives_its_dense_part(tmp_path):
     write_compact(tmp_path / "plain", tmp_path / "small")
     with pytest.raises(CheckpointError, match="no trained masked-LM head"):
         load_encoder(str(tmp_path / "small"))
-    assert load_encoder(str(tmp_path / "small"), parts=("cls",)).encode_documents(TEXTS).cls.dtype == np.float32
+    assert (
+        load_encoder(str(tmp_path / "small"), parts=("cls",)).encode_documents(TEXTS).cls.dtype
+        == np.float32
+    )
 
 
 def test_both_sides_of_an_untied_model_are_stored(tiny_retriever, tmp_path):
@@ -150,7 +157,14 @@ def test_both_sides_of_an_untied_model_are_stored(tiny_retriever, tmp_path):
 
 
 def test_export_writes_it_once_and_refuses_the_part(tiny_folder, tmp_path, capsys):
-    arguments = ["--model", str(tiny_folder), "--to", "compact", "--output", str(tmp_path / "small")]
+    arguments = [
+        "--model",
+        str(tiny_folder),
+        "--to",
+        "compact",
+        "--output",
+        str(tmp_path / "small"),
+    ]
     assert main(arguments) == 0
     assert "matrices in 8 bits" in capsys.readouterr().err
     digest = folder_digest(tmp_path / "small")
@@ -160,14 +174,28 @@ def test_export_writes_it_once_and_refuses_the_part(tiny_folder, tmp_path, capsy
     assert load_encoder(str(tmp_path / "small")).digest == digest
     assert main([*arguments[:-1], str(tmp_path / "other"), "--part", "ot"]) == 2
     assert "--part applies only with --to sentence-transformers" in capsys.readouterr().err
-    assert main(["--model", str(tmp_path / "small"), "--to", "compact", "--output", str(tmp_path / "twice")]) == 2
+    assert (
+        main(
+            [
+                "--model",
+                str(tmp_path / "small"),
+                "--to",
+                "compact",
+                "--output",
+                str(tmp_path / "twice"),
+            ]
+        )
+        == 2
+    )
     assert "already stored in 8 bits" in capsys.readouterr().err
 
 
 def rewritten(folder, change, metadata=None):
     stored = load_file(folder / COMPACT)
     change(stored)
-    save_file(stored, folder / COMPACT, metadata={METADATA: VERSION} if metadata is None else metadata)
+    save_file(
+        stored, folder / COMPACT, metadata={METADATA: VERSION} if metadata is None else metadata
+    )
 
 
 FIRST = "bert.embeddings.word_embeddings.weight"
@@ -220,7 +248,10 @@ def damage_lost_layer(folder):
 
 def damage_shape(folder):
     def cut(stored):
-        stored[FIRST], stored[f"{FIRST}.scale"] = stored[FIRST][:5].clone(), stored[f"{FIRST}.scale"][:5].clone()
+        stored[FIRST], stored[f"{FIRST}.scale"] = (
+            stored[FIRST][:5].clone(),
+            stored[f"{FIRST}.scale"][:5].clone(),
+        )
 
     rewritten(folder, cut)
 
@@ -251,7 +282,9 @@ def test_weights_that_are_not_finite_are_not_stored(tiny_folder, tmp_path):
     state = load_file(folder / "model.safetensors")
     state[FIRST][0, 0] = float("inf")
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"word_embeddings\.weight contains a weight that is not finite"):
+    with pytest.raises(
+        CheckpointError, match=r"word_embeddings\.weight contains a weight that is not finite"
+    ):
         write_compact(folder, tmp_path / "small")
 
 

@@ -23,19 +23,29 @@ def test_vectors_equal_those_of_sentence_transformers(folder):
     theirs = st.SentenceTransformer(str(folder), device="cpu")
     ours = load_encoder(str(folder), parts=("cls",))
     for _ in range(2):
-        np.testing.assert_allclose(ours.encode_queries(TEXTS).cls, theirs.encode_query(TEXTS), atol=1e-5)
-        np.testing.assert_allclose(ours.encode_documents(TEXTS).cls, theirs.encode_document(TEXTS), atol=1e-5)
+        np.testing.assert_allclose(
+            ours.encode_queries(TEXTS).cls, theirs.encode_query(TEXTS), atol=1e-5
+        )
+        np.testing.assert_allclose(
+            ours.encode_documents(TEXTS).cls, theirs.encode_document(TEXTS), atol=1e-5
+        )
     # One text alone equals the text in a batch with longer ones.
-    np.testing.assert_allclose(ours.encode_documents(["cat"]).cls, theirs.encode_document(["cat"]), atol=1e-5)
+    np.testing.assert_allclose(
+        ours.encode_documents(["cat"]).cls, theirs.encode_document(["cat"]), atol=1e-5
+    )
 
 
 def test_a_token_without_an_embedding_is_read_as_unknown(tmp_path):
     folder = gemma3(tmp_path / "m")
-    assert np.isfinite(load_encoder(str(folder), parts=("cls",)).encode_queries(["a <image> b"]).cls).all()
+    assert np.isfinite(
+        load_encoder(str(folder), parts=("cls",)).encode_queries(["a <image> b"]).cls
+    ).all()
 
 
 def test_mixed_is_float32_for_models_that_are_not_packed(folder):
-    full, mixed = (load_encoder(str(folder), parts=("cls",), dtype=name) for name in ("float32", "mixed"))
+    full, mixed = (
+        load_encoder(str(folder), parts=("cls",), dtype=name) for name in ("float32", "mixed")
+    )
     assert np.array_equal(full.encode_documents(TEXTS).cls, mixed.encode_documents(TEXTS).cls)
 
 

@@ -13,8 +13,18 @@ from dupmae_ir.models import load_encoder
 from dupmae_ir.models.heads.masked_lm import encoder_of, excluded_ids, longest, position_rows
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "", "heap queue sorts list " * 5]
-SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
-CLASSES = {"RobertaForMaskedLM": 2, "XLMRobertaForMaskedLM": 2, "MPNetForMaskedLM": 2, "ModernBertForMaskedLM": 0}
+SIZES = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+}
+CLASSES = {
+    "RobertaForMaskedLM": 2,
+    "XLMRobertaForMaskedLM": 2,
+    "MPNetForMaskedLM": 2,
+    "ModernBertForMaskedLM": 0,
+}
 """Class -> positions that the model does not use for tokens."""
 
 
@@ -67,7 +77,9 @@ def test_an_encoder_without_a_head_has_its_dense_part(tmp_path, name):
     found = load_encoder(str(tmp_path), parts=("cls",)).encode_documents(TEXTS).cls
     for row, text in enumerate(TEXTS):
         with torch.inference_mode():
-            states = encoder(**tokenizer(text, return_token_type_ids=False, return_tensors="pt")).last_hidden_state
+            states = encoder(
+                **tokenizer(text, return_token_type_ids=False, return_tensors="pt")
+            ).last_hidden_state
         np.testing.assert_allclose(found[row], states[0, 0], atol=2e-4)
     with pytest.raises(HeadMissing, match="no trained masked-LM head"):
         load_encoder(str(tmp_path))

@@ -35,8 +35,12 @@ def test_round_trip(tiny_retriever, tiny_folder):
 
 def test_half_precision_is_half_the_size_and_close(tiny_retriever, tiny_folder, tmp_path):
     model, tokenizer = tiny_retriever
-    half = save_model(tmp_path / "half", model, tokenizer, ModelConfig(top_k=6), half=True, card="# Card\n")
-    assert (half / "model.safetensors").stat().st_size < 0.6 * (tiny_folder / "model.safetensors").stat().st_size
+    half = save_model(
+        tmp_path / "half", model, tokenizer, ModelConfig(top_k=6), half=True, card="# Card\n"
+    )
+    assert (half / "model.safetensors").stat().st_size < 0.6 * (
+        tiny_folder / "model.safetensors"
+    ).stat().st_size
     assert (half / "README.md").read_text() == "# Card\n"
     a = TextEncoder.load(half, document_length=32).encode_documents(["the quick dog"])
     b = TextEncoder.load(tiny_folder).encode_documents(["the quick dog"])
@@ -61,8 +65,12 @@ def test_a_plain_bert_folder_gives_cls_and_is_refused_for_ot(tmp_path):
     encoder = TextEncoder.load(folder, parts=("cls",), document_length=32)
     ids = tiny_tokenizer()(["the quick dog"], return_tensors="pt")
     with torch.no_grad():
-        want = bert.eval()(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"]).last_hidden_state[0, 0]
-    np.testing.assert_allclose(encoder.encode_documents(["the quick dog"]).cls[0], want.numpy(), atol=1e-5)
+        want = bert.eval()(
+            input_ids=ids["input_ids"], attention_mask=ids["attention_mask"]
+        ).last_hidden_state[0, 0]
+    np.testing.assert_allclose(
+        encoder.encode_documents(["the quick dog"]).cls[0], want.numpy(), atol=1e-5
+    )
 
 
 def test_a_masked_lm_folder_without_our_files_has_both_parts(tmp_path):
@@ -77,7 +85,12 @@ def test_a_masked_lm_folder_without_our_files_has_both_parts(tmp_path):
 
 
 def test_distilbert_and_roberta_layouts(tmp_path):
-    from transformers import DistilBertConfig, DistilBertForMaskedLM, RobertaConfig, RobertaForMaskedLM
+    from transformers import (
+        DistilBertConfig,
+        DistilBertForMaskedLM,
+        RobertaConfig,
+        RobertaForMaskedLM,
+    )
 
     torch.manual_seed(0)
     distil = DistilBertForMaskedLM(
@@ -107,10 +120,14 @@ def test_distilbert_and_roberta_layouts(tmp_path):
         encoder = TextEncoder.load(save_plain(tmp_path / name, lm), document_length=32)
         ids = encoder.tokenizer(["the quick dog"], return_tensors="pt")
         with torch.no_grad():
-            logits = lm.eval()(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"]).logits[0, 1:-1]
+            logits = lm.eval()(
+                input_ids=ids["input_ids"], attention_mask=ids["attention_mask"]
+            ).logits[0, 1:-1]
         want = logits.amax(0).clamp(min=0)
         want[:6] = 0
-        np.testing.assert_allclose(encoder.encode_documents(["the quick dog"]).ot.toarray()[0], want, atol=1e-5)
+        np.testing.assert_allclose(
+            encoder.encode_documents(["the quick dog"]).ot.toarray()[0], want, atol=1e-5
+        )
 
 
 def test_a_new_projection_changes_the_digest(copy):
@@ -164,7 +181,9 @@ def damage_projection_bytes(folder):
 def damage_encoder_layer(folder):
     from safetensors.torch import load_file, save_file
 
-    state = {k: v for k, v in load_file(folder / "model.safetensors").items() if "layer.1." not in k}
+    state = {
+        k: v for k, v in load_file(folder / "model.safetensors").items() if "layer.1." not in k
+    }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -203,11 +222,14 @@ def test_architectures_that_are_no_list_name_no_reranker(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("hidden_size", 10**9), ("num_hidden_layers", 10**7), ("hidden_size", -1), ("vocab_size", 0)]
+    ("name", "value"),
+    [("hidden_size", 10**9), ("num_hidden_layers", 10**7), ("hidden_size", -1), ("vocab_size", 0)],
 )
 def test_sizes_that_no_model_has_are_one_line(tmp_path, name, value):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", name: value}))
-    with pytest.raises(CheckpointError, match=f"config.json: {name} is {value}; it must be from 1 to"):
+    with pytest.raises(
+        CheckpointError, match=f"config.json: {name} is {value}; it must be from 1 to"
+    ):
         model_folder(tmp_path)
 
 

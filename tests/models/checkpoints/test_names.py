@@ -28,7 +28,9 @@ def test_a_path_is_returned_as_it_is(tmp_path):
     assert model_folder("./minilm") == Path("minilm")
 
 
-@pytest.mark.parametrize(("name", "own"), [(None, "default"), ("default", "default"), (SMALL, SMALL)])
+@pytest.mark.parametrize(
+    ("name", "own"), [(None, "default"), ("default", "default"), (SMALL, SMALL)]
+)
 def test_the_embedded_models(name, own):
     assert model_folder(name) == embedded_folder(own)
     assert model_name(name) == own
@@ -44,7 +46,9 @@ def test_an_installation_without_an_embedded_model_says_so(monkeypatch):
 
 
 def test_a_packaged_model(monkeypatch, tiny_folder):
-    monkeypatch.setitem(sys.modules, PACKAGED["minilm"], SimpleNamespace(MODEL_DIR=str(tiny_folder)))
+    monkeypatch.setitem(
+        sys.modules, PACKAGED["minilm"], SimpleNamespace(MODEL_DIR=str(tiny_folder))
+    )
     assert model_folder("minilm") == tiny_folder
     encoder = load_encoder("minilm")
     assert encoder.name == "minilm"

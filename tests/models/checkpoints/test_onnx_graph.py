@@ -45,9 +45,7 @@ def model(folder: Path, **settings: object) -> Path:
 
 def encoded(folder: Path, texts: list[str]) -> list[dict[str, object]]:
     """What the example program prints for ``texts``, without this package on its path."""
-    code = (
-        f"import sys; sys.modules['dupmae_ir'] = sys.modules['torch'] = None; sys.argv[1:] = {[str(folder), *texts]!r}"
-    )
+    code = f"import sys; sys.modules['dupmae_ir'] = sys.modules['torch'] = None; sys.argv[1:] = {[str(folder), *texts]!r}"
     code += f"; exec(open({str(EXAMPLE)!r}).read())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -55,11 +53,18 @@ def encoded(folder: Path, texts: list[str]) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(
     "settings",
-    [pytest.param({}, marks=pytest.mark.nightly), {"activation": "log1p", "normalize": True, "pooling": "mean"}],
+    [
+        pytest.param({}, marks=pytest.mark.nightly),
+        {"activation": "log1p", "normalize": True, "pooling": "mean"},
+    ],
 )
 def test_the_example_encodes_queries_as_the_model_does(tmp_path, settings):
     folder = model(tmp_path / "model", **settings)
-    result = export(ExportConfig(model=str(folder), output=str(tmp_path / "out"), to="onnx", int8=True, quiet=True))
+    result = export(
+        ExportConfig(
+            model=str(folder), output=str(tmp_path / "out"), to="onnx", int8=True, quiet=True
+        )
+    )
     assert result["parts"] == ["cls", "ot"]
     assert result["differences"]["model.onnx"]["cls"] < 1e-4
     assert result["differences"]["model.int8.onnx"]["cls_cosine"] > 0.98
@@ -74,21 +79,29 @@ def test_the_example_encodes_queries_as_the_model_does(tmp_path, settings):
 
 
 def test_an_encoder_without_a_head_has_one_output(tmp_path):
-    bare = Retriever(BertModel(tiny_config(), add_pooling_layer=False), None, *excluded_ids(tiny_tokenizer())).eval()
-    folder = save_model(tmp_path / "model", bare, tiny_tokenizer(), ModelConfig(document_length=64, query_length=32))
-    assert export(ExportConfig(model=str(folder), output=str(tmp_path / "out"), to="onnx", quiet=True))["parts"] == [
-        "cls"
-    ]
+    bare = Retriever(
+        BertModel(tiny_config(), add_pooling_layer=False), None, *excluded_ids(tiny_tokenizer())
+    ).eval()
+    folder = save_model(
+        tmp_path / "model", bare, tiny_tokenizer(), ModelConfig(document_length=64, query_length=32)
+    )
+    assert export(
+        ExportConfig(model=str(folder), output=str(tmp_path / "out"), to="onnx", quiet=True)
+    )["parts"] == ["cls"]
     (row,) = encoded(tmp_path / "out", TEXTS[:1])
     np.testing.assert_allclose(
-        row["cls"], load_encoder(folder, device="cpu", parts=("cls",)).encode_queries(TEXTS[:1]).cls[0], atol=1e-4
+        row["cls"],
+        load_encoder(folder, device="cpu", parts=("cls",)).encode_queries(TEXTS[:1]).cls[0],
+        atol=1e-4,
     )
 
 
 def test_openvino_gives_the_same(tmp_path):
     pytest.importorskip("openvino", reason="openvino is not installed")
     folder = model(tmp_path / "model")
-    result = export(ExportConfig(model=str(folder), output=str(tmp_path / "out"), to="openvino", quiet=True))
+    result = export(
+        ExportConfig(model=str(folder), output=str(tmp_path / "out"), to="openvino", quiet=True)
+    )
     assert result["differences"]["model.xml"]["cls"] < 1e-4
     assert result["differences"]["model.xml"]["ot"] < 1e-4
     assert not (tmp_path / "out" / "model.onnx").exists()
@@ -96,6 +109,8 @@ def test_openvino_gives_the_same(tmp_path):
 
 def test_a_model_with_two_encoders_is_refused(tmp_path):
     config = ModelConfig(document_length=64, query_length=32)
-    folder = save_model(tmp_path / "model", UntiedRetriever(retriever(1), retriever(2)), tiny_tokenizer(), config)
+    folder = save_model(
+        tmp_path / "model", UntiedRetriever(retriever(1), retriever(2)), tiny_tokenizer(), config
+    )
     with pytest.raises(UsageError, match="export each side's subfolder"):
         export(ExportConfig(model=str(folder), output=str(tmp_path / "out"), to="onnx", quiet=True))

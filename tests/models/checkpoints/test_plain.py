@@ -59,7 +59,11 @@ def test_encodings_are_bit_identical(folder: Path, monkeypatch: pytest.MonkeyPat
         for name in ("indptr", "indices", "data"):
             np.testing.assert_array_equal(getattr(one.ot, name), getattr(two.ot, name))
     assert ours.terms == theirs.terms
-    assert (ours.settings, ours.digest, ours.running) == (theirs.settings, theirs.digest, theirs.running)
+    assert (ours.settings, ours.digest, ours.running) == (
+        theirs.settings,
+        theirs.digest,
+        theirs.running,
+    )
 
 
 def test_transformers_is_not_imported() -> None:
@@ -68,7 +72,9 @@ def test_transformers_is_not_imported() -> None:
         "load_encoder(None).encode_queries(['a thread'])\n"
         "print([name for name in ('transformers', 'torch._dynamo', 'numba', 'jnius') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
     assert done.stdout == "[]\n"
 
 
@@ -106,7 +112,13 @@ def normalizer(folder: Path) -> None:
     path.write_text(json.dumps(found), encoding="utf-8")
 
 
-ADDED = {"content": "[X]", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+ADDED = {
+    "content": "[X]",
+    "lstrip": False,
+    "normalized": False,
+    "rstrip": False,
+    "single_word": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -120,14 +132,22 @@ ADDED = {"content": "[X]", "lstrip": False, "normalized": False, "rstrip": False
         changed("tokenizer_config.json", tokenizer_class="ElectraTokenizer"),
         changed("tokenizer_config.json", additional_special_tokens=["[X]"]),
         changed("tokenizer_config.json", model_specific_special_tokens={"image_token": "[X]"}),
-        changed("tokenizer_config.json", added_tokens_decoder={"50265": {**ADDED, "special": True}}),
+        changed(
+            "tokenizer_config.json", added_tokens_decoder={"50265": {**ADDED, "special": True}}
+        ),
         changed("tokenizer_config.json", bos_token="[X]"),
         changed("tokenizer_config.json", mask_token="the"),
-        changed("tokenizer_config.json", mask_token={**ADDED, "content": "<mask>", "__type": "AddedToken"}),
+        changed(
+            "tokenizer_config.json",
+            mask_token={**ADDED, "content": "<mask>", "__type": "AddedToken"},
+        ),
         changed("tokenizer_config.json", split_special_tokens=True),
         changed("tokenizer_config.json", add_prefix_space=True),
         changed("tokenizer_config.json", truncation_side="left"),
-        changed("tokenizer.json", truncation={"direction": "Left", "max_length": 9, "strategy": "LongestFirst"}),
+        changed(
+            "tokenizer.json",
+            truncation={"direction": "Left", "max_length": 9, "strategy": "LongestFirst"},
+        ),
         changed("tokenizer.json", added_tokens=[]),
         lost,
         lambda folder: (folder / "modules.json").write_text("[]"),
@@ -137,14 +157,20 @@ ADDED = {"content": "[X]", "lstrip": False, "normalized": False, "rstrip": False
         lambda folder: (folder / "config.json").unlink(),
     ],
 )
-def test_everything_else_is_left_to_transformers(copy: Path, change: Callable[[Path], None]) -> None:
+def test_everything_else_is_left_to_transformers(
+    copy: Path, change: Callable[[Path], None]
+) -> None:
     assert read_plain(copy, False) is not None
     change(copy)
     assert read_plain(copy, False) is None
 
 
-@pytest.mark.parametrize("change", [changed("tokenizer_config.json", do_lower_case=False), normalizer])
-def test_a_tokenizer_that_is_not_berts_is_left_to_transformers(wordpiece: Path, change: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "change", [changed("tokenizer_config.json", do_lower_case=False), normalizer]
+)
+def test_a_tokenizer_that_is_not_berts_is_left_to_transformers(
+    wordpiece: Path, change: Callable[[Path], None]
+) -> None:
     assert read_plain(wordpiece, False) is not None
     change(wordpiece)
     assert read_plain(wordpiece, False) is None
@@ -152,7 +178,9 @@ def test_a_tokenizer_that_is_not_berts_is_left_to_transformers(wordpiece: Path, 
 
 def test_a_bare_encoder_has_no_ot_part(copy: Path) -> None:
     weights = next(copy.glob("model*.safetensors"))
-    state = {name: value for name, value in load_file(weights).items() if not name.startswith("cls.")}
+    state = {
+        name: value for name, value in load_file(weights).items() if not name.startswith("cls.")
+    }
     if weights.name == "model.safetensors":
         save_file(state, weights, metadata={"format": "pt"})
         assert read_plain(copy, True) is None

@@ -22,7 +22,12 @@ from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.inference.one_query import LazyTextEncoder
 from dupmae_ir.search.__main__ import main as search
 
-TEXTS = ["the quick brown fox jumps over the lazy dog the the", "cat", "heap queue sorts list tree graph " * 3, ""]
+TEXTS = [
+    "the quick brown fox jumps over the lazy dog the the",
+    "cat",
+    "heap queue sorts list tree graph " * 3,
+    "",
+]
 CASES = {
     "in the folder": {},
     "in a subfolder, log1p": {"subfolder": "document_0_MLMTransformer", "activation": "relu"},
@@ -37,7 +42,8 @@ def test_weights_equal_those_of_sentence_transformers(tmp_path, case):
     folder = router(tmp_path / "m", **CASES[case])
     theirs = st.SparseEncoder(str(folder), device="cpu")
     queries, documents = (
-        part.to_dense().numpy() for part in (theirs.encode_query(TEXTS), theirs.encode_document(TEXTS))
+        part.to_dense().numpy()
+        for part in (theirs.encode_query(TEXTS), theirs.encode_document(TEXTS))
     )
     ours, lazy = (load(str(folder), parts=("ot",)) for load in (load_encoder, load_lazy_encoder))
     assert isinstance(lazy, LazyTextEncoder)
@@ -57,9 +63,9 @@ def test_a_table_in_json(tmp_path):
     idf = json.loads((folder / "query_0_SparseStaticEmbedding" / "idf.json").read_text())
     lazy = load_lazy_encoder(str(folder), parts=("ot",))
     weights = lazy.encode_queries(["cat dog"]).ot
-    assert {lazy.terms[i]: w for i, w in zip(weights.indices, weights.data, strict=True)} == pytest.approx(
-        {word: idf[word] for word in ("cat", "dog")}
-    )
+    assert {
+        lazy.terms[i]: w for i, w in zip(weights.indices, weights.data, strict=True)
+    } == pytest.approx({word: idf[word] for word in ("cat", "dog")})
 
 
 def test_the_layout_of_opensearch(tmp_path):
@@ -73,10 +79,14 @@ def test_the_layout_of_opensearch(tmp_path):
     encoder = load_encoder(str(folder), parts=("ot",), activation="log1p-log1p")
     batch = tokenizer(TEXTS, padding=True, truncation=True, max_length=64, return_tensors="pt")
     with torch.no_grad():
-        logits = AutoModelForMaskedLM.from_pretrained(folder)(**batch).logits * batch["attention_mask"].unsqueeze(-1)
+        logits = AutoModelForMaskedLM.from_pretrained(folder)(**batch).logits * batch[
+            "attention_mask"
+        ].unsqueeze(-1)
         wanted = torch.log1p(torch.log1p(torch.relu(logits.amax(1))))
     wanted[:, [1, *tokenizer.all_special_ids]] = 0  # [unused0] is no term here; no query has it
-    np.testing.assert_allclose(encoder.encode_documents(TEXTS).ot.toarray(), wanted.numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        encoder.encode_documents(TEXTS).ot.toarray(), wanted.numpy(), atol=1e-5
+    )
     ids = sorted(tokenizer.convert_tokens_to_ids(["cat", "dog"]))
     query = encoder.encode_queries(["dog cat dog"]).ot
     assert query.indices.tolist() == ids
@@ -118,7 +128,9 @@ assert not {{"torch", "transformers"}} & set(sys.modules), sorted(sys.modules)
 def test_the_digest_covers_the_table(tmp_path):
     folder = router(tmp_path / "m")
     before = folder_digest(folder)
-    save_file({"weight": torch.ones(29)}, folder / "query_0_SparseStaticEmbedding" / "model.safetensors")
+    save_file(
+        {"weight": torch.ones(29)}, folder / "query_0_SparseStaticEmbedding" / "model.safetensors"
+    )
     assert folder_digest(folder) != before
 
 
@@ -159,7 +171,12 @@ REFUSED = {
     "SparseStaticEmbedding, Dense of queries and MLMTransformer": lambda f: edited(
         "router_config.json",
         structure={"query": [QUERY, "d"], "document": ["", "document_1_SpladePooling"]},
-        types={"d": "x.Dense", QUERY: "x.SparseStaticEmbedding", "": "MLMTransformer", "document_1_SpladePooling": "x"},
+        types={
+            "d": "x.Dense",
+            QUERY: "x.SparseStaticEmbedding",
+            "": "MLMTransformer",
+            "document_1_SpladePooling": "x",
+        },
     )(f),
 }
 
@@ -177,7 +194,10 @@ def test_bad_files_are_refused_in_one_line(tmp_path, says, load):
 def test_bad_json_is_refused_in_one_line(tmp_path):
     folder = router(tmp_path / "m", table="idf.json")
     path = folder / QUERY / "idf.json"
-    for content, says in (("[1]", "expected a JSON object with a weight"), ('{"zebra": 1}', "no token 'zebra'")):
+    for content, says in (
+        ("[1]", "expected a JSON object with a weight"),
+        ('{"zebra": 1}', "no token 'zebra'"),
+    ):
         path.write_text(content)
         with pytest.raises(CheckpointError, match=says):
             load_encoder(str(folder), parts=("ot",))

@@ -52,7 +52,11 @@ def add_keys(folder, keys):
 
 
 def batch():
-    return {k: v for k, v in tiny_tokenizer()([TEXT], return_tensors="pt").items() if k != "token_type_ids"}
+    return {
+        k: v
+        for k, v in tiny_tokenizer()([TEXT], return_tensors="pt").items()
+        if k != "token_type_ids"
+    }
 
 
 def first_state(model):
@@ -108,7 +112,10 @@ def test_old_weights_in_a_bin_file(tmp_path):
     model = bert()
     folder = save(tmp_path / "old", model)
     (folder / "model.safetensors").unlink()
-    torch.save({**model.state_dict(), "embeddings.position_ids": torch.arange(64)[None]}, folder / "pytorch_model.bin")
+    torch.save(
+        {**model.state_dict(), "embeddings.position_ids": torch.arange(64)[None]},
+        folder / "pytorch_model.bin",
+    )
     torch.save(argparse.Namespace(lr=1.0), folder / "training_args.bin")
     close(dense(folder), first_state(model))
 
@@ -123,7 +130,9 @@ def test_cot_maes_decoder_is_ignored(tmp_path):
     close(dense(folder), first_state(lm.bert))
 
 
-@pytest.mark.parametrize("heads", [{"c_head.0.output.dense.weight": torch.zeros(2)}, {"query_head.w": torch.ones(2)}])
+@pytest.mark.parametrize(
+    "heads", [{"c_head.0.output.dense.weight": torch.zeros(2)}, {"query_head.w": torch.ones(2)}]
+)
 def test_the_pickles_of_master_and_bowdpr_are_ignored(tmp_path, heads):
     """MASTER's archive, bowdpr: the masked LM, model.pt (decoders), args.pt (a Namespace)."""
     lm = masked_lm()
@@ -152,7 +161,10 @@ def test_padded_and_packed_both_normalise(tmp_path):
     encoder = load_encoder(folder, parts=("cls",), normalize=True)
     packed = encoder.encode_queries([TEXT, "cat"]).cls
     assert encoder._packed is not None
-    close(packed, load_padded(folder, parts=("cls",), normalize=True).encode_queries([TEXT, "cat"]).cls)
+    close(
+        packed,
+        load_padded(folder, parts=("cls",), normalize=True).encode_queries([TEXT, "cat"]).cls,
+    )
     close((packed**2).sum(1), [1, 1])
 
 
@@ -200,7 +212,9 @@ def test_the_head_of_an_electra_generator_is_not_supported(tmp_path):
 def test_a_headless_distilbert(tmp_path):
     from transformers import DistilBertConfig, DistilBertModel
 
-    config = DistilBertConfig(vocab_size=29, dim=24, n_layers=1, n_heads=3, hidden_dim=48, max_position_embeddings=64)
+    config = DistilBertConfig(
+        vocab_size=29, dim=24, n_layers=1, n_heads=3, hidden_dim=48, max_position_embeddings=64
+    )
     model = seeded(DistilBertModel, config)
     close(dense(save(tmp_path / "distil", model)), first_state(model))
 
@@ -211,7 +225,13 @@ def test_splade_is_log1p_pooled_over_all_tokens(tmp_path, family):
     from transformers import DistilBertConfig, DistilBertForMaskedLM
 
     config = DistilBertConfig(
-        vocab_size=29, dim=24, n_layers=1, n_heads=3, hidden_dim=48, max_position_embeddings=64, initializer_range=0.4
+        vocab_size=29,
+        dim=24,
+        n_layers=1,
+        n_heads=3,
+        hidden_dim=48,
+        max_position_embeddings=64,
+        initializer_range=0.4,
     )
     lm = masked_lm() if family == "bert" else seeded(DistilBertForMaskedLM, config)
     folder = save(tmp_path / "splade", lm)
@@ -219,7 +239,9 @@ def test_splade_is_log1p_pooled_over_all_tokens(tmp_path, family):
     ordinary = torch.log1p(logits(lm)[1:-1].clamp(min=0)).amax(0)
     all_tokens[:6] = ordinary[:6] = 0
     close(sparse(folder, activation="log1p"), ordinary)
-    (folder / CONFIG).write_text(json.dumps({"activation": "log1p", "include_cls": True, "include_sep": True}))
+    (folder / CONFIG).write_text(
+        json.dumps({"activation": "log1p", "include_cls": True, "include_sep": True})
+    )
     close(sparse(folder), all_tokens)
     assert (all_tokens - ordinary).abs().max() > 0.01
 
@@ -241,9 +263,13 @@ def pooler(folder, *, bias=True, tied=True, dim=8, config=None):
     torch.manual_seed(3)
     q = torch.nn.Linear(24, dim, bias=bias)
     p = q if tied else torch.nn.Linear(24, dim, bias=bias)
-    state = {f"linear_{s}.{k}": v for s, m in (("q", q), ("p", p)) for k, v in m.state_dict().items()}
+    state = {
+        f"linear_{s}.{k}": v for s, m in (("q", q), ("p", p)) for k, v in m.state_dict().items()
+    }
     torch.save(state, folder / "pooler.pt")
-    (folder / "pooler_config.json").write_text(json.dumps(config or {"input_dim": 24, "output_dim": dim, "tied": tied}))
+    (folder / "pooler_config.json").write_text(
+        json.dumps(config or {"input_dim": 24, "output_dim": dim, "tied": tied})
+    )
     return q, p
 
 
@@ -276,7 +302,10 @@ def test_invalid_poolers_are_refused(tmp_path):
 
     pooler(folder, config={"input_dim": 24, "output_dim": 99})
     refused(r"pooler_config\.json: declares 24 to 99 dimensions but pooler\.pt has 24 to 8")
-    torch.save({"linear_q.weight": torch.ones(8, 7), "linear_p.weight": torch.ones(8, 7)}, folder / "pooler.pt")
+    torch.save(
+        {"linear_q.weight": torch.ones(8, 7), "linear_p.weight": torch.ones(8, 7)},
+        folder / "pooler.pt",
+    )
     refused(r"linear_q: expected a weight of shape \(d', 24\), got \(8, 7\)")
     torch.save({"linear_q.weight": torch.ones(8, 24)}, folder / "pooler.pt")
     refused("linear_p: expected a weight .* got None")
@@ -361,11 +390,23 @@ def test_equal_sides_share_their_weights(beside):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"encoder_params": argparse.Namespace(lr=1)}, r"contains more than tensors \(argparse\.Namespace\)"),
+        (
+            {"encoder_params": argparse.Namespace(lr=1)},
+            r"contains more than tensors \(argparse\.Namespace\)",
+        ),
         ({"model_dict": None}, "has no model_dict"),
-        ({"model_dict": {"question_model.embeddings.word_embeddings.weight": 3}}, "expected only names and tensors"),
-        ({"model_dict": {"model.weight": torch.ones(1)}}, r"expected question_model\.\* and ctx_model\.\*"),
-        ({"model_dict": {"question_model.a": torch.ones(1), "ctx_model.a": torch.ones(1)}}, r"does not match .*\.json"),
+        (
+            {"model_dict": {"question_model.embeddings.word_embeddings.weight": 3}},
+            "expected only names and tensors",
+        ),
+        (
+            {"model_dict": {"model.weight": torch.ones(1)}},
+            r"expected question_model\.\* and ctx_model\.\*",
+        ),
+        (
+            {"model_dict": {"question_model.a": torch.ones(1), "ctx_model.a": torch.ones(1)}},
+            r"does not match .*\.json",
+        ),
     ],
 )
 def test_invalid_dpr_files_are_refused(beside, change, match):
@@ -393,7 +434,9 @@ def test_a_dpr_file_alone_or_beside_another_architecture(beside, tmp_path):
         load_model(alone, need_ot=False)
     config = json.loads((beside / "config.json").read_text())
     (beside / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    with pytest.raises(CheckpointError, match=r"does not match the config\.json beside it \(16 keys, first: "):
+    with pytest.raises(
+        CheckpointError, match=r"does not match the config\.json beside it \(16 keys, first: "
+    ):
         load_model(path, need_ot=False)
 
 

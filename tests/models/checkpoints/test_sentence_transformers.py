@@ -34,8 +34,16 @@ TEXTS = [
 SETTINGS = {"document_length": 16, "query_length": 8, "top_k": 6}
 
 
-def retriever(seed=0, *, width=8, bias=False, family="bert", activation="relu", normalize=False, **include):
-    from transformers import BertForMaskedLM, DistilBertConfig, DistilBertForMaskedLM, RobertaConfig, RobertaForMaskedLM
+def retriever(
+    seed=0, *, width=8, bias=False, family="bert", activation="relu", normalize=False, **include
+):
+    from transformers import (
+        BertForMaskedLM,
+        DistilBertConfig,
+        DistilBertForMaskedLM,
+        RobertaConfig,
+        RobertaForMaskedLM,
+    )
 
     torch.manual_seed(seed)
     small = {"vocab_size": 29, "max_position_embeddings": 64, "initializer_range": 0.4}
@@ -56,12 +64,16 @@ def retriever(seed=0, *, width=8, bias=False, family="bert", activation="relu", 
         ),
     }[family]()
     projection = torch.nn.Linear(24, width, bias=bias) if width else None
-    return Retriever(lm, projection, *excluded_ids(tiny_tokenizer(), **include), activation, normalize).eval()
+    return Retriever(
+        lm, projection, *excluded_ids(tiny_tokenizer(), **include), activation, normalize
+    ).eval()
 
 
 def saved(folder, model, **settings):
     side = model.side("document")
-    config = ModelConfig(activation=side.activation, normalize=side.normalize, **{**SETTINGS, **settings})
+    config = ModelConfig(
+        activation=side.activation, normalize=side.normalize, **{**SETTINGS, **settings}
+    )
     return save_model(folder, model, tiny_tokenizer(), config)
 
 
@@ -99,9 +111,13 @@ def test_dense_vectors_are_equal(tmp_path, settings):
     export(folder, tmp_path / "dense", "cls")
     theirs = dense(tmp_path / "dense")
     ours = load_encoder(folder)
-    np.testing.assert_allclose(theirs.encode_document(TEXTS), ours.encode_documents(TEXTS).cls, atol=1e-5)
+    np.testing.assert_allclose(
+        theirs.encode_document(TEXTS), ours.encode_documents(TEXTS).cls, atol=1e-5
+    )
     theirs.max_seq_length = 8
-    np.testing.assert_allclose(theirs.encode_query(TEXTS), ours.encode_queries(TEXTS).cls, atol=1e-5)
+    np.testing.assert_allclose(
+        theirs.encode_query(TEXTS), ours.encode_queries(TEXTS).cls, atol=1e-5
+    )
     assert theirs.similarity_fn_name == "dot"
 
 
@@ -120,7 +136,9 @@ def test_sparse_vectors_are_equal(tmp_path, activation, family):
     theirs.max_seq_length = 8
     queries = ours.encode_queries(TEXTS).ot.toarray()
     assert (queries != 0).sum(1).max() > 6
-    np.testing.assert_allclose(rows(theirs.encode_query(TEXTS, max_active_dims=1024)), queries, atol=1e-5)
+    np.testing.assert_allclose(
+        rows(theirs.encode_query(TEXTS, max_active_dims=1024)), queries, atol=1e-5
+    )
 
 
 def test_opening_a_model_without_export_gives_other_vectors(tmp_path):
@@ -177,7 +195,9 @@ def test_an_export_has_all_weights_and_needs_no_arguments(tmp_path, family):
     from transformers import AutoModel
 
     export(saved(tmp_path / "model", retriever(family=family)), tmp_path / "dense", "cls")
-    assert "model_args" not in json.loads((tmp_path / "dense" / "sentence_bert_config.json").read_text())
+    assert "model_args" not in json.loads(
+        (tmp_path / "dense" / "sentence_bert_config.json").read_text()
+    )
     _, info = AutoModel.from_pretrained(tmp_path / "dense", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
@@ -185,7 +205,9 @@ def test_an_export_has_all_weights_and_needs_no_arguments(tmp_path, family):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
-@pytest.mark.parametrize(("backend", "package"), [("onnx", "onnxruntime"), ("openvino", "intel.openvino")])
+@pytest.mark.parametrize(
+    ("backend", "package"), [("onnx", "onnxruntime"), ("openvino", "intel.openvino")]
+)
 @pytest.mark.filterwarnings("ignore")  # of optimum and the tracer
 def test_vectors_are_equal_under_the_other_backends(tmp_path, backend, package, family):
     """optimum requires an older transformers than the pinned one, so this runs in an environment of its own."""
@@ -194,11 +216,17 @@ def test_vectors_are_equal_under_the_other_backends(tmp_path, backend, package, 
     want = load_encoder(folder).encode_documents(TEXTS)
     for part in ("cls", "ot"):
         export(folder, tmp_path / part, part)
-    exact = {"model_kwargs": {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}} if backend == "openvino" else {}
+    exact = (
+        {"model_kwargs": {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}}
+        if backend == "openvino"
+        else {}
+    )
     one = st.SentenceTransformer(str(tmp_path / "cls"), device="cpu", backend=backend, **exact)
     np.testing.assert_allclose(one.encode_document(TEXTS), want.cls, atol=1e-5)
     other = st.SparseEncoder(str(tmp_path / "ot"), device="cpu", backend=backend, **exact)
-    np.testing.assert_allclose(rows(other.encode_document(TEXTS, max_active_dims=6)), want.ot.toarray(), atol=1e-5)
+    np.testing.assert_allclose(
+        rows(other.encode_document(TEXTS, max_active_dims=6)), want.ot.toarray(), atol=1e-5
+    )
 
 
 def test_the_model_is_not_modified(tmp_path):
@@ -221,7 +249,9 @@ def test_the_command(tmp_path, capsys):
     assert '--part "cls" (requested "ot")' in capsys.readouterr().err
     assert main([*words, "--part", "ot", "--overwrite"]) == 0
     assert "SparseEncoder of MLMTransformer, WordWeights, Pooling" in capsys.readouterr().err
-    assert json.loads((tmp_path / "out" / "made.json").read_text())["inputs"] == {"model": folder_digest(folder)}
+    assert json.loads((tmp_path / "out" / "made.json").read_text())["inputs"] == {
+        "model": folder_digest(folder)
+    }
     assert sparse(tmp_path / "out").encode_document(["cat"]).shape == (1, 29)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
@@ -264,8 +294,12 @@ def test_the_default_model(tmp_path):
     ]
     ours = load_encoder()
     export(embedded_folder(), tmp_path / "cls", "cls")
-    expected = ours.encode_documents(passages).cls / ours.settings.normalize  # the exported model has unit vectors
-    np.testing.assert_allclose(dense(tmp_path / "cls").encode_document(passages), expected, atol=1e-5)
+    expected = (
+        ours.encode_documents(passages).cls / ours.settings.normalize
+    )  # the exported model has unit vectors
+    np.testing.assert_allclose(
+        dense(tmp_path / "cls").encode_document(passages), expected, atol=1e-5
+    )
     with pytest.raises(UsageError, match="its OT part is lexical, without an equivalent"):
         export(embedded_folder(), tmp_path / "ot", "ot")
     assert not (tmp_path / "ot").exists()

@@ -20,7 +20,13 @@ from dupmae_ir.models.checkpoints.saving import write_compact
 from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_transformers
 from dupmae_ir.search.__main__ import main as search
 
-TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list tree graph " * 20, "", "the dog"]
+TEXTS = [
+    "the quick brown fox jumps over the lazy dog",
+    "cat",
+    "heap queue sorts list tree graph " * 20,
+    "",
+    "the dog",
+]
 LIBRARY = "sentence_transformers.sparse_encoder.modules"
 
 
@@ -38,17 +44,29 @@ def write(folder, *, family="bert", first="Transformer", pooling=None, settings=
     )
     lm.save_pretrained(folder)
     tokenizer = tiny_tokenizer()
-    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids", "attention_mask"]
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = [
+        "input_ids",
+        "attention_mask",
+    ]
     tokenizer.save_pretrained(folder)
     modules = [("", first), ("1_SpladePooling", "SpladePooling")]
-    listed = [{"idx": i, "name": str(i), "path": p, "type": f"{LIBRARY}.{t}"} for i, (p, t) in enumerate(modules)]
+    listed = [
+        {"idx": i, "name": str(i), "path": p, "type": f"{LIBRARY}.{t}"}
+        for i, (p, t) in enumerate(modules)
+    ]
     (folder / "1_SpladePooling").mkdir()
     old = {"max_seq_length": 64, "do_lower_case": False}
     files = {
         "modules.json": listed,
-        "sentence_bert_config.json": {"transformer_task": "fill-mask"} if first == "Transformer" else old,
+        "sentence_bert_config.json": {"transformer_task": "fill-mask"}
+        if first == "Transformer"
+        else old,
         "config_sentence_transformers.json": {"model_type": "SparseEncoder", **(settings or {})},
-        "1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "relu", **(pooling or {})},
+        "1_SpladePooling/config.json": {
+            "pooling_strategy": "max",
+            "activation_function": "relu",
+            **(pooling or {}),
+        },
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
@@ -60,9 +78,16 @@ CASES = {
     "version 5": {"first": "MLMTransformer"},
     "log1p_relu": {"pooling": {"activation_function": "log1p_relu"}},
     "sum": {"pooling": {"pooling_strategy": "sum"}},
-    "sum of log1p_relu": {"pooling": {"pooling_strategy": "sum", "activation_function": "log1p_relu"}},
+    "sum of log1p_relu": {
+        "pooling": {"pooling_strategy": "sum", "activation_function": "log1p_relu"}
+    },
     "max_active_dims": {"settings": {"max_active_dims": 5}},
-    "prompts": {"settings": {"prompts": {"query": "the ", "document": "cat "}, "default_prompt_name": "query"}},
+    "prompts": {
+        "settings": {
+            "prompts": {"query": "the ", "document": "cat "},
+            "default_prompt_name": "query",
+        }
+    },
     "DistilBERT": {"family": "distilbert"},
 }
 
@@ -73,7 +98,8 @@ def test_weights_equal_those_of_sentence_transformers(tmp_path, case):
     folder = write(tmp_path / "m", **CASES[case])
     theirs = st.SparseEncoder(str(folder), device="cpu")
     queries, documents = (
-        part.to_dense().numpy() for part in (theirs.encode_query(TEXTS), theirs.encode_document(TEXTS))
+        part.to_dense().numpy()
+        for part in (theirs.encode_query(TEXTS), theirs.encode_document(TEXTS))
     )
     ours = load_encoder(str(folder), parts=("ot",))
     for _ in range(2):
@@ -91,14 +117,33 @@ def test_encode_and_search(tmp_path, capsys):
     (tmp_path / "c.jsonl").write_text(
         "".join(json.dumps({"_id": f"d{i}", "text": t}) + "\n" for i, t in enumerate(TEXTS))
     )
-    words = ["--corpus", str(tmp_path / "c.jsonl"), "--model", str(folder), "--index", str(tmp_path / "i"), "--quiet"]
+    words = [
+        "--corpus",
+        str(tmp_path / "c.jsonl"),
+        "--model",
+        str(folder),
+        "--index",
+        str(tmp_path / "i"),
+        "--quiet",
+    ]
     assert encode(words) == 2
     assert "is a SparseEncoder, without a dense part; use --parts ot" in capsys.readouterr().err
     assert encode([*words, "--parts", "ot"]) == 0
     run_postings(PostingsConfig(index=str(tmp_path / "i"), quiet=True))
     capsys.readouterr()
     assert (
-        search(["--index", str(tmp_path / "i"), "--query", "heap queue", "--impact-search", "postings", "--json"]) == 0
+        search(
+            [
+                "--index",
+                str(tmp_path / "i"),
+                "--query",
+                "heap queue",
+                "--impact-search",
+                "postings",
+                "--json",
+            ]
+        )
+        == 0
     )
     assert json.loads(capsys.readouterr().out)["hits"][0]["docid"] == "d2"
 
@@ -139,14 +184,29 @@ def listed(*types):
 
 
 REFUSED = {
-    "with activation gelu and strategy max is": changed("1_SpladePooling/config.json", activation_function="gelu"),
-    "with activation relu and strategy mean is": changed("1_SpladePooling/config.json", pooling_strategy="mean"),
-    "without a masked-LM head": changed("sentence_bert_config.json", transformer_task="feature-extraction"),
-    "MLMTransformer, WordWeights, SpladePooling are": listed("MLMTransformer", "WordWeights", "SpladePooling"),
-    "Transformer, Pooling, SparseAutoEncoder are": listed("Transformer", "Pooling", "SparseAutoEncoder"),
+    "with activation gelu and strategy max is": changed(
+        "1_SpladePooling/config.json", activation_function="gelu"
+    ),
+    "with activation relu and strategy mean is": changed(
+        "1_SpladePooling/config.json", pooling_strategy="mean"
+    ),
+    "without a masked-LM head": changed(
+        "sentence_bert_config.json", transformer_task="feature-extraction"
+    ),
+    "MLMTransformer, WordWeights, SpladePooling are": listed(
+        "MLMTransformer", "WordWeights", "SpladePooling"
+    ),
+    "Transformer, Pooling, SparseAutoEncoder are": listed(
+        "Transformer", "Pooling", "SparseAutoEncoder"
+    ),
     "modules SparseStaticEmbedding are": listed("SparseStaticEmbedding"),
     "0_MLMTransformer: no such model folder": lambda f: (f / "modules.json").write_text(
-        json.dumps([{"path": "0_MLMTransformer", "type": "x.MLMTransformer"}, {"path": "1", "type": "x.SpladePooling"}])
+        json.dumps(
+            [
+                {"path": "0_MLMTransformer", "type": "x.MLMTransformer"},
+                {"path": "1", "type": "x.SpladePooling"},
+            ]
+        )
     ),
 }
 

@@ -34,7 +34,9 @@ STEMS = {
 }
 ODD = [
     "naïve Café's O’Neil's U.S.A. 3,000.5 x_y foo__bar a.b a:b 1:2 don't wi-fi C++ x² 日本語 かな カタカナ ﬁne",
-    "İstanbul ΣΊΣΥΦΟΣ СССР Straße 1,2;3 a,b _a_ ___ 5G 4x4 x'y's 'quoted' l'homme's " + "a" * 600 + "s running",
+    "İstanbul ΣΊΣΥΦΟΣ СССР Straße 1,2;3 a,b _a_ ___ 5G 4x4 x'y's 'quoted' l'homme's "
+    + "a" * 600
+    + "s running",
     "",
     "the and of",
 ]
@@ -61,7 +63,21 @@ def test_words_of_a_sentence():
         ("HTTPServer", ["HTTP", "Server"]),
         ("mRNA", ["RNA"]),
         ("v1.2", ["v1"]),
-        *((word, []) for word in ("DNAs", "DNA", "U.S.A", "3,000.5", "Word", "words", "don't", "日", "x_y", "")),
+        *(
+            (word, [])
+            for word in (
+                "DNAs",
+                "DNA",
+                "U.S.A",
+                "3,000.5",
+                "Word",
+                "words",
+                "don't",
+                "日",
+                "x_y",
+                "",
+            )
+        ),
     ],
 )
 def test_parts_of_identifiers(word, expected):
@@ -94,7 +110,9 @@ def test_equals_anserini(shared_data):
             documents = [json.loads(line) for line, _ in zip(f, range(400), strict=False)]
         texts += [f"{d.get('title', '')} {d['text']}" for d in documents]
     pyserini.start_jvm()
-    analyzer = pyserini.autoclass("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+    analyzer = pyserini.autoclass(
+        "io.anserini.analysis.DefaultEnglishAnalyzer"
+    ).newDefaultInstance()
     analyze = pyserini.autoclass("io.anserini.analysis.AnalyzerUtils").analyze
     theirs = [list(analyze(analyzer, text).toArray()) for text in texts]
     assert len({term for terms in theirs for term in terms}) > 5000

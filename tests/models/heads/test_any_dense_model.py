@@ -21,7 +21,12 @@ from dupmae_ir.search.__main__ import main as search
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document
 
-TEXTS = ["The quick brown foxes jumped over lazy dogs", "heap queues sort lists", "trees and graphs", ""]
+TEXTS = [
+    "The quick brown foxes jumped over lazy dogs",
+    "heap queues sort lists",
+    "trees and graphs",
+    "",
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,20 +39,29 @@ def folder(tmp_path_factory):
     tiny_tokenizer().save_pretrained(folder)
     types = ["Transformer", "Pooling", "Normalize"]
     modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{t}" if i else "", "type": f"sentence_transformers.models.{t}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{t}" if i else "",
+            "type": f"sentence_transformers.models.{t}",
+        }
         for i, t in enumerate(types)
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     for module in modules[1:]:
         (folder / module["path"]).mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "embedding_dimension": 24}))
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"pooling_mode": "mean", "embedding_dimension": 24})
+    )
     return folder
 
 
 def test_vectors_are_the_models_and_weights_those_of_the_embedded_lexicon(folder):
     both = load_encoder(str(folder), head="lexical")
     encoded = both.encode_documents(TEXTS)
-    np.testing.assert_array_equal(encoded.cls, load_encoder(str(folder), parts=("cls",)).encode_documents(TEXTS).cls)
+    np.testing.assert_array_equal(
+        encoded.cls, load_encoder(str(folder), parts=("cls",)).encode_documents(TEXTS).cls
+    )
     own = load_encoder(None, parts=("ot",))
     documents = [Document("d", text, "Dogs") for text in TEXTS]
     for ours, theirs in (
@@ -58,7 +72,9 @@ def test_vectors_are_the_models_and_weights_those_of_the_embedded_lexicon(folder
         np.testing.assert_array_equal(ours.toarray(), theirs.toarray())
     queries = both.encode_queries(TEXTS).ot
     words = Lexicon.load(embedded_folder() / "lexicon.safetensors", both.config.lexical, 29)
-    np.testing.assert_array_equal(queries.toarray(), words.matrix([words.query(t) for t in TEXTS], 1024).toarray())
+    np.testing.assert_array_equal(
+        queries.toarray(), words.matrix([words.query(t) for t in TEXTS], 1024).toarray()
+    )
 
 
 def test_encode_search_add_explain_and_pyserini(folder, tmp_path, capsys):
@@ -86,13 +102,17 @@ def test_leading_dimensions_equal_those_of_sentence_transformers(folder, dimensi
     encoder = load_encoder(str(folder), parts=("cls",), dimensions=dimensions)
     for _ in range(2):
         vectors = encoder.encode_documents(TEXTS).cls
-        np.testing.assert_allclose(vectors, theirs.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
+        np.testing.assert_allclose(
+            vectors, theirs.encode(TEXTS, normalize_embeddings=True), atol=1e-5
+        )
         encoder._packed = None  # padded batches, as on a GPU, give the same
     assert encoder.dim == min(dimensions, 24)
 
 
 def test_one_query_without_torch_has_the_same_dimensions():
-    lazy, whole = (load(None, dimensions=100, normalize=True) for load in (load_lazy_encoder, load_encoder))
+    lazy, whole = (
+        load(None, dimensions=100, normalize=True) for load in (load_lazy_encoder, load_encoder)
+    )
     vector, _ = lazy.encode_query("rotate the logs")
     assert vector.shape == (1, 100)
     np.testing.assert_allclose(vector, whole.encode_queries(["rotate the logs"]).cls, atol=1e-4)

@@ -40,16 +40,35 @@ def folder(tmp_path_factory):
 
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("cased")
-    backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(TOKENS)}, unk_token="[UNK]"))
+    backend = Tokenizer(
+        models.WordLevel({token: i for i, token in enumerate(TOKENS)}, unk_token="[UNK]")
+    )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     special = [("[CLS]", 2), ("[SEP]", 3)]
-    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=special
+    )
     names = dict(zip(("pad", "unk", "cls", "sep", "mask"), TOKENS, strict=False))
     special_tokens = {f"{name}_token": token for name, token in names.items()}
-    PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=32, **special_tokens).save_pretrained(folder)
-    sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 3}
-    ids = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
-    config = ModernBertConfig(vocab_size=12, max_position_embeddings=32, initializer_range=0.5, **sizes, **ids)
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_max_length=32, **special_tokens
+    ).save_pretrained(folder)
+    sizes = {
+        "hidden_size": 24,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+    }
+    ids = {
+        "pad_token_id": 0,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    }
+    config = ModernBertConfig(
+        vocab_size=12, max_position_embeddings=32, initializer_range=0.5, **sizes, **ids
+    )
     ModernBertForMaskedLM(config).save_pretrained(folder)
     return folder
 
@@ -74,7 +93,15 @@ def test_the_index_records_it(folder, tmp_path, capsys):
         rows = [json.dumps({"_id": f"{name}{i}", "text": t}) for i, t in enumerate(texts)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
     made = str(tmp_path / "i")
-    words = ["--corpus", str(tmp_path / "c.jsonl"), "--model", str(folder), "--index", made, "--quiet"]
+    words = [
+        "--corpus",
+        str(tmp_path / "c.jsonl"),
+        "--model",
+        str(folder),
+        "--index",
+        made,
+        "--quiet",
+    ]
     assert encode([*words, "--fold-terms", "max"]) == 0
     assert index(["add", "--index", made, "--corpus", str(tmp_path / "more.jsonl"), "--quiet"]) == 0
     capsys.readouterr()
@@ -90,5 +117,7 @@ def test_the_index_records_it(folder, tmp_path, capsys):
 
 
 def test_word_weights_in_closed_form_have_no_spellings():
-    with pytest.raises(UsageError, match="`fold_terms` is for term weights of the model's own head"):
+    with pytest.raises(
+        UsageError, match="`fold_terms` is for term weights of the model's own head"
+    ):
         load_encoder(None, fold_terms="max")

@@ -18,14 +18,23 @@ from dupmae_ir.index.format.forward import FREQUENCIES, Forward, ForwardWriter
 from dupmae_ir.index.format.quantisation import quantise
 from dupmae_ir.models.analyzer import stems
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.model_config import WHOLE_WORDS, WITH_PARTS, LexicalSettings, read_config
+from dupmae_ir.models.checkpoints.model_config import (
+    WHOLE_WORDS,
+    WITH_PARTS,
+    LexicalSettings,
+    read_config,
+)
 from dupmae_ir.models.heads.lexical import Lexicon, bucket_of, decoded, encoded
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
 
 RNG = random.Random(5)
 DOCUMENTS = [
-    Document(f"d{i}", " ".join(RNG.choices([*WORDS, "running", "Cats"], k=i % 30)), "lazy dogs" * (i % 3 == 0))
+    Document(
+        f"d{i}",
+        " ".join(RNG.choices([*WORDS, "running", "Cats"], k=i % 30)),
+        "lazy dogs" * (i % 3 == 0),
+    )
     for i in range(40)
 ]
 
@@ -46,7 +55,9 @@ def rows(impacts):
 
 def test_documents_equal_the_definition(encoder):
     impacts, clipped = quantise(encoder.encode_collection(DOCUMENTS).ot, 255.0)
-    want = [document_impacts(stems(d.title), stems(d.text), encoder.settings.top_k) for d in DOCUMENTS]
+    want = [
+        document_impacts(stems(d.title), stems(d.text), encoder.settings.top_k) for d in DOCUMENTS
+    ]
     assert clipped == 0
     assert rows(impacts) == want
     assert max(map(len, want)) == encoder.settings.top_k
@@ -54,19 +65,29 @@ def test_documents_equal_the_definition(encoder):
 
 
 def test_queries_equal_the_definition_with_and_without_a_collection(encoder, folder):
-    rates = np.minimum(decoded(encoded(np.random.default_rng(0).integers(0, 300, 512).astype(float))) / 300, 1)
+    rates = np.minimum(
+        decoded(encoded(np.random.default_rng(0).integers(0, 300, 512).astype(float))) / 300, 1
+    )
     queries = {
         "the quick cats": ["quick", "cat"],
-        "running over lists and the running": ["run", "list", "run"],  # "over" is left out of queries alone
+        "running over lists and the running": [
+            "run",
+            "list",
+            "run",
+        ],  # "over" is left out of queries alone
         "": [],
         "the": [],
         "over": ["over"],  # there is no other word
     }
     frequencies = np.random.default_rng(1).integers(0, 90, 512)
     for documents, df in ((0, np.zeros(512)), (90, frequencies)):
-        chosen = encoder.for_collection(CollectionStatistics(documents, df)) if documents else encoder
+        chosen = (
+            encoder.for_collection(CollectionStatistics(documents, df)) if documents else encoder
+        )
         impacts, _ = quantise(chosen.encode_queries(list(queries)).ot, 255.0, 8191)
-        assert rows(impacts) == [query_impacts(words, rates, documents, df) for words in queries.values()]
+        assert rows(impacts) == [
+            query_impacts(words, rates, documents, df) for words in queries.values()
+        ]
     assert impacts.data.max() > 255  # a query's impacts are not those of a document
     assert isinstance(encoder, LexicalEncoder)
 
@@ -83,7 +104,9 @@ def test_identifiers_match_by_their_parts_if_the_model_says_so(analyzer):
         shared = lexicon.query(text).keys() & document.keys()
         assert (part in shared) == (analyzer == WITH_PARTS)
     terms = (
-        ["threading.thread.join", "thread", "thread", "join"] if analyzer == WITH_PARTS else ["threading.thread.join"]
+        ["threading.thread.join", "thread", "thread", "join"]
+        if analyzer == WITH_PARTS
+        else ["threading.thread.join"]
     )
     title = document_impacts_of(settings, lexicon, terms, stems("waits until it ends"))
     assert {d: round(255 * w) for d, w in document.items()} == title
@@ -101,7 +124,9 @@ def document_impacts_of(settings, lexicon, title, text):
 
 
 def test_the_strongest_terms_of_a_query_are_kept(encoder):
-    whole, cut = (encoder.encode_queries(["the quick cats sat on lists"], cap).ot for cap in (1024, 3))
+    whole, cut = (
+        encoder.encode_queries(["the quick cats sat on lists"], cap).ot for cap in (1024, 3)
+    )
     assert sorted(cut.data) == sorted(whole.data)[-3:]
 
 
@@ -112,7 +137,9 @@ def test_cls_is_that_of_the_model_alone(encoder, folder):
         ids = torch.tensor([tokenizer(texts[i], truncation=True, max_length=16)["input_ids"]])
         with torch.inference_mode():
             want = model(ids, torch.ones_like(ids), ot=False)[0]
-        np.testing.assert_allclose(encoder.encode_collection(DOCUMENTS).cls[i], want[0].numpy(), atol=1e-5)
+        np.testing.assert_allclose(
+            encoder.encode_collection(DOCUMENTS).cls[i], want[0].numpy(), atol=1e-5
+        )
     assert encoder.settings.impact_scale == 255
     assert (config.ot, encoder.settings.ot) == ("lexical", "lexical")
 
@@ -136,7 +163,10 @@ def test_parts(folder):
 def test_terms_and_their_names(encoder):
     assert len(encoder.terms) == len(set(encoder.terms)) == 512
     names = encoder.term_names("Running the runs, cats")
-    assert names == {f"={bucket_of('run', 512):x}": "running/runs", f"={bucket_of('cat', 512):x}": "cats"}
+    assert names == {
+        f"={bucket_of('run', 512):x}": "running/runs",
+        f"={bucket_of('cat', 512):x}": "cats",
+    }
 
 
 def test_codes_of_frequencies():
@@ -178,7 +208,9 @@ def test_a_missing_or_damaged_lexicon(folder, tmp_path):
     with pytest.raises(CheckpointError, match="not a readable lexicon"):
         TextEncoder.load(copy)
     (copy / "lexicon.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="is missing; a model with a lexical OT part needs it"):
+    with pytest.raises(
+        CheckpointError, match="is missing; a model with a lexical OT part needs it"
+    ):
         TextEncoder.load(copy)
     assert TextEncoder.load(copy, parts=("cls",)).dim == 8
 
@@ -199,5 +231,7 @@ def test_frequencies_are_stored_and_counted(tmp_path):
     (tmp_path / FREQUENCIES).unlink()  # an index of an older version
     assert Forward.open(tmp_path, 70_000).frequencies.tolist() == stored.tolist()
     np.save(tmp_path / FREQUENCIES, np.zeros(70_000, np.int64))
-    with pytest.raises(IndexMismatch, match=r"frequencies.npy of the forward index does not belong"):
+    with pytest.raises(
+        IndexMismatch, match=r"frequencies.npy of the forward index does not belong"
+    ):
         _ = Forward.open(tmp_path, 70_000).frequencies

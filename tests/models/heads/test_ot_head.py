@@ -19,7 +19,10 @@ from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.heads.masked_lm import head_of
 from dupmae_ir.pretrain.__main__ import main as pretrain
 
-HEADS = {"linear": ("dupmae", {"ot-head": "linear"}, "tied"), "tied": ("cot-mote", {"sparse-head": "tied"}, "mote")}
+HEADS = {
+    "linear": ("dupmae", {"ot-head": "linear"}, "tied"),
+    "tied": ("cot-mote", {"sparse-head": "tied"}, "mote"),
+}
 SHORT = {"quiet": True, "steps": 1, "held-out": 0, "log-steps": 1, "eval-steps": 1}
 
 
@@ -28,7 +31,9 @@ def folder(tmp_path_factory):
     """A tiny base and its corpus, and for each head a model pre-trained with it and one fine-tuned from that."""
     folder = tmp_path_factory.mktemp("heads")
     base, corpus = tiny_base(folder / "base"), tiny_corpus(folder / "corpus.jsonl", rows=20)
-    pairs = [{"query": f"cat {w}", "positive": f"the {w} sat"} for w in ("dog", "fox", "heap", "tree")]
+    pairs = [
+        {"query": f"cat {w}", "positive": f"the {w} sat"} for w in ("dog", "fox", "heap", "tree")
+    ]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     for head, (method, choice, encoder) in HEADS.items():
         pretrained = folder / f"{head}-pretrained"
@@ -65,7 +70,13 @@ def test_the_projection_is_trained_on_and_not_drawn_again(folder):
 
 def test_a_second_phase_continues_the_projection(folder, tmp_path):
     changes = {**SHORT, "learning-rate": 1e-9, "ot-head": "linear"}
-    words = flags("dupmae", folder / "linear-pretrained", folder / "corpus.jsonl", tmp_path / "second", **changes)
+    words = flags(
+        "dupmae",
+        folder / "linear-pretrained",
+        folder / "corpus.jsonl",
+        tmp_path / "second",
+        **changes,
+    )
     assert pretrain(words) == 0
     paths = (folder / "linear-pretrained" / OT_PROJECTION, tmp_path / "second" / OT_PROJECTION)
     first, second = (load_file(path)["weight"] for path in paths)
@@ -73,7 +84,16 @@ def test_a_second_phase_continues_the_projection(folder, tmp_path):
 
 
 def test_a_damaged_projection_is_named(folder, tmp_path, capsys):
-    words = ["--model", folder / "linear", "--output", tmp_path / "st", "--to", "sentence-transformers", "--part", "ot"]
+    words = [
+        "--model",
+        folder / "linear",
+        "--output",
+        tmp_path / "st",
+        "--to",
+        "sentence-transformers",
+        "--part",
+        "ot",
+    ]
     assert export([str(w) for w in words]) == 2
     assert "ot_head" in capsys.readouterr().err
     path = folder / "linear" / OT_PROJECTION

@@ -30,10 +30,16 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(folder):
     """Vectors, and a token's weight by its id, of each text."""
-    flag = pytest.importorskip("FlagEmbedding", reason="FlagEmbedding is not installed: pip install FlagEmbedding")
+    flag = pytest.importorskip(
+        "FlagEmbedding", reason="FlagEmbedding is not installed: pip install FlagEmbedding"
+    )
     model = flag.BGEM3FlagModel(str(folder), use_fp16=False, devices="cpu")
-    out = model.encode(TEXTS, max_length=64, return_dense=True, return_sparse=True, return_colbert_vecs=True)
-    return out["dense_vecs"], [{int(i): float(w) for i, w in one.items()} for one in out["lexical_weights"]]
+    out = model.encode(
+        TEXTS, max_length=64, return_dense=True, return_sparse=True, return_colbert_vecs=True
+    )
+    return out["dense_vecs"], [
+        {int(i): float(w) for i, w in one.items()} for one in out["lexical_weights"]
+    ]
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -48,7 +54,9 @@ def test_both_parts_equal_those_of_flagembedding(folder, expected, packed, side)
     np.testing.assert_allclose(found.cls, vectors, atol=1e-5)
     for row, wanted in enumerate(weights):
         assert found.ot[row].indices.tolist() == sorted(wanted)
-        np.testing.assert_allclose(found.ot[row].data, [wanted[i] for i in sorted(wanted)], atol=1e-5)
+        np.testing.assert_allclose(
+            found.ot[row].data, [wanted[i] for i in sorted(wanted)], atol=1e-5
+        )
     assert found.ot.nnz > 20
 
 
@@ -59,7 +67,9 @@ def test_both_parts_equal_the_formula(folder):
     layer.load_state_dict(torch.load(folder / "sparse_linear.pt", weights_only=True))
     found = encoder.encode_documents(TEXTS)
     for row, text in enumerate(TEXTS):
-        ids = encoder.tokenizer(text, truncation=True, max_length=64, return_tensors="pt")["input_ids"]
+        ids = encoder.tokenizer(text, truncation=True, max_length=64, return_tensors="pt")[
+            "input_ids"
+        ]
         with torch.inference_mode():
             states = model(input_ids=ids).last_hidden_state[0]
             weights = torch.relu(layer(states))[:, 0].tolist()
@@ -96,7 +106,9 @@ def test_flagembedding_opens_a_saved_model(folder, expected, tmp_path):
 
 def test_weights_in_8_bits_keep_the_layers(folder, tmp_path):
     write_compact(folder, tmp_path / "small")
-    exact, small = (load_encoder(str(path)).encode_documents(TEXTS) for path in (folder, tmp_path / "small"))
+    exact, small = (
+        load_encoder(str(path)).encode_documents(TEXTS) for path in (folder, tmp_path / "small")
+    )
     assert (exact.cls * small.cls).sum(1).min() > 0.99
     assert small.ot.nnz
 
@@ -105,12 +117,18 @@ def test_weights_in_8_bits_keep_the_layers(folder, tmp_path):
 def test_the_graph_of_onnx_has_both_parts(folder, tmp_path):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    result = export(ExportConfig(model=str(folder), output=str(tmp_path / "out"), to="onnx", quiet=True))
+    result = export(
+        ExportConfig(model=str(folder), output=str(tmp_path / "out"), to="onnx", quiet=True)
+    )
     assert result["parts"] == ["cls", "ot"]
     encoder = load_encoder(str(folder))
-    batch = encoder.tokenizer(TEXTS, padding=True, truncation=True, max_length=64, return_tensors="np")
+    batch = encoder.tokenizer(
+        TEXTS, padding=True, truncation=True, max_length=64, return_tensors="np"
+    )
     inputs = {name: batch[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
-    cls, terms, weights = runtime.InferenceSession(str(tmp_path / "out" / "model.onnx")).run(None, inputs)
+    cls, terms, weights = runtime.InferenceSession(str(tmp_path / "out" / "model.onnx")).run(
+        None, inputs
+    )
     wanted = encoder.encode_documents(TEXTS)
     np.testing.assert_allclose(cls, wanted.cls, atol=1e-5)
     dense = np.zeros(wanted.ot.shape)
@@ -126,7 +144,9 @@ def test_sentence_transformers_gets_the_dense_part_alone(folder, tmp_path):
     st = pytest.importorskip("sentence_transformers")
     write_sentence_transformers(folder, tmp_path / "cls", "cls")
     vectors = st.SentenceTransformer(str(tmp_path / "cls"), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(load_encoder(str(folder)).encode_documents(TEXTS).cls, vectors, atol=1e-5)
+    np.testing.assert_allclose(
+        load_encoder(str(folder)).encode_documents(TEXTS).cls, vectors, atol=1e-5
+    )
 
 
 class Runs:
@@ -141,12 +161,32 @@ def truncate(path):
 
 
 BAD = [
-    ("sparse", Path.unlink, "sparse_linear.pt: missing, so no token has a weight; restore it, or remove colbert"),
-    ("sparse", lambda p: torch.save({"weight": torch.ones(1, 8), "bias": torch.ones(1)}, p), r"expected .*\(d', 32\)"),
-    ("sparse", lambda p: torch.save({"weight": torch.ones(2, 32)}, p), "expected one weight for each token, got 2"),
-    ("sparse", lambda p: torch.save({"weight": Runs()}, p), "contains more than tensors .*nothing was loaded"),
+    (
+        "sparse",
+        Path.unlink,
+        "sparse_linear.pt: missing, so no token has a weight; restore it, or remove colbert",
+    ),
+    (
+        "sparse",
+        lambda p: torch.save({"weight": torch.ones(1, 8), "bias": torch.ones(1)}, p),
+        r"expected .*\(d', 32\)",
+    ),
+    (
+        "sparse",
+        lambda p: torch.save({"weight": torch.ones(2, 32)}, p),
+        "expected one weight for each token, got 2",
+    ),
+    (
+        "sparse",
+        lambda p: torch.save({"weight": Runs()}, p),
+        "contains more than tensors .*nothing was loaded",
+    ),
     ("sparse", truncate, "sparse_linear.pt: not readable as a file of torch.save"),
-    ("colbert", lambda p: torch.save({"bias": torch.ones(1)}, p), "colbert_linear.pt: expected a weight"),
+    (
+        "colbert",
+        lambda p: torch.save({"bias": torch.ones(1)}, p),
+        "colbert_linear.pt: expected a weight",
+    ),
     ("colbert", truncate, "colbert_linear.pt: not readable as a file of torch.save"),
 ]
 
@@ -173,6 +213,8 @@ def test_part_weights_of_a_model_must_be_positive(folder, tmp_path):
 @pytest.mark.parametrize("length", ["yes", -1, None, [1], float("nan"), float("inf")])
 def test_the_length_of_vectors_must_be_a_number(folder, tmp_path, length):
     copy = shutil.copytree(folder, tmp_path / "m")
-    (copy / "dupmae_config.json").write_text(json.dumps({"ot": "token_weight", "normalize": length}))
+    (copy / "dupmae_config.json").write_text(
+        json.dumps({"ot": "token_weight", "normalize": length})
+    )
     with pytest.raises(CheckpointError, match="normalize must be true, false or a length, got"):
         load_encoder(str(copy))

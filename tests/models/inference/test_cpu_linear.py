@@ -11,7 +11,11 @@ from dupmae_ir.models.inference import cpu_linear
 def layer(dtype, seed=0):
     g = torch.Generator().manual_seed(seed)
     weight = torch.randn(48, 32, generator=g) * 0.2
-    return weight.to(dtype), torch.randn(48, generator=g).to(dtype), torch.randn(7, 32, generator=g).to(dtype)
+    return (
+        weight.to(dtype),
+        torch.randn(48, generator=g).to(dtype),
+        torch.randn(7, 32, generator=g).to(dtype),
+    )
 
 
 # The sums have another order; bfloat16 results are rounded to eight bits.
@@ -64,6 +68,8 @@ def test_batches_have_few_sizes_and_little_padding():
     rows = range(1, 4097)
     padded = [len(cpu_linear.pad_rows(torch.ones(n, 1))) for n in rows]
     assert all(n <= p for n, p in zip(rows, padded, strict=True))
-    assert len(set(padded)) < 100  # oneDNN keeps a thousand kernels, for about five layers of each size
+    assert (
+        len(set(padded)) < 100
+    )  # oneDNN keeps a thousand kernels, for about five layers of each size
     assert max(p / n for n, p in zip(rows, padded, strict=True) if n > 64) < 1.25
     assert cpu_linear.pad_rows(torch.ones(5, 2))[5:].tolist() == [[0, 0]] * 3

@@ -41,7 +41,10 @@ def test_a_text_alone_and_in_a_batch_agree(encoder):
 
 def test_packed_equals_padded(encoder, tiny_folder):
     assert encoder._packed is not None
-    ours, reference = encoder.encode_documents(TEXTS), load_padded(tiny_folder).encode_documents(TEXTS)
+    ours, reference = (
+        encoder.encode_documents(TEXTS),
+        load_padded(tiny_folder).encode_documents(TEXTS),
+    )
     np.testing.assert_allclose(ours.cls, reference.cls, atol=1e-5)
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-5)
 
@@ -51,19 +54,25 @@ def test_the_ot_vector_follows_the_formula(encoder, tiny_retriever):
     model, tokenizer = tiny_retriever
     batch = tokenizer([TEXTS[0]], return_tensors="pt")
     with torch.no_grad():
-        logits = model.lm(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[0]
+        logits = model.lm(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
+        ).logits[0]
     want = logits[1:-1].amax(0).clamp(min=0)
     want[:6] = 0  # [PAD] [unused0] [UNK] [CLS] [SEP] [MASK]
     kth = want.topk(6).values[-1]
     want[want < kth] = 0
-    np.testing.assert_allclose(encoder.encode_documents([TEXTS[0]]).ot.toarray()[0], want.numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        encoder.encode_documents([TEXTS[0]]).ot.toarray()[0], want.numpy(), atol=1e-5
+    )
 
 
 def test_the_cls_vector_is_the_projection_of_the_first_state(encoder, tiny_retriever):
     model, tokenizer = tiny_retriever
     batch = tokenizer([TEXTS[0]], return_tensors="pt")
     with torch.no_grad():
-        first = model.lm.bert(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])[0][0, 0]
+        first = model.lm.bert(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])[
+            0
+        ][0, 0]
         want = model.projection.weight @ first
     np.testing.assert_allclose(encoder.encode_documents([TEXTS[0]]).cls[0], want.numpy(), atol=1e-5)
 
@@ -75,7 +84,8 @@ def test_hybrid_is_the_inner_product_of_the_concatenation(encoder):
     # The same products, summed in another order.
     np.testing.assert_allclose(apart, joined, rtol=1e-5, atol=1e-5)
     ours = similarity(
-        (torch.tensor(q.cls), torch.tensor(q.ot.toarray())), (torch.tensor(d.cls), torch.tensor(d.ot.toarray()))
+        (torch.tensor(q.cls), torch.tensor(q.ot.toarray())),
+        (torch.tensor(d.cls), torch.tensor(d.ot.toarray())),
     )
     np.testing.assert_allclose(ours.numpy(), apart, rtol=1e-5, atol=1e-5)
 
@@ -149,7 +159,11 @@ def test_batches_group_similar_lengths_within_the_budget():
 
 def test_log1p_and_none_follow_the_formula(tiny_folder):
     relu = TextEncoder.load(tiny_folder, top_k=29).encode_documents(TEXTS).ot.toarray()
-    log1p = TextEncoder.load(tiny_folder, top_k=29, activation="log1p").encode_documents(TEXTS).ot.toarray()
+    log1p = (
+        TextEncoder.load(tiny_folder, top_k=29, activation="log1p")
+        .encode_documents(TEXTS)
+        .ot.toarray()
+    )
     np.testing.assert_allclose(log1p, np.log1p(relu), atol=1e-6)
 
 
@@ -164,7 +178,9 @@ def test_bfloat16_is_close_and_recorded(tiny_folder):
 def test_mixed_has_bfloat16_products_and_float32_between(tiny_folder, monkeypatch):
     """Nearer to float32 than bfloat16 throughout, in both parts; queries are as in float32."""
     monkeypatch.setattr("dupmae_ir.device.cpu_supports_bf16", lambda: True)
-    found = {name: TextEncoder.load(tiny_folder, dtype=name) for name in ("float32", "mixed", "bfloat16")}
+    found = {
+        name: TextEncoder.load(tiny_folder, dtype=name) for name in ("float32", "mixed", "bfloat16")
+    }
     assert found["mixed"].settings.dtype == "mixed"
     assert "those of the layers in bfloat16" in found["mixed"].running["kernel"]
     full, mixed, half = (one.encode_documents(TEXTS) for one in found.values())
@@ -192,7 +208,9 @@ def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
 def test_cls_alone_is_cls_of_all_tokens(tiny_folder, dtype):
     """The last layer for the first tokens alone gives their states after the whole layer."""
     side = TextEncoder.load(tiny_folder, dtype=dtype)._on("document")
-    pieces = sorted(TextEncoder.load(tiny_folder)._tokenise([*TEXTS, *TEXTS], "", 32), key=len, reverse=True)
+    pieces = sorted(
+        TextEncoder.load(tiny_folder)._tokenise([*TEXTS, *TEXTS], "", 32), key=len, reverse=True
+    )
     with torch.inference_mode():
         alone, *nothing = side(pieces, keep=0)
         whole, *_ = side(pieces)
@@ -227,10 +245,14 @@ def test_bfloat16_attention_is_close_to_float64():
     qkv = torch.randn(3, 11, 3, 2, 8, generator=g)
     exact = packed_layers.attention(qkv.double())
     # Scores, probabilities and sums are rounded to eight bits.
-    torch.testing.assert_close(packed_layers.attention(qkv.bfloat16()).double(), exact, atol=3e-2, rtol=0)
+    torch.testing.assert_close(
+        packed_layers.attention(qkv.bfloat16()).double(), exact, atol=3e-2, rtol=0
+    )
 
 
-@pytest.mark.parametrize("error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()]
+)
 def test_a_batch_that_does_not_fit_is_halved(tiny_folder, monkeypatch, error):
     one = TextEncoder.load(tiny_folder)
     whole, forward, sizes = one.encode_documents(TEXTS), one._forward, []

@@ -12,7 +12,14 @@ from dupmae_ir.models.inference import packed_layers
 from dupmae_ir.models.inference.encoder import TextEncoder
 
 WINDOW = 4
-TEXTS = ["cat", "", "heap queue sorts list " * 5, "the quick brown fox jumps over the lazy dog", "dog", "the cat " * 30]
+TEXTS = [
+    "cat",
+    "",
+    "heap queue sorts list " * 5,
+    "the quick brown fox jumps over the lazy dog",
+    "dog",
+    "the cat " * 30,
+]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "biases"])
@@ -74,7 +81,9 @@ def test_products_in_bfloat16_are_near(folder, dtype):
 @pytest.mark.parametrize("long", [0, 512], ids=["fused kernel", "two products"])
 def test_a_window_of_keys_is_the_masked_whole(monkeypatch, dtype, long):
     monkeypatch.setattr(packed_layers, "LONG", long)
-    qkv = torch.randn(2, 21, 3, 2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    qkv = torch.randn(
+        2, 21, 3, 2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
     far = (torch.arange(21).unsqueeze(1) - torch.arange(21)).abs() > WINDOW
     shares = (q @ k.transpose(2, 3) / 8**0.5).masked_fill(far, -torch.inf).softmax(-1)

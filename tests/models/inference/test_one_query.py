@@ -52,7 +52,10 @@ def both() -> tuple[LazyTextEncoder, TextEncoder]:
 
 
 def same(
-    one: TextEncoder | LazyTextEncoder, two: TextEncoder | LazyTextEncoder, text: str, close: float = OF_16_BITS
+    one: TextEncoder | LazyTextEncoder,
+    two: TextEncoder | LazyTextEncoder,
+    text: str,
+    close: float = OF_16_BITS,
 ) -> None:
     a, b = one.encode_queries([text], 5), two.encode_queries([text], 5)
     if a.cls is None or b.cls is None:
@@ -68,7 +71,9 @@ def same(
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_one_query_has_the_numbers_of_the_whole_encoder(both: tuple[LazyTextEncoder, TextEncoder], text: str) -> None:
+def test_one_query_has_the_numbers_of_the_whole_encoder(
+    both: tuple[LazyTextEncoder, TextEncoder], text: str
+) -> None:
     lazy, whole = both
     same(lazy, whole, text)
     assert lazy.term_names(text) == whole.term_names(text)
@@ -102,11 +107,18 @@ print(sorted({"torch", "scipy", "faiss", "transformers", "jnius"} & set(sys.modu
 def test_it_is_the_same_encoder(both: tuple[LazyTextEncoder, TextEncoder]) -> None:
     lazy, whole = both
     assert isinstance(lazy, LexicalEncoder)
-    assert (lazy.name, lazy.digest, lazy.dim, lazy.settings) == (whole.name, whole.digest, whole.dim, whole.settings)
+    assert (lazy.name, lazy.digest, lazy.dim, lazy.settings) == (
+        whole.name,
+        whole.digest,
+        whole.dim,
+        whole.settings,
+    )
     assert lazy.terms == whole.terms
 
 
-def test_statistics_of_a_collection_change_its_weights_too(both: tuple[LazyTextEncoder, TextEncoder]) -> None:
+def test_statistics_of_a_collection_change_its_weights_too(
+    both: tuple[LazyTextEncoder, TextEncoder],
+) -> None:
     lazy, whole = both
     assert lazy.terms is not None
     statistics = CollectionStatistics(1000, np.arange(len(lazy.terms)) % 900)
@@ -119,15 +131,21 @@ def test_statistics_of_a_collection_change_its_weights_too(both: tuple[LazyTextE
     assert (several.ot != expected.ot).nnz == 0
 
 
-def test_several_texts_and_documents_are_for_the_whole_encoder(both: tuple[LazyTextEncoder, TextEncoder]) -> None:
+def test_several_texts_and_documents_are_for_the_whole_encoder(
+    both: tuple[LazyTextEncoder, TextEncoder],
+) -> None:
     lazy, whole = both
     assert lazy.is_quick(TEXTS[:1])
     assert not lazy.is_quick(TEXTS[:2])
     np.testing.assert_array_equal(lazy.encode_queries(TEXTS).cls, whole.encode_queries(TEXTS).cls)
     assert lazy.encode_queries([]).cls.shape == (0, whole.dim)
     documents = [Document("1", TEXTS[0], "threads")]
-    np.testing.assert_array_equal(lazy.encode_collection(documents).cls, whole.encode_collection(documents).cls)
-    np.testing.assert_array_equal(lazy.encode_documents(TEXTS[:1]).cls, whole.encode_documents(TEXTS[:1]).cls)
+    np.testing.assert_array_equal(
+        lazy.encode_collection(documents).cls, whole.encode_collection(documents).cls
+    )
+    np.testing.assert_array_equal(
+        lazy.encode_documents(TEXTS[:1]).cls, whole.encode_documents(TEXTS[:1]).cls
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +172,9 @@ def test_torch_is_not_imported() -> None:
         "load_lazy_encoder(None).encode_queries(['a thread'])\n"
         "print([name for name in ('torch', 'transformers', 'numba', 'scipy.special') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
     assert done.stdout == "[]\n"
 
 
@@ -167,7 +187,10 @@ def copy(tmp_path: Path) -> Path:
 def in_float32(folder: Path, prefix: str = "") -> None:
     state = read_tensors(folder / "model.compact.safetensors")
     (folder / "model.compact.safetensors").unlink()
-    save_file({prefix + name: value.contiguous() for name, value in state.items()}, folder / "model.safetensors")
+    save_file(
+        {prefix + name: value.contiguous() for name, value in state.items()},
+        folder / "model.safetensors",
+    )
 
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
@@ -226,13 +249,19 @@ def test_everything_else_is_left_to_torch(
     assert load_lazy_encoder(copy) == "the whole encoder"
 
 
-@pytest.mark.parametrize("settings", [{"dtype": "bfloat16"}, {"device": "cuda"}, {"activation": "x"}, {"parts": ()}])
-def test_other_settings_are_left_to_torch(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"dtype": "bfloat16"}, {"device": "cuda"}, {"activation": "x"}, {"parts": ()}]
+)
+def test_other_settings_are_left_to_torch(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: "the whole encoder")
     assert load_lazy_encoder(None, **settings) == "the whole encoder"
 
 
-def test_a_machine_with_an_accelerator_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_with_an_accelerator_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert device.is_plain_cpu("cpu")
     monkeypatch.setattr(device, "_ACCELERATORS", [str(tmp_path / "nvidia0")])
     assert device.is_plain_cpu("auto") == (sys.platform == "linux")
@@ -251,7 +280,10 @@ def test_stored_weights_are_those_that_torch_reads(tmp_path: Path) -> None:
         "zeros": torch.zeros(5, 5),
     }
     save_compact(state, tmp_path / COMPACT, keep=["value"])
-    stored, expected = StoredWeights(tmp_path / COMPACT, compact=True), read_tensors(tmp_path / COMPACT)
+    stored, expected = (
+        StoredWeights(tmp_path / COMPACT, compact=True),
+        read_tensors(tmp_path / COMPACT),
+    )
     assert set(stored) == set(expected)
     assert len(stored) == len(expected)
     for name, value in expected.items():
@@ -265,10 +297,14 @@ def test_the_error_function_and_gelu() -> None:
     points = np.concatenate([np.linspace(-7, 7, 20_001), [0.0, -0.0, 1e-30, 1e30, -1e30]])
     np.testing.assert_allclose(erf(points), [math.erf(x) for x in points], rtol=0, atol=1e-10)
     x = torch.linspace(-7, 7, 20_001)
-    np.testing.assert_allclose(gelu(x.numpy()), torch.nn.functional.gelu(x.double()).numpy(), rtol=0, atol=5e-7)
+    np.testing.assert_allclose(
+        gelu(x.numpy()), torch.nn.functional.gelu(x.double()).numpy(), rtol=0, atol=5e-7
+    )
 
 
-def test_threads_compute_the_same_numbers_as_one_alone(both: tuple[LazyTextEncoder, TextEncoder]) -> None:
+def test_threads_compute_the_same_numbers_as_one_alone(
+    both: tuple[LazyTextEncoder, TextEncoder],
+) -> None:
     lazy, _ = both
     texts = [text for text in TEXTS if text.strip()] * 12
     alone = [lazy.encode_queries([text]).cls for text in texts]

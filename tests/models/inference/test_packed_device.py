@@ -27,20 +27,40 @@ from dupmae_ir.models.pooling import runs, strongest
 from dupmae_ir.models.retriever import Retriever
 
 WINDOW, TOP = 4, 6
-SHAPE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 48}
+SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
 
 
 def language_model(family: str, vocabulary: int) -> torch.nn.Module:
-    ids = {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}
+    ids = {
+        "pad_token_id": 0,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     if family == "bert":
-        return BertForMaskedLM(BertConfig(vocab_size=vocabulary, max_position_embeddings=80, **SHAPE))
+        return BertForMaskedLM(
+            BertConfig(vocab_size=vocabulary, max_position_embeddings=80, **SHAPE)
+        )
     if family == "xlm-r":
         return XLMRobertaForMaskedLM(
-            XLMRobertaConfig(vocab_size=vocabulary, max_position_embeddings=80, **SHAPE, **(ids | {"pad_token_id": 1}))
+            XLMRobertaConfig(
+                vocab_size=vocabulary,
+                max_position_embeddings=80,
+                **SHAPE,
+                **(ids | {"pad_token_id": 1}),
+            )
         )
     windows = {"local_attention": 2 * WINDOW, "global_attn_every_n_layers": 2}
     return ModernBertForMaskedLM(
-        ModernBertConfig(vocab_size=vocabulary, max_position_embeddings=80, **SHAPE, **windows, **ids)
+        ModernBertConfig(
+            vocab_size=vocabulary, max_position_embeddings=80, **SHAPE, **windows, **ids
+        )
     )
 
 
@@ -51,7 +71,9 @@ def model(request) -> Retriever:
     lm = language_model(request.param, len(tokenizer)).eval()
     for parameter in lm.parameters():
         parameter.data.normal_(std=0.3)
-    return Retriever(lm, torch.nn.Linear(32, 8, bias=False), *excluded_ids(tokenizer)).requires_grad_(False)
+    return Retriever(
+        lm, torch.nn.Linear(32, 8, bias=False), *excluded_ids(tokenizer)
+    ).requires_grad_(False)
 
 
 def texts(model: Retriever, count: int = 9) -> list[list[int]]:
@@ -82,7 +104,9 @@ def reference(q, k, v, bounds, key_bounds, longest, longest_key, window_size=(-1
 def varlen(monkeypatch):
     """The device's choices on the CPU."""
     monkeypatch.setattr(pytest.importorskip("torch.nn.attention.varlen"), "varlen_attn", reference)
-    monkeypatch.setattr(packed, "pick_attention", lambda *_: (packed_layers.VarlenAttention, "forced"))
+    monkeypatch.setattr(
+        packed, "pick_attention", lambda *_: (packed_layers.VarlenAttention, "forced")
+    )
     for module in (packed, packed_layers):
         monkeypatch.setattr(module, "pad_rows", lambda x: x)
 
@@ -97,7 +121,9 @@ def test_attention_of_variable_length_gives_the_plain_model(model, varlen, pooli
         alone, *_ = device(ids, keep=0)
         whole = device(ids)[2]
         for row, text in enumerate(ids):
-            plain_cls, plain_ot = model(torch.tensor([text]), torch.ones(1, len(text), dtype=torch.long))
+            plain_cls, plain_ot = model(
+                torch.tensor([text]), torch.ones(1, len(text), dtype=torch.long)
+            )
             torch.testing.assert_close(cls[row], plain_cls[0], atol=1e-4, rtol=0)
             torch.testing.assert_close(alone[row], plain_cls[0], atol=1e-4, rtol=0)
             torch.testing.assert_close(whole[row], plain_ot[0], atol=1e-4, rtol=0)
@@ -120,7 +146,9 @@ class Count(TorchDispatchMode):
 def test_a_batch_is_as_many_calls_for_any_texts_and_waits_for_none(model, keep, monkeypatch):
     """Tensors without data: an operator whose result the host reads raises an error."""
     pytest.importorskip("torch.nn.attention.varlen")
-    monkeypatch.setattr(packed, "pick_attention", lambda *_: (packed_layers.VarlenAttention, "forced"))
+    monkeypatch.setattr(
+        packed, "pick_attention", lambda *_: (packed_layers.VarlenAttention, "forced")
+    )
     device = PackedRetriever(model.to("meta"))
     device._pooled_ids = np.ones(len(model.term_mask), np.bool_)
     calls = []
@@ -142,7 +170,9 @@ def test_the_maximum_by_segments_is_that_by_runs():
     counts, x = [5, 5, 3, 0, 1], torch.randn(14, 7)
     found = torch.segment_reduce(x, "max", lengths=torch.tensor(counts), unsafe=True)
     by_runs = [
-        x[start : start + n * length].view(n, length, 7).amax(1) if length else torch.full((n, 7), -torch.inf)
+        x[start : start + n * length].view(n, length, 7).amax(1)
+        if length
+        else torch.full((n, 7), -torch.inf)
         for start, n, length in runs(counts)
     ]
     assert torch.equal(found, torch.cat(by_runs))

@@ -72,7 +72,9 @@ def test_an_error_ends_it_and_leaves_no_thread(two_threads: None) -> None:
 
 @pytest.mark.parametrize("parts", [("cls", "ot"), ("cls",)])
 @pytest.mark.parametrize("tokens", [64, 1 << 16])  # several batches, and one
-def test_the_number_of_threads_changes_no_bit(two_threads: None, parts: tuple[str, ...], tokens: int) -> None:
+def test_the_number_of_threads_changes_no_bit(
+    two_threads: None, parts: tuple[str, ...], tokens: int
+) -> None:
     encoder = TextEncoder.load(None, parts=parts)
     encoder._batch_tokens = tokens
     texts = [f"a text of {n} words " + "word " * (n % 17) for n in range(40)]

@@ -45,7 +45,9 @@ def test_outputs_are_within_the_bound_of_float64(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_loops_return_the_bits_of_numpy(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_return_the_bits_of_numpy(
+    shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, codes, factors = drawn(*shape, seed=1)
     linear = QuantisedLinear(codes, factors)
     results = []
@@ -56,7 +58,9 @@ def test_loops_return_the_bits_of_numpy(shape: tuple[int, int, int], monkeypatch
         np.testing.assert_array_equal(result.view(np.int32), results[0].view(np.int32))
 
 
-def test_processors_without_vector_instructions_return_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_without_vector_instructions_return_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     code = """
 import numpy as np
 from tests.models.inference.test_quantised_linear import drawn
@@ -66,7 +70,9 @@ x, codes, factors = drawn(5, 64, 192)
 print(quantised_linear.QuantisedLinear(codes, factors)(x).tobytes().hex())
 """
     plain = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    done = subprocess.run([sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True
+    )
     monkeypatch.setattr(quantised_linear, "pays", lambda _: False)
     x, codes, factors = drawn(5, 64, 192)
     assert done.stdout.strip() == QuantisedLinear(codes, factors)(x).tobytes().hex()

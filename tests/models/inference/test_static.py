@@ -22,7 +22,13 @@ from dupmae_ir.models.checkpoints.onnx_graph import write_graph
 from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_transformers
 from dupmae_ir.search.__main__ import main as search
 
-TEXTS = ["the quick brown fox jumps over the lazy dog", "zebra cat", "heap queue sorts " * 300, "", "the dog"]
+TEXTS = [
+    "the quick brown fox jumps over the lazy dog",
+    "zebra cat",
+    "heap queue sorts " * 300,
+    "",
+    "the dog",
+]
 
 
 def static_embedding(folder, normalize=True):
@@ -30,8 +36,13 @@ def static_embedding(folder, normalize=True):
     from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 
     torch.manual_seed(0)
-    modules = [StaticEmbedding(tiny_tokenizer()._tokenizer, embedding_dim=8), *([Normalize()] if normalize else [])]
-    st.SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="dot").save(str(folder))
+    modules = [
+        StaticEmbedding(tiny_tokenizer()._tokenizer, embedding_dim=8),
+        *([Normalize()] if normalize else []),
+    ]
+    st.SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="dot").save(
+        str(folder)
+    )
     return folder
 
 
@@ -45,7 +56,9 @@ def test_vectors_equal_those_of_model2vec(tmp_path, case):
     np.testing.assert_allclose(encoder.encode_documents(TEXTS).cls, wanted, atol=1e-5)
     np.testing.assert_allclose(encoder.encode_queries(TEXTS).cls, wanted, atol=1e-5)
     (folder / "modules.json").unlink()  # as written by its first versions
-    np.testing.assert_allclose(load_encoder(str(folder), parts=("cls",)).encode_queries(TEXTS).cls, wanted, atol=1e-5)
+    np.testing.assert_allclose(
+        load_encoder(str(folder), parts=("cls",)).encode_queries(TEXTS).cls, wanted, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -68,7 +81,10 @@ def test_encode_search_and_add_without_torch(tmp_path, capsys):
     assert encode([*words, "--head", "lexical", "--dimensions", "6"]) == 0
     assert index(["add", "--index", made, "--corpus", str(tmp_path / "more.jsonl"), "--quiet"]) == 0
     capsys.readouterr()
-    assert search(["--index", made, "--query", "queue sorts", "--impact-search", "postings", "--json"]) == 0
+    assert (
+        search(["--index", made, "--query", "queue sorts", "--impact-search", "postings", "--json"])
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
     assert answer["hits"][0]["docid"] == "more0"
     code = f"""
@@ -85,7 +101,10 @@ def test_it_is_not_exported_and_has_no_head(tmp_path):
     folder = model2vec(tmp_path / "m")
     with pytest.raises(HeadMissing, match="`head` lexical"):
         load_encoder(str(folder))
-    for export in (lambda: write_sentence_transformers(folder, tmp_path / "o", "cls"), lambda: graph(folder, tmp_path)):
+    for export in (
+        lambda: write_sentence_transformers(folder, tmp_path / "o", "cls"),
+        lambda: graph(folder, tmp_path),
+    ):
         with pytest.raises(CheckpointError, match="encode and search with it only"):
             export()
     with pytest.raises(UsageError, match="leave `dtype` out"):

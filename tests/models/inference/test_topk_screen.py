@@ -12,7 +12,10 @@ from dupmae_ir.models.pooling import ot_max_packed, strongest
 def case(seed, width=24, words=600, counts=(9, 4, 4, 1, 0), spread=1.0):
     g = torch.Generator().manual_seed(seed)
     hidden = torch.randn(sum(counts), width, generator=g) * spread
-    weight, bias = torch.randn(words, width, generator=g) * 0.3, torch.randn(words, generator=g) * 0.2
+    weight, bias = (
+        torch.randn(words, width, generator=g) * 0.3,
+        torch.randn(words, generator=g) * 0.2,
+    )
     term_mask = torch.rand(words, generator=g) > 0.1
     return hidden, list(counts), weight, bias, term_mask
 
@@ -37,7 +40,9 @@ def test_screened_top_k_equals_float32(seed, k):
         assert found[row, :n].tolist() == expected[row, :n].tolist()
         assert (found[row, n:] == -1).all()
         # The order of the sums may differ; the tolerance is relative to the largest value, since terms cancel.
-        torch.testing.assert_close(weights[row, :n], exact[row, :n], atol=2e-6 * float(exact.max()), rtol=0)
+        torch.testing.assert_close(
+            weights[row, :n], exact[row, :n], atol=2e-6 * float(exact.max()), rtol=0
+        )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -48,7 +53,9 @@ def test_no_word_of_the_top_k_is_lost_to_rounding(seed):
     weight = (weight.bfloat16().float() * (1 + 2.0**-9 * 0.99)).contiguous()
     hidden = (hidden.bfloat16().float() * (1 + 2.0**-9 * 0.99)).contiguous()
     screen = Screen.of(weight, bias)
-    exact = ot_max_packed(hidden.double(), counts, weight.double(), bias.double()).masked_fill(~term_mask, -torch.inf)
+    exact = ot_max_packed(hidden.double(), counts, weight.double(), bias.double()).masked_fill(
+        ~term_mask, -torch.inf
+    )
     for k in (1, 7, 100):
         kth = exact.topk(k, dim=1).values[:, -1:]
         needed = (exact >= kth) & (exact > 0)
@@ -79,5 +86,9 @@ def test_there_are_few_candidates():
 
 def test_no_bias_equals_a_bias_of_zero():
     hidden, counts, weight, _, term_mask = case(1)
-    with_zero = candidates(Screen.of(weight, torch.zeros(len(weight))), hidden, counts, term_mask, 10)
-    assert torch.equal(candidates(Screen.of(weight, None), hidden, counts, term_mask, 10), with_zero)
+    with_zero = candidates(
+        Screen.of(weight, torch.zeros(len(weight))), hidden, counts, term_mask, 10
+    )
+    assert torch.equal(
+        candidates(Screen.of(weight, None), hidden, counts, term_mask, 10), with_zero
+    )

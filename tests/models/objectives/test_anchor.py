@@ -14,7 +14,9 @@ def tiny_lm(seed):
     from transformers import BertForMaskedLM
 
     torch.manual_seed(seed)
-    return BertForMaskedLM(tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)).double()
+    return BertForMaskedLM(
+        tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    ).double()
 
 
 @pytest.fixture
@@ -25,7 +27,12 @@ def batch():
     labels[:, 1], labels[0, 3] = ids[:, 1], ids[0, 3]
     masked = ids.clone()
     masked[:, 1] = 5
-    return {"encoder_ids": masked, "attention_mask": (ids != 0).long(), "encoder_labels": labels, "whole": ids}
+    return {
+        "encoder_ids": masked,
+        "attention_mask": (ids != 0).long(),
+        "encoder_labels": labels,
+        "whole": ids,
+    }
 
 
 def anchored(weight, pooling="mean"):
@@ -38,7 +45,9 @@ def anchored(weight, pooling="mean"):
 def by_hand(objective, batch):
     """1 - cos of the masked text's [CLS] and the mean of the frozen model's states over the whole text."""
     cls = objective.lm.bert(batch["encoder_ids"], batch["attention_mask"]).last_hidden_state[:, 0]
-    states = objective.anchor.model.lm.bert(batch["whole"], batch["attention_mask"]).last_hidden_state
+    states = objective.anchor.model.lm.bert(
+        batch["whole"], batch["attention_mask"]
+    ).last_hidden_state
     means = [states[row, :length].mean(0) for row, length in enumerate((6, 4))]
     cosines = [a @ b / (a.norm() * b.norm()) for a, b in zip(cls, means, strict=True)]
     return 1 - torch.stack(cosines).mean()
@@ -57,7 +66,9 @@ def test_the_gradient_is_that_of_finite_differences(batch):
     weight = objective.lm.bert.encoder.layer[0].output.dense.weight
     loss, _ = objective(batch)
     (gradient,) = torch.autograd.grad(loss, weight)
-    direction = torch.randn(weight.shape, dtype=weight.dtype, generator=torch.Generator().manual_seed(3))
+    direction = torch.randn(
+        weight.shape, dtype=weight.dtype, generator=torch.Generator().manual_seed(3)
+    )
     step, values = 1e-5, []
     for sign in (1, -1):
         with torch.no_grad():
@@ -82,5 +93,7 @@ def test_a_model_is_at_no_distance_from_itself_where_nothing_is_masked(batch):
     lm = tiny_lm(0)
     anchor = Anchor(Retriever(tiny_lm(0), None, [], []), 1.0)
     hidden = lm.bert(batch["whole"], batch["attention_mask"]).last_hidden_state
-    texts = Masked(hidden, batch["whole"], batch["attention_mask"], torch.full_like(batch["whole"], -100))
+    texts = Masked(
+        hidden, batch["whole"], batch["attention_mask"], torch.full_like(batch["whole"], -100)
+    )
     assert abs(float(anchor.distance(texts).detach())) < 1e-12

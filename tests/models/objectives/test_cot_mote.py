@@ -111,7 +111,9 @@ def test_experts_start_equal_and_share_their_attention(make):
     named = dict(experts.passage.named_parameters())
     touched = {n for n, p in named.items() if p.grad is not None and p.grad.abs().sum() > 0}
     assert any("attention" in n for n in touched)
-    assert not any(n.rpartition(".")[0].endswith(("intermediate.dense", "ffn.lin1")) for n in touched)
+    assert not any(
+        n.rpartition(".")[0].endswith(("intermediate.dense", "ffn.lin1")) for n in touched
+    )
 
 
 def test_a_step_on_queries_changes_only_their_expert_and_the_shared_attention():
@@ -123,8 +125,12 @@ def test_a_step_on_queries_changes_only_their_expert_and_the_shared_attention():
     optimizer.step()
     after = experts.state_dict()
     block = "bert.encoder.layer.0."
-    assert not torch.equal(after[f"query.{block}output.dense.weight"], before[f"query.{block}output.dense.weight"])
-    assert torch.equal(after[f"passage.{block}output.dense.weight"], before[f"passage.{block}output.dense.weight"])
+    assert not torch.equal(
+        after[f"query.{block}output.dense.weight"], before[f"query.{block}output.dense.weight"]
+    )
+    assert torch.equal(
+        after[f"passage.{block}output.dense.weight"], before[f"passage.{block}output.dense.weight"]
+    )
     name = f"{block}attention.self.query.weight"
     assert not torch.equal(after[f"query.{name}"], before[f"query.{name}"])
     assert torch.equal(after[f"query.{name}"], after[f"passage.{name}"])
@@ -137,7 +143,10 @@ def test_siamese_is_one_encoder_and_separate_is_two(batch):
     one, two, experts = (CoTMoTE(bert(), experts=kind).double() for kind in ("none", "all", "ffn"))
     assert one.experts.query is one.experts.passage
     encoder = sum(p.numel() for p in bert().parameters())
-    assert sum(p.numel() for n, p in two.named_parameters() if n.startswith(("lm.", "experts."))) == 2 * encoder
+    assert (
+        sum(p.numel() for n, p in two.named_parameters() if n.startswith(("lm.", "experts.")))
+        == 2 * encoder
+    )
     # All three start from the same weights, so that their first losses of the encoders are equal.
     terms = [objective(batch)[1] for objective in (one, two, experts)]
     for name in ("mlm_passage", "mlm_query"):
@@ -158,7 +167,9 @@ def test_switched_experts_read_each_others_texts(batch):
     given = dict(batch)
     loss = switched(given)[1]["mlm_query"]
     hidden = lm.encode(batch["query_input_ids"], batch["query_attention_mask"], "passage")
-    assert loss.item() == pytest.approx(switched.predict(hidden, batch["query_labels"]).item(), abs=1e-12)
+    assert loss.item() == pytest.approx(
+        switched.predict(hidden, batch["query_labels"]).item(), abs=1e-12
+    )
     assert abs(loss.item() - straight.double()(given)[1]["mlm_query"].item()) > 1e-6
 
 
@@ -172,7 +183,11 @@ def test_a_step_changes_only_the_feed_forward_parts_differently(batch):
     passage, query = objective.experts.passage.state_dict(), objective.experts.query.state_dict()
     differ = {k for k in passage if not torch.equal(passage[k], query[k])}
     own = ("intermediate.dense", "output.dense", "output.LayerNorm")
-    want = {k for k in passage if "encoder.layer" in k and "attention" not in k and any(o in k for o in own)}
+    want = {
+        k
+        for k in passage
+        if "encoder.layer" in k and "attention" not in k and any(o in k for o in own)
+    }
     assert differ == want
     assert len(want) == 2 * 6
 
@@ -201,7 +216,10 @@ def plain_hidden(shared, experts, ids, mask):
     """Eq. 7 through the attention of one model, then Eq. 8 or 9 through the feed-forward part of another: (B, L, d)."""
     x = shared.bert.embeddings(ids)
     for block, expert in zip(shared.bert.encoder.layer, experts.bert.encoder.layer, strict=True):
-        q, k, v = (getattr(block.attention.self, n)(x).unflatten(-1, (3, 8)) for n in ("query", "key", "value"))
+        q, k, v = (
+            getattr(block.attention.self, n)(x).unflatten(-1, (3, 8))
+            for n in ("query", "key", "value")
+        )
         scores = torch.einsum("bihd,bjhd->bhij", q, k) / 8**0.5
         scores = scores.masked_fill(mask[:, None, None] == 0, -torch.inf)
         mixed = torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2)
@@ -223,7 +241,10 @@ def plain_loss(objective, batch, decode, sparse_head, spr_to_hidden, window):
 
     def causal(first):
         length = context.shape[1]
-        rows = [[j <= i and (not window or j > i - window or j == 0) for j in range(length)] for i in range(length)]
+        rows = [
+            [j <= i and (not window or j > i - window or j == 0) for j in range(length)]
+            for i in range(length)
+        ]
         visible = torch.tensor(rows) & batch["dec_head_attention_mask"].bool().unsqueeze(1)
         x = torch.cat([first, lm.bert.embeddings(context)[:, 1:]], 1)
         for block in objective.d_head:
@@ -231,15 +252,24 @@ def plain_loss(objective, batch, decode, sparse_head, spr_to_hidden, window):
         asked = context.masked_fill(batch["dec_head_attention_mask"] == 0, -100)[:, 1:]
         return loss(objective.d_head_ln_f(x)[:, :-1], asked)
 
-    terms = {"mlm_passage": loss(passage, batch["labels"]), "mlm_query": loss(query, batch["query_labels"])}
+    terms = {
+        "mlm_passage": loss(passage, batch["labels"]),
+        "mlm_query": loss(query, batch["query_labels"]),
+    }
     if decode != "spr":
         terms["causal_den"] = causal(passage[:, :1])
     if decode != "den":
         logits = passage @ words.t() if sparse_head == "tied" else lm.cls(passage)
         # The tokens between [CLS] and [SEP]; the third passage is shorter.
-        spr = torch.stack([x[1:end].relu().log1p().amax(0) for x, end in zip(logits, (10, 10, 8), strict=True)])
-        torch.testing.assert_close(objective.spr(passage, batch["attention_mask"]), spr, rtol=1e-9, atol=1e-9)
-        to_hidden = objective.spr_projection.weight.t() if spr_to_hidden == "linear" else words.detach()
+        spr = torch.stack(
+            [x[1:end].relu().log1p().amax(0) for x, end in zip(logits, (10, 10, 8), strict=True)]
+        )
+        torch.testing.assert_close(
+            objective.spr(passage, batch["attention_mask"]), spr, rtol=1e-9, atol=1e-9
+        )
+        to_hidden = (
+            objective.spr_projection.weight.t() if spr_to_hidden == "linear" else words.detach()
+        )
         terms["causal_spr"] = causal((spr @ to_hidden)[:, None])
     return terms
 
@@ -251,20 +281,29 @@ def plain_loss(objective, batch, decode, sparse_head, spr_to_hidden, window):
 def test_losses_and_gradients_match_the_formulas(batch, decode, sparse_head, spr_to_hidden, window):
     """Against a direct float64 implementation, for every choice; the experts already differ."""
     torch.manual_seed(1)
-    choices = {"decode": decode, "sparse_head": sparse_head, "spr_to_hidden": spr_to_hidden, "window": window}
+    choices = {
+        "decode": decode,
+        "sparse_head": sparse_head,
+        "spr_to_hidden": spr_to_hidden,
+        "window": window,
+    }
     objective = CoTMoTE(diverged(with_experts(bert(initializer_range=0.2))), **choices).double()
     batch["dec_head_attention_mask"] = batch["dec_head_attention_mask"].clone()
     batch["dec_head_attention_mask"][1, 4:] = 0
     loss, terms = objective(batch)
     plain = plain_loss(objective, batch, **choices)
-    assert {k: v.item() for k, v in terms.items()} == pytest.approx({k: v.item() for k, v in plain.items()}, rel=1e-9)
+    assert {k: v.item() for k, v in terms.items()} == pytest.approx(
+        {k: v.item() for k, v in plain.items()}, rel=1e-9
+    )
     assert loss.item() == pytest.approx(sum(v.item() for v in plain.values()), rel=1e-12)
     names, parameters = zip(*objective.named_parameters(), strict=True)
     ours = torch.autograd.grad(loss, parameters, allow_unused=True)
     theirs = torch.autograd.grad(sum(plain.values()), parameters, allow_unused=True)
     for name, own, other in zip(names, ours, theirs, strict=True):
         assert own is not None, name
-        torch.testing.assert_close(own, other, rtol=1e-7, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            own, other, rtol=1e-7, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def test_every_parameter_learns_in_a_default_step(batch):
@@ -336,10 +375,14 @@ def test_experts_are_saved_as_two_plain_folders(tmp_path, trained):
     for text_type, side in (("query", both.query), ("passage", both.document)):
         folder = tmp_path / "m" / f"{text_type}_model"
         hidden = trained.encode(ids["input_ids"], ids["attention_mask"], text_type)
-        plain = AutoModel.from_pretrained(folder, add_pooling_layer=False)(ids["input_ids"]).last_hidden_state
+        plain = AutoModel.from_pretrained(folder, add_pooling_layer=False)(
+            ids["input_ids"]
+        ).last_hidden_state
         torch.testing.assert_close(plain, hidden, rtol=1e-6, atol=1e-6)
         logits = AutoModelForMaskedLM.from_pretrained(folder)(ids["input_ids"]).logits
-        torch.testing.assert_close(logits, trained.of(text_type)(ids["input_ids"]).logits, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            logits, trained.of(text_type)(ids["input_ids"]).logits, rtol=1e-5, atol=1e-5
+        )
         own, _, config = load_model(folder)
         cls, ot = own(ids["input_ids"], ids["attention_mask"])
         torch.testing.assert_close(cls, hidden[:, 0], rtol=1e-6, atol=1e-6)
@@ -347,7 +390,10 @@ def test_experts_are_saved_as_two_plain_folders(tmp_path, trained):
         torch.testing.assert_close(ot, spr * own.term_mask, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close((cls, ot), side(ids["input_ids"], ids["attention_mask"]))
         assert (config.method, config.activation) == ("cot-mote", "log1p")
-        assert AutoTokenizer.from_pretrained(folder)("the cat sat")["input_ids"] == ids["input_ids"][0].tolist()
+        assert (
+            AutoTokenizer.from_pretrained(folder)("the cat sat")["input_ids"]
+            == ids["input_ids"][0].tolist()
+        )
         seen[text_type] = hidden
     assert not torch.allclose(seen["query"], seen["passage"])
 
@@ -358,9 +404,14 @@ def test_sentence_transformers_opens_the_folders(tmp_path, trained):
     save_experts(tmp_path / "m", trained, tiny_tokenizer(), ModelConfig(document_length=64))
     texts = ["the quick brown fox jumps over the lazy dog", "cat"]
     ours = load_encoder(tmp_path / "m", parts=("cls",))
-    for name, want in (("query", ours.encode_queries(texts).cls), ("passage", ours.encode_documents(texts).cls)):
+    for name, want in (
+        ("query", ours.encode_queries(texts).cls),
+        ("passage", ours.encode_documents(texts).cls),
+    ):
         body = modules.Transformer(str(tmp_path / "m" / f"{name}_model"))
-        theirs = st.SentenceTransformer(modules=[body, modules.Pooling(24, "cls")], device="cpu").encode(texts)
+        theirs = st.SentenceTransformer(
+            modules=[body, modules.Pooling(24, "cls")], device="cpu"
+        ).encode(texts)
         assert theirs == pytest.approx(want, abs=1e-5)
 
 
@@ -433,7 +484,8 @@ def test_inconsistent_folders_are_refused(tmp_path, trained, damage):
 def test_a_folder_with_one_encoder_is_refused(tmp_path, trained):
     save_experts(tmp_path / "m", trained, tiny_tokenizer(), ModelConfig())
     with pytest.raises(
-        CheckpointError, match="contains one encoder; experts are two, in query_model and passage_model"
+        CheckpointError,
+        match="contains one encoder; experts are two, in query_model and passage_model",
     ):
         load_experts(tmp_path / "m" / "passage_model")
 

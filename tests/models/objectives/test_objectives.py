@@ -25,7 +25,9 @@ def test_the_token_loss_is_cross_entropy_for_any_chunk_size():
         leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
         if chunk is None:
             logits = torch.nn.functional.linear(*leaves)
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+            loss = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), ignore_index=-100
+            )
         else:
             loss = token_cross_entropy(leaves[0], labels, leaves[1], leaves[2], chunk)
         (3 * loss).backward()
@@ -50,7 +52,9 @@ def lm():
     from transformers import BertForMaskedLM
 
     torch.manual_seed(0)
-    return BertForMaskedLM(tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)).double()
+    return BertForMaskedLM(
+        tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    ).double()
 
 
 def masked(generator, shape=(3, 8)):
@@ -129,14 +133,20 @@ def test_each_retromae_option_changes_the_loss(lm, batch, one, other):
 def test_dupmaes_bag_of_words_is_equation_8(lm, batch):
     objective = DupMAE(lm, bow_weight=0.7, decoder_weight=0.6).double()
     loss, terms = objective(batch)
-    assert loss.item() == pytest.approx((terms["mlm"] + 0.6 * terms["decoder"] + 0.7 * terms["bow"]).item())
-    logits = lm(input_ids=batch["encoder_ids"], attention_mask=batch["attention_mask"]).logits[:, 1:]
+    assert loss.item() == pytest.approx(
+        (terms["mlm"] + 0.6 * terms["decoder"] + 0.7 * terms["bow"]).item()
+    )
+    logits = lm(input_ids=batch["encoder_ids"], attention_mask=batch["attention_mask"]).logits[
+        :, 1:
+    ]
     logs = logits.amax(1).log_softmax(1)
     want = -sum(logs[b, v] / 6 for b in range(3) for v in batch["bow_ids"][b]) / 3
     assert terms["bow"].item() == pytest.approx(want.item(), abs=1e-10)
     weights = torch.zeros(3, 29).double()
     weights.scatter_add_(1, batch["bow_ids"], batch["bow_weights"])
-    assert objective({**batch, "bow_weight": weights})[1]["bow"].item() == pytest.approx(want.item(), abs=1e-10)
+    assert objective({**batch, "bow_weight": weights})[1]["bow"].item() == pytest.approx(
+        want.item(), abs=1e-10
+    )
 
 
 @pytest.mark.parametrize("head", ["tied", "linear"])
@@ -157,7 +167,15 @@ def masters_batch():
     mask = torch.ones(3, 8, dtype=torch.long)
     batch = {"attention_mask": mask}
     batch["input_ids"], batch["labels"], _ = masked(g)
-    for prefix in ("decoder", "query", "gpt", "next_encoder", "next_decoder", "overlap_encoder", "overlap_decoder"):
+    for prefix in (
+        "decoder",
+        "query",
+        "gpt",
+        "next_encoder",
+        "next_decoder",
+        "overlap_encoder",
+        "overlap_decoder",
+    ):
         batch[f"{prefix}_input_ids"], batch[f"{prefix}_labels"], _ = masked(g)
         batch[f"{prefix}_attention_mask"] = mask
     return batch
@@ -169,7 +187,9 @@ def test_masters_shared_decoder_serves_all_tasks(lm):
     shared = MASTER(lm, shared_decoder=True).double()
     own = MASTER(lm).double()
     decoders = sum(p.numel() for n, p in own.named_parameters() if "_head." in n)
-    assert 5 * sum(p.numel() for n, p in shared.named_parameters() if "shared_head." in n) == decoders
+    assert (
+        5 * sum(p.numel() for n, p in shared.named_parameters() if "shared_head." in n) == decoders
+    )
     # With the shared decoder's weights in every task's decoder, the objectives are equal.
     for name in own.decoder_of.values():
         getattr(own, name).load_state_dict(shared.shared_head.state_dict())
@@ -192,7 +212,11 @@ def test_masters_tasks_can_be_switched_off_one_by_one(lm):
 def test_each_cot_mae_decoder_and_the_window_change_the_loss(lm):
     g = torch.Generator().manual_seed(3)
     mask = torch.ones(3, 8, dtype=torch.long)
-    batch = {"attention_mask": mask, "enc_head_attention_mask": mask, "dec_head_attention_mask": mask}
+    batch = {
+        "attention_mask": mask,
+        "enc_head_attention_mask": mask,
+        "dec_head_attention_mask": mask,
+    }
     batch["input_ids"], batch["labels"], batch["dec_head_input_ids"] = masked(g)
     batch["enc_head_input_ids"], batch["enc_head_labels"], _ = masked(g)
     assert set(CoTMAE(lm, 2, 0).double()(batch)[1]) == {"mlm", "mask_decoder"}
