@@ -263,7 +263,8 @@ class Variants:
                 off["weights"] = max([off["weights"], *(abs(mine[i] - theirs[i]) for i in mine)])
         if max(off.values()) > 1e-4:
             raise SystemExit(f"{off}")
-        return f"vectors equal the peers' to {off['vectors']:.0e}, token weights FlagEmbedding's to {off['weights']:.0e}"
+        vectors = f"vectors equal the peers' to {off['vectors']:.0e}"
+        return f"{vectors}, token weights FlagEmbedding's to {off['weights']:.0e}"
 
 
 def claims_of(

@@ -481,7 +481,11 @@ class _Gather(argparse.Action):
     """A list flag given twice adds to the first; the first replaces the default."""
 
     def __call__(
-        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+        self,
+        parser: Any,  # noqa: ARG002
+        namespace: Any,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002
     ) -> None:
         gathered = getattr(namespace, self.dest)
         # Defaults are tuples, so a list is what an earlier use of the flag has left.

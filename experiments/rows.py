@@ -33,7 +33,8 @@ class Row:
     pretrained: str = ""  #: key of ``[pretrained]``; empty = no pre-training
     stage: dict[str, Any] = field(default_factory=dict)  #: settings of every fine-tuning stage
     search: dict[str, Any] = field(default_factory=dict)
-    reference: str = ""  #: bm25; mean: the base's mean-pooled vectors; rrf, min-max: these two fused; embedded: the package's model
+    #: bm25; mean: the base's mean-pooled vectors; rrf, min-max: these two fused; embedded: the package's model
+    reference: str = ""
     of: str = ""  #: the row whose finished model is searched or stored with other settings
     bits: int = 8  #: bits of an impact
     best: int = (

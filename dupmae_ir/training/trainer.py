@@ -373,7 +373,9 @@ class CheckedTrainer(Trainer):
         super()._save_checkpoint(*args, **kwargs)
 
     def _save(
-        self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
+        self,
+        output_dir: str | None = None,
+        state_dict: dict[str, torch.Tensor] | None = None,  # noqa: ARG002
     ) -> None:
         folder = Path(output_dir or self.work)
         folder.mkdir(parents=True, exist_ok=True)
@@ -382,7 +384,9 @@ class CheckedTrainer(Trainer):
         (folder / COUNTERS).write_text(json.dumps(saved), encoding="utf-8")
 
     def _load_from_checkpoint(
-        self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
+        self,
+        resume_from_checkpoint: str,
+        model: torch.nn.Module | None = None,  # noqa: ARG002
     ) -> None:
         folder = Path(resume_from_checkpoint)
         load_model(self.bare, str(folder / WEIGHTS))

@@ -9,7 +9,10 @@ from dupmae_ir.search.view.naming import LONGEST_MARKUP, Place, digits, hidden_m
 from dupmae_ir.search.view.results import Explanation, describe
 from dupmae_ir.types import Document
 
-MARKDOWN = "## Pets\n\nThe **cat** stays with `Anna` ([her page](https://a.example/x)).\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+MARKDOWN = (
+    "## Pets\n\nThe **cat** stays with `Anna` ([her page](https://a.example/x)).\n\n"
+    "| a | b |\n|---|---|\n| 1 | 2 |\n"
+)
 UNDERLINED = (
     "Boiler manual\n=============\n\nError codes\n-----------\nE4: the pressure is too low.\n"
 )

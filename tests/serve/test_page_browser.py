@@ -147,7 +147,10 @@ def test_it_can_be_read(browser: Any, address: str, pixels: int, theme: str) -> 
 def test_a_phone_shows_one_list(browser: Any, address: str) -> None:
     width(browser, 390)
     browser.get(f"{address}/?q=lock+queue")
-    visible = "return [...document.querySelectorAll('.list')].filter((e) => e.checkVisibility()).map((e) => e.ariaLabel)"
+    visible = (
+        "return [...document.querySelectorAll('.list')]"
+        ".filter((e) => e.checkVisibility()).map((e) => e.ariaLabel)"
+    )
     assert run(browser, visible) == ["By both"]
     # 310 pixels, and 48 for a note: no word of the model with hashed words is in a text.
     assert run(browser, "return document.querySelector('.card').getBoundingClientRect().top") < 400

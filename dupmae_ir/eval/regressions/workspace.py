@@ -338,7 +338,8 @@ class Workspace:
         """Where the weights of a model come from. ``given``: models used from a folder of the caller -> folder."""
         model = self.models[name]
         if given:
-            return f"given: {', '.join(f'{n} = {folder}' for n, folder in given.items())}; not made by this row's recipe"
+            folders = ", ".join(f"{n} = {folder}" for n, folder in given.items())
+            return f"given: {folders}; not made by this row's recipe"
         record = self._training_record(model).get(model.step)
         if record is None:
             return model.origin

@@ -57,7 +57,11 @@ class StaticEncoder(TermEncoder):
         }
 
     def _tokenise(
-        self, texts: Sequence[str], prompt: str, length: int, special: bool = True
+        self,
+        texts: Sequence[str],
+        prompt: str,
+        length: int,
+        special: bool = True,  # noqa: ARG002
     ) -> list[list[int]]:
         cut = self._max_characters
         texts = [(prompt + text)[:cut] for text in texts]

@@ -45,7 +45,8 @@ def model(folder: Path, **settings: object) -> Path:
 
 def encoded(folder: Path, texts: list[str]) -> list[dict[str, object]]:
     """What the example program prints for ``texts``, without this package on its path."""
-    code = f"import sys; sys.modules['dupmae_ir'] = sys.modules['torch'] = None; sys.argv[1:] = {[str(folder), *texts]!r}"
+    code = "import sys; sys.modules['dupmae_ir'] = sys.modules['torch'] = None"
+    code += f"; sys.argv[1:] = {[str(folder), *texts]!r}"
     code += f"; exec(open({str(EXAMPLE)!r}).read())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
