@@ -1,11 +1,12 @@
-"""Draw the packages in the order of their imports and write the table of code metrics into docs/architecture.md.
+"""Draw the packages in the order of their imports and write the densities of the code into docs/architecture.md.
 
 The order is the one that tests/test_architecture.py enforces. With --check, exit 1 when the drawing is out of date; the
-metrics change with every line of code and are not checked.
+densities change with every line of code and are not checked.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from html import escape
 from itertools import groupby
@@ -14,7 +15,7 @@ from pathlib import Path
 from pages import ROOT, regenerate
 
 sys.path.insert(0, str(ROOT / "tools"))
-from measure_code import Metrics, project, rooms
+from measure_code import Metrics, density_table, project, rooms
 
 from dupmae_ir import tables
 
@@ -80,44 +81,18 @@ PURPOSES = {
     "__main__": "dupmae-ir VERB",
 }
 BOX, GAP, LEFT, COLUMNS = (176, 46), 10, 150, 4
+MAX_TITLE_LETTERS = 18
+"""Letters of a line in the title of a layer, to the left of the boxes."""
 COLOURS = ("#eceff1", "#e0f2f1", "#e3f2fd", "#ede7f6", "#fff3e0", "#fce4ec")
-
-# Measured at commit 71fd119 by a reader of these projects: functions are median / 90 % / longest lines.
-ANCHORS = {
-    "before (71fd119)": (
-        "26,270 / 158",
-        "7 / 18 / 44",
-        "82 %",
-        "100 / 97 %",
-        "273 / 95",
-        "263",
-        "3",
-        "2,634",
-    ),
-    "ir_measures": ("3,576 / 46", "6 / 22 / 116", "24 %", "25 / 37 %", "", "", "", "639"),
-    "pyterrier_dr": ("11,060 / 45", "8 / 37 / 209", "30 %", "29 / 44 %", "", "", "", "1,480"),
-    "nanochat": ("3,414 / 14", "13 / 47 / 100", "49 %", "7 / 12 %", "", "", "", "2,411"),
-    "httpx": ("8,827 / 23", "9 / 34 / 133", "48 %", "100 / 100 %", "", "", "", "548"),
-    "pylate": ("12,738 / 83", "13 / 60 / 310", "36 %", "34 / 46 %", "", "", "", "1,685"),
-}
-ROWS = (
-    "lines / files",
-    "lines of a function: median / 90 % / longest",
-    "public functions and classes with docstrings",
-    "return / argument hints",
-    "plain `Any`: arguments / returns",
-    "own imports inside functions",
-    "upward imports",
-    "README words",
-)
 
 
 def drawing() -> str:
     """SVG: a box for every package, the first of the order at the bottom."""
-    parts, top = [], 20
+    parts: list[str] = []
+    top = 20
     layers = layered(list(rooms()))
     for number, (title, names) in reversed(list(enumerate(layers))):
-        lines = -(-len(names) // COLUMNS)
+        lines = math.ceil(len(names) / COLUMNS)
         height = lines * (BOX[1] + GAP) + GAP
         width = COLUMNS * (BOX[0] + GAP) + GAP
         colour = COLOURS[number % len(COLOURS)]
@@ -125,10 +100,10 @@ def drawing() -> str:
             f'<rect x="{LEFT}" y="{top}" width="{width}" height="{height}" rx="8" fill="{colour}"/>'
         )
         parts += _words(title, LEFT - 12, top + height / 2)
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             # The order runs upwards, so the first packages of a layer are in its lowest line.
-            x = LEFT + GAP + place % COLUMNS * (BOX[0] + GAP)
-            y = top + GAP + (lines - 1 - place // COLUMNS) * (BOX[1] + GAP)
+            x = LEFT + GAP + index % COLUMNS * (BOX[0] + GAP)
+            y = top + GAP + (lines - 1 - index // COLUMNS) * (BOX[1] + GAP)
             parts += _box(name, x, y)
         top += height + GAP
     width = LEFT + COLUMNS * (BOX[0] + GAP) + GAP + 20
@@ -139,13 +114,15 @@ def drawing() -> str:
 
 def layered(order: list[str]) -> list[tuple[str, list[str]]]:
     """The order cut into layers: (title, packages)."""
-    titles, current = list(LAYERS), 0
-    place = {}
+    titles = list(LAYERS)
+    layer_of = {}
+    current = 0
     for name in order:
-        known = [i for i, members in enumerate(LAYERS.values()) if name in members]
-        current = max([current, *known])
-        place[name] = current
-    return [(titles[i], list(names)) for i, names in groupby(order, key=place.__getitem__)]
+        for layer, members in enumerate(LAYERS.values()):
+            if name in members:
+                current = max(current, layer)
+        layer_of[name] = current
+    return [(titles[i], list(names)) for i, names in groupby(order, key=layer_of.__getitem__)]
 
 
 def _box(name: str, x: float, y: float) -> list[str]:
@@ -160,11 +137,10 @@ def _box(name: str, x: float, y: float) -> list[str]:
 def _words(title: str, x: float, y: float) -> list[str]:
     lines = [""]
     for word in title.split():
-        lines = (
-            [*lines[:-1], f"{lines[-1]} {word}".strip()]
-            if len(lines[-1]) + len(word) < 18
-            else [*lines, word]
-        )
+        if len(lines[-1]) + len(word) < MAX_TITLE_LETTERS:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+        else:
+            lines.append(word)
     first = y - 8 * (len(lines) - 1) + 4
     return [
         f'<text x="{x}" y="{first + 16 * i}" class="layer">{escape(line)}</text>'
@@ -187,31 +163,18 @@ def _svg(width: float, height: float, parts: list[str]) -> str:
 
 
 def metrics_table(m: Metrics) -> str:
-    """Markdown: our numbers, those before, and those of projects that we measure ourselves against."""
-    ours = (
-        f"{m.lines:,} / {m.files}",
-        f"{m.function_lines_median:g} / {m.function_lines_90:g} / {m.function_lines_longest}",
-        f"{m.public_with_docstring:.0%}".replace("%", " %"),
-        f"{m.return_hints:.0%} / {m.argument_hints:.0%}".replace("%", "", 1).replace("%", " %"),
-        f"{m.any_arguments} / {m.any_returns}",
-        str(m.own_imports_in_functions),
-        str(m.upward_imports),
-        f"{m.readme_words:,}",
-    )
-    columns = {"dupmae_ir": ours, **ANCHORS}
-    rows = ([row, *(values[n] or "-" for values in columns.values())] for n, row in enumerate(ROWS))
-    return tables.markdown(["", *columns], rows)
+    """Markdown: density of the code beside projects that people like to read."""
+    header, *rows = density_table(m)
+    return tables.markdown(header, rows)
 
 
 if __name__ == "__main__":
     current = drawing()
     if "--check" in sys.argv:
         old = DRAWING.read_text(encoding="utf-8") if DRAWING.is_file() else ""
-        sys.exit(
-            0
-            if old == current
-            else f"{DRAWING.relative_to(ROOT)} is older than the order of imports: make docs"
-        )
+        if old != current:
+            sys.exit(f"{DRAWING.relative_to(ROOT)} is older than the order of imports: make docs")
+        sys.exit(0)
     DRAWING.write_text(current, encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(

@@ -594,7 +594,7 @@ examples:
 def main(argv: list[str] | None = None) -> int:
     """``python -m dupmae_ir.pyserini MODULE ARGUMENTS...``. Returns the exit status."""
     args = list(sys.argv[1:] if argv is None else argv)
-    return guarded(lambda: run(args), "dupmae-ir pyserini")
+    return guarded(lambda: run(args), "python -m dupmae_ir.pyserini")
 
 
 def run(args: list[str]) -> int:

@@ -114,7 +114,8 @@ def test_there_are_commands_to_parse():
 def test_commands_parse(page, line, parse_only, capsys):
     """With the command's own parser, so a renamed flag or verb fails here."""
     arguments = verb(line)
-    if arguments[0] == "pyserini":  # runs a stock Pyserini module, whose flags are not ours
+    if line.startswith("python -m dupmae_ir.pyserini "):
+        # A stock Pyserini module, whose flags are not ours.
         assert (ROOT / "dupmae_ir" / "pyserini.py").is_file()
         return
     try:
@@ -124,6 +125,53 @@ def test_commands_parse(page, line, parse_only, capsys):
     except SystemExit as e:
         status = e.code
     assert status == 0, f"{page.name}: {line}\n{capsys.readouterr().err}"
+
+
+def help_examples() -> Iterator[tuple[str, str]]:
+    """(page, command) of the examples in the help pages, continuation lines joined."""
+    for page in sorted(COMMANDS.glob("*.md")):
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in re.findall(rf"^  ((?:{LAUNCHED}).*)$", text, re.M):
+            yield page.name, line[0]
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(help_examples())))
+def test_examples_of_help_pages_parse(page, line, parse_only, capsys):
+    if "dupmae-ir COMMAND" in line or re.match(r"dupmae-ir \S+ COMMAND", line):
+        return  # the sentence that says how to get help
+    test_commands_parse(Path(page), line, parse_only, capsys)
+
+
+def inline_commands() -> Iterator[tuple[str, str]]:
+    """(page, command) of code spans in sentences: ``dupmae-ir VERB ...``, often abridged."""
+    for page in PAGES:
+        text = FENCE.sub("", page.read_text(encoding="utf-8"))
+        for span in re.findall(r"`((?:dupmae-ir|python -m dupmae_ir)[. ][^`]+)`", text):
+            yield page.name, " ".join(span.split())
+
+
+ABRIDGED = ("required", "expected", "give ", "is not a", "no such file")
+"""What a command answers to a line that leaves something out."""
+
+
+@pytest.mark.parametrize(("page", "span"), sorted(set(inline_commands())))
+def test_commands_in_sentences_exist(page, span, parse_only, capsys):
+    """The command and all its flags exist; a sentence may leave out what the command requires."""
+    arguments = verb(span)
+    if span.startswith("python -m dupmae_ir.pyserini") or arguments[0] in PLACEHOLDERS:
+        return
+    try:
+        status = main(arguments)
+    except Parsed:
+        return
+    except SystemExit as e:
+        status = e.code
+    message = capsys.readouterr().err
+    assert status == 0 or any(words in message for words in ABRIDGED), f"{page}: {span}\n{message}"
+
+
+PLACEHOLDERS = {"VERB", "COMMAND"}
+"""Words that stand for a command in a sentence about all of them."""
 
 
 FOREIGN = {

@@ -22,8 +22,8 @@ class QueriesConfig(OutputOptions):
 
     Examples:
         dupmae-ir encode.queries --topics queries.tsv --index indexes/mine --output encoded
-        dupmae-ir pyserini pyserini.search.lucene --impact --index indexes/mine/ot --topics encoded/topics.tsv \
-            --encoder encoded/queries.jsonl --min-idf -1 --output impact.trec
+        python -m dupmae_ir.pyserini pyserini.search.lucene --impact --index indexes/mine/ot \
+            --topics encoded/topics.tsv --encoder encoded/queries.jsonl --min-idf -1 --output impact.trec
         python -m dupmae_ir.pyserini pyserini.search.faiss --index indexes/mine/cls --topics encoded/topics.tsv \
             --encoded-queries encoded --output dense.trec
     """
