@@ -11,16 +11,17 @@ import argparse
 import dataclasses
 import inspect
 import json
+import operator
 import re
 import sys
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.registry import suggest
@@ -94,13 +95,15 @@ class OneOf:
 
     def check(self, config: Any) -> None:
         """Raise :class:`UsageError` if ``config`` breaks the rule."""
-        given = [f"`{n}`" for n in self.names if _is_set(config, n)]
-        known = ", ".join(f"`{n}`" for n in self.names)
+        set_names = [f"`{name}`" for name in self.names if _is_set(config, name)]
+        all_names = ", ".join(f"`{name}`" for name in self.names)
         purpose = f" {self.purpose}" if self.purpose else ""
-        if self.required and not given:
-            raise UsageError(f"give one of {known}{purpose}")
-        if len(given) > 1:
-            raise UsageError(f"give only one of {known}{purpose}; got {' and '.join(given)}")
+        if self.required and not set_names:
+            raise UsageError(f"give one of {all_names}{purpose}")
+        if len(set_names) > 1:
+            raise UsageError(
+                f"give only one of {all_names}{purpose}; got {' and '.join(set_names)}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,10 +115,11 @@ class Requires:
 
     def check(self, config: Any) -> None:
         """Raise :class:`UsageError` if ``config`` breaks the rule."""
-        if _is_set(config, self.name) and not any(_is_set(config, other) for other in self.others):
-            raise UsageError(
-                f"`{self.name}` requires {' or '.join(f'`{other}`' for other in self.others)}"
-            )
+        if not _is_set(config, self.name):
+            return
+        if not any(_is_set(config, other) for other in self.others):
+            others = " or ".join(f"`{other}`" for other in self.others)
+            raise UsageError(f"`{self.name}` requires {others}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,46 +212,77 @@ def check(config: Any) -> None:
 
 
 def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
-    value, meta = getattr(config, f.name), f.metadata
-    if (choices := meta.get("choices")) and value is not None:
-        for one in value if isinstance(value, tuple) else (value,):
-            if one not in choices:
-                known = (" | " if any("," in choice for choice in choices) else ", ").join(choices)
-                raise UsageError(
-                    f"`{f.name}` {one}: choose from {known}.{suggest(str(one), choices)}"
-                )
-    bounds = {
-        "greater than": (meta.get("above"), lambda x, bound: x > bound),
-        "at least": (meta.get("at_least"), lambda x, bound: x >= bound),
-        "at most": (meta.get("at_most"), lambda x, bound: x <= bound),
-        "less than": (meta.get("below"), lambda x, bound: x < bound),
-    }
-    for number in value if isinstance(value, tuple) else (value,):
-        for words, (bound, holds) in bounds.items():
-            if bound is not None and isinstance(number, int | float) and not holds(number, bound):
-                raise UsageError(f"`{f.name}` must be {words} {bound:g}, got {number:g}")
+    setting = getattr(config, f.name)
+    values = setting if isinstance(setting, tuple) else (setting,)
+    choices = f.metadata.get("choices")
+    if choices and setting is not None:
+        for value in values:
+            if value not in choices:
+                # A comma would not separate choices that contain one.
+                separator = " | " if any("," in choice for choice in choices) else ", "
+                known = separator.join(choices)
+                suggestion = suggest(str(value), choices)
+                raise UsageError(f"`{f.name}` {value}: choose from {known}.{suggestion}")
+    for number in values:
+        if not isinstance(number, int | float):
+            continue
+        for bound in _BOUNDS:
+            limit = f.metadata.get(bound.argument)
+            # Comparisons are written so that NaN, which satisfies none, is refused by every bound.
+            if limit is not None and not bound.holds(number, limit):
+                raise UsageError(f"`{f.name}` must be {bound.words} {limit:g}, got {number:g}")
+
+
+class _Bound(NamedTuple):
+    """A bound that :func:`option` takes."""
+
+    argument: str  #: name of the argument
+    words: str  #: the relation, as an error says it
+    holds: Callable[[float, float], bool]  #: whether a number satisfies the limit
+
+
+_BOUNDS = (
+    _Bound("above", "greater than", operator.gt),
+    _Bound("at_least", "at least", operator.ge),
+    _Bound("at_most", "at most", operator.le),
+    _Bound("below", "less than", operator.lt),
+)
 
 
 def applies(config: Any, name: str) -> bool:
     """Whether the setting ``name`` has an effect beside the others: one of its ``only_with`` conditions holds."""
-    owners = _owners(config, next(f for f in dataclasses.fields(config) if f.name == name))
-    return not owners or any(all(_holds(config, term) for term in terms) for terms in owners)
+    setting = next(f for f in dataclasses.fields(config) if f.name == name)
+    owners = _owners(config, setting)
+    if not owners:
+        return True
+    for terms in owners:
+        if all(_holds(config, term) for term in terms):
+            return True
+    return False
 
 
 def _owners(config: Any, f: dataclasses.Field[Any]) -> list[list[str]]:
+    """The conditions of ``f``, each a conjunction of terms, without terms about fields that ``config`` lacks."""
     names = {field.name for field in dataclasses.fields(config)}
-    conditions = (owner.split(" and ") for owner in f.metadata.get("only_with") or ())
-    owners = [
-        [t for t in terms if t.removeprefix("!").partition("=")[0] in names] for terms in conditions
-    ]
-    return [terms for terms in owners if terms]
+    owners = []
+    for condition in f.metadata.get("only_with") or ():
+        terms = []
+        for term in condition.split(" and "):
+            name, _, _ = term.removeprefix("!").partition("=")
+            if name in names:
+                terms.append(term)
+        if terms:
+            owners.append(terms)
+    return owners
 
 
 def _holds(config: Any, owner: str) -> bool:
     if owner.startswith("!"):
         return not _is_set(config, owner[1:])
     name, equals, value = owner.partition("=")
-    return str(getattr(config, name)) == value if equals else _is_set(config, name)
+    if equals:
+        return str(getattr(config, name)) == value
+    return _is_set(config, name)
 
 
 def _as_text(owner: str) -> str:
@@ -265,27 +300,27 @@ def add_config(parser: argparse.ArgumentParser, config: type) -> None:
     """Add one flag per :func:`option` of ``config``, in its groups and in field order, inherited ones last."""
     hints = _type_hints(config)
     groups: dict[str, Any] = {}
-    own = inspect.get_annotations(config)
-    for f in sorted(dataclasses.fields(config), key=lambda f: f.name not in own):
+    declared_here = inspect.get_annotations(config)
+    for f in sorted(dataclasses.fields(config), key=lambda f: f.name not in declared_here):
         title = f.metadata.get("group", "options")
-        group = (
-            groups.setdefault(title, parser.add_argument_group(title))
-            if title not in groups
-            else groups[title]
-        )
-        _add_flag(group, f, hints[f.name])
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        _add_flag(groups[title], f, hints[f.name])
 
 
 def from_namespace(config: type[T], namespace: argparse.Namespace) -> T:
     """Build ``config`` from parsed flags; flags that are not its fields are ignored."""
     names = {f.name for f in dataclasses.fields(config)}  # type: ignore[arg-type]
-    values = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in vars(namespace).items() if k in names
-    }
+    parsed = vars(namespace)
+    values = {}
+    for name, value in parsed.items():
+        if name in names:
+            values[name] = tuple(value) if isinstance(value, list) else value
     for name in names:
-        if (given := getattr(namespace, f"{name}{_POSITIONAL}", None)) is not None:
-            values[name] = given
-        elif f"{name}{_POSITIONAL}" in vars(namespace) and values[name] is None:
+        positional = f"{name}{_POSITIONAL}"
+        if parsed.get(positional) is not None:
+            values[name] = parsed[positional]
+        elif positional in parsed and values[name] is None:
             raise UsageError(f"`{name}` is required")
     built = config(**values)
     if not isinstance(built, Config):
@@ -300,9 +335,8 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
     either. Raises :class:`InputError` for a recipe that cannot be used.
     """
     for word in sys.argv[1:] if argv is None else argv:
-        if any(
-            0xD800 <= ord(c) <= 0xDFFF for c in word
-        ):  # Python's form of bytes that are not UTF-8
+        # Python reads bytes that are not UTF-8 as lone surrogates.
+        if any(0xD800 <= ord(character) <= 0xDFFF for character in word):
             parser.error(f"the argument {word!r} is not UTF-8 text")
     add_config(parser, config)
     parser.add_argument(
@@ -310,7 +344,8 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
         metavar="FILE",
         help="a TOML file of these settings; flags given here win over it",
     )
-    if recipe := recipe_of(argv):
+    recipe = recipe_of(argv)
+    if recipe:
         values = recipe_values(config, recipe)
         parser.set_defaults(**values)
         for action in parser._actions:
@@ -346,12 +381,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def from_mapping(config: type[T], data: Mapping[str, Any], source: str = "recipe") -> T:
     """Build ``config`` from plain values, checking names and types. ``source`` is named in errors."""
     values = checked_values(config, data, source)
-    required = {
-        f.name
-        for f in dataclasses.fields(config)
-        if f.default is MISSING and f.default_factory is MISSING
-    }  # type: ignore[arg-type]
-    if missing := sorted(required - set(values)):
+    required = set()
+    for f in dataclasses.fields(config):  # type: ignore[arg-type]
+        if f.default is MISSING and f.default_factory is MISSING:
+            required.add(f.name)
+    missing = sorted(required - set(values))
+    if missing:
         raise InputError(f"{source}: missing {', '.join(missing)}")
     return config(**values)
 
@@ -368,19 +403,23 @@ def checked_values(config: type, data: Mapping[str, Any], source: str) -> dict[s
         name = key.replace("-", "_")
         if name not in known:
             raise InputError(f"{source}: no setting named {key!r}.{suggest(name, known)}")
-        values[name] = _checked(value, hints[name], f"{source}: {key}")
+        values[name] = _check_type(value, hints[name], f"{source}: {key}")
         choices = known[name].metadata.get("choices")
-        for one in value if isinstance(value, list) else () if value is None else (value,):
-            if choices and one not in choices:
-                raise InputError(f"{source}: {key} is {one!r}; use one of {', '.join(choices)}")
+        if not choices or value is None:
+            continue
+        for choice in value if isinstance(value, list) else (value,):
+            if choice not in choices:
+                raise InputError(f"{source}: {key} is {choice!r}; use one of {', '.join(choices)}")
     return values
 
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Plain JSON-able values of a config."""
-    return {
-        k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(config).items()
-    }
+    values = dataclasses.asdict(config)
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            values[name] = list(value)
+    return values
 
 
 def subset(config: Any, kind: type[T], **changes: Any) -> T:
@@ -401,79 +440,104 @@ def flags(config: Any) -> list[str]:
         words = required if f.default is MISSING else optional
         if not f.metadata.get("positional"):
             flag = flag_of(f)
-            words.append(flag.replace("--", "--no-", 1) if value is False else flag)
-        if not isinstance(value, bool):
-            words += map(str, value) if isinstance(value, tuple) else [str(value)]
+            if value is False:
+                flag = flag.replace("--", "--no-", 1)
+            words.append(flag)
+        if isinstance(value, tuple):
+            words += map(str, value)
+        elif not isinstance(value, bool):
+            words.append(str(value))
     return required + optional
 
 
 def differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
     """`` `top_k` 32 (requested 64), ...`` over the settings that differ; empty if they agree."""
-    names = [*existing, *(n for n in requested if n not in existing)]
-    changed = [n for n in names if existing.get(n) != requested.get(n)]
-    return ", ".join(
-        f"`{n}` {_shown(existing.get(n))} (requested {_shown(requested.get(n))})" for n in changed
-    )
+    # A dict keeps the order of the existing settings; new ones follow.
+    names = dict.fromkeys([*existing, *requested])
+    changes = []
+    for name in names:
+        before = existing.get(name)
+        after = requested.get(name)
+        if before != after:
+            changes.append(f"`{name}` {_format_value(before)} (requested {_format_value(after)})")
+    return ", ".join(changes)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, str) and len(value) == 64:
         return f"{value[:12]}..."  # a digest
-    return (
-        "none"
-        if value is None
-        else json.dumps(value)
-        if isinstance(value, str | list)
-        else str(value)
-    )
+    if isinstance(value, str | list):
+        return json.dumps(value)
+    return str(value)
 
 
 def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
-    kind, _, many = _unwrap(hint)
-    meta = f.metadata
-    required = f.default is MISSING
-    settings: dict[str, Any] = {"help": meta.get("help", "")}
-    if meta.get("choices"):
-        settings["choices"] = meta["choices"]
-    if meta.get("positional"):
-        if many:
-            settings |= {"nargs": "+" if required else "*"} | (
-                {} if required else {"default": f.default}
-            )
-            group.add_argument(f.name, type=kind, metavar=meta.get("metavar"), **settings)
-            return
-        flag = f"--{f.name.replace('_', '-')}"
-        settings["help"] += f"; also as {flag}"
-        group.add_argument(
-            f"{f.name}{_POSITIONAL}", nargs="?", type=kind, metavar=meta.get("metavar"), **settings
-        )
-        default = None if required else f.default
-        group.add_argument(flag, dest=f.name, type=kind, default=default, help=argparse.SUPPRESS)
-        return
-    flag = flag_of(f)
-    if kind is bool:
-        # None: neither said, somebody else decides.
+    annotation = _unwrap(hint)
+    if f.metadata.get("positional"):
+        _add_positional(group, f, annotation)
+    elif annotation.kind is bool:
+        # A default of None means that neither was said, and something else decides.
         action = "store_true" if f.default is False else argparse.BooleanOptionalAction
         group.add_argument(
-            flag, dest=f.name, action=action, default=f.default, help=settings["help"]
+            flag_of(f),
+            dest=f.name,
+            action=action,
+            default=f.default,
+            help=f.metadata.get("help", ""),
         )
+    else:
+        required = f.default is MISSING
+        settings: dict[str, Any] = {"metavar": _placeholder(f, annotation.kind)}
+        if annotation.many:
+            settings["nargs"] = "+"
+            settings["action"] = _Gather
+        group.add_argument(
+            flag_of(f),
+            dest=f.name,
+            type=annotation.kind,
+            required=required,
+            default=None if required else f.default,
+            help=f.metadata.get("help", ""),
+            **settings,
+        )
+
+
+def _placeholder(f: dataclasses.Field[Any], kind: type) -> str:
+    """What stands for the value on the help page.
+
+    Choices are shown here and checked when the config is built, where a near miss gets a suggestion.
+    """
+    if f.metadata.get("metavar"):
+        return str(f.metadata["metavar"])
+    if f.metadata.get("choices"):
+        return f"{{{','.join(f.metadata['choices'])}}}"
+    return {int: "N", float: "X"}.get(kind, f.name.upper())
+
+
+def _add_positional(group: Any, f: dataclasses.Field[Any], annotation: _Annotation) -> None:
+    """An argument without a flag; a single one may also be given as a flag, which the help page names."""
+    required = f.default is MISSING
+    settings: dict[str, Any] = {"type": annotation.kind, "metavar": f.metadata.get("metavar")}
+    if f.metadata.get("choices"):
+        settings["choices"] = f.metadata["choices"]
+    text = f.metadata.get("help", "")
+    if annotation.many:
+        if required:
+            settings["nargs"] = "+"
+        else:
+            settings["nargs"] = "*"
+            settings["default"] = f.default
+        group.add_argument(f.name, help=text, **settings)
         return
-    # The choices themselves are checked when the config is built, with a suggestion for a near miss.
-    choices = settings.pop("choices", None)
-    choice = (
-        f"{{{','.join(choices)}}}" if choices else {int: "N", float: "X"}.get(kind, f.name.upper())
-    )
-    settings["metavar"] = meta.get("metavar") or choice
-    if many:
-        settings["nargs"] = "+"
-        settings["action"] = _Gather
+    flag = f"--{f.name.replace('_', '-')}"
     group.add_argument(
-        flag,
-        dest=f.name,
-        type=kind,
-        required=required,
-        default=None if required else f.default,
-        **settings,
+        f"{f.name}{_POSITIONAL}", nargs="?", help=f"{text}; also as {flag}", **settings
+    )
+    default = None if required else f.default
+    group.add_argument(
+        flag, dest=f.name, type=annotation.kind, default=default, help=argparse.SUPPRESS
     )
 
 
@@ -489,31 +553,45 @@ class _Gather(argparse.Action):
     ) -> None:
         gathered = getattr(namespace, self.dest)
         # Defaults are tuples, so a list is what an earlier use of the flag has left.
-        setattr(namespace, self.dest, [*(gathered if isinstance(gathered, list) else []), *values])
+        earlier = gathered if isinstance(gathered, list) else []
+        setattr(namespace, self.dest, [*earlier, *values])
 
 
-def _unwrap(hint: Any) -> tuple[Any, bool, bool]:
-    """``str | None`` -> (str, True, False); ``tuple[int, ...]`` -> (int, False, True); one or more, as in
-    ``str | tuple[str, ...]``, -> (str, False, True)."""
+class _Annotation(NamedTuple):
+    """What the type annotation of a field allows."""
+
+    kind: Any  #: type of the value, or of each value of a list
+    optional: bool  #: None is allowed
+    many: bool  #: a list is allowed
+
+
+def _unwrap(hint: Any) -> _Annotation:
+    """``str | None`` is an optional str, ``tuple[int, ...]`` many int, ``str | tuple[str, ...]`` many str."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        inner = [a for a in typing.get_args(hint) if a is not type(None)]
-        kind, _, many = _unwrap(inner[-1])
-        return kind, type(None) in typing.get_args(hint), many
+        arguments = typing.get_args(hint)
+        not_none = [argument for argument in arguments if argument is not type(None)]
+        inner = _unwrap(not_none[-1])
+        return _Annotation(inner.kind, type(None) in arguments, inner.many)
     if typing.get_origin(hint) is tuple:
-        return typing.get_args(hint)[0], False, True
-    return hint, False, False
+        return _Annotation(typing.get_args(hint)[0], False, True)
+    return _Annotation(hint, False, False)
 
 
-def _checked(value: Any, hint: Any, where: str) -> Any:
-    kind, optional, many = _unwrap(hint)
-    if value is None and optional:
+def _check_type(value: Any, hint: Any, where: str) -> Any:
+    """``value`` as ``hint`` wants it: lists become tuples, and integers floats where a float is expected.
+
+    Raises :class:`UsageError` starting with ``where`` for another type.
+    """
+    annotation = _unwrap(hint)
+    kind = annotation.kind
+    if value is None and annotation.optional:
         return None
-    if many and isinstance(hint, types.UnionType) and isinstance(value, kind):
-        return value  # one of "one or more"
-    if many:
+    if annotation.many:
+        if isinstance(hint, types.UnionType) and isinstance(value, kind):
+            return value  # one value where one or more are allowed
         if not isinstance(value, list | tuple):
             raise UsageError(f"{where}: expected a list, got {value!r}")
-        return tuple(_checked(v, kind, where) for v in value)
+        return tuple(_check_type(item, kind, where) for item in value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
