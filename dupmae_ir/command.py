@@ -51,9 +51,8 @@ class Command:
     packages: tuple[str, ...] = ()  #: packages of ``extra`` that ``work`` imports
     extra: str = "train"  #: the extra that installs ``packages``
     status: Callable[[Any, Any], int] | None = None
-    distributed: bool = (
-        False  #: ``config.processes`` processes run ``work``, started by torch's launcher
-    )
+    #: ``config.processes`` processes run ``work``, started by torch's launcher
+    distributed: bool = False
     epilog: str = ""
 
     def __call__(self, argv: list[str] | None = None) -> int:
@@ -69,38 +68,42 @@ class Command:
         parser.epilog = self.epilog or None
         config: Any = parse(parser, self.config, argv)
         need_packages(f"dupmae-ir {self.verb}", self.packages, self.extra)
-        atexit.register(
-            gc.freeze
-        )  # an ending process need not collect torch's objects, which takes seconds
+        # An ending process need not collect torch's objects, which takes seconds.
+        atexit.register(gc.freeze)
+
+        # The launcher starts this command again in each process, with WORLD_SIZE set.
         if self.distributed and config.processes > 1 and "WORLD_SIZE" not in os.environ:
             launch = load("dupmae_ir.training.launch:launch")
-            return launch(self.verb, sys.argv[1:] if argv is None else argv, config.processes)
-        silent = (
-            config.quiet
-            or self.work.split(".")[1] not in _LOADING
-            or os.environ.get("RANK", "0") != "0"
-        )
+            words = sys.argv[1:] if argv is None else argv
+            return launch(self.verb, words, config.processes)
+
+        loads_models = self.work.split(".")[1] in _LOADING
+        first_process = os.environ.get("RANK", "0") == "0"
+        silent = config.quiet or not loads_models or not first_process
         with never_silent(f"dupmae-ir {self.verb}", silent):
             result = load(self.work)(config)
         if result is None:
             return 0
-        if self.summarize and (text := self.summarize(config, result)):
-            say(_with_names_on_one_line(text, config), config.quiet)
-        if text := self._printed(config, result):
-            show(
-                text if config.json else _with_names_on_one_line(text, config),
-                emphasis=not config.json,
-            )
-        return self.status(config, result) if self.status else 0
+        self._print_result(config, result)
+        if self.status is None:
+            return 0
+        return self.status(config, result)
 
-    def _printed(self, config: Any, result: Any) -> str:
-        if config.json:
-            return (
-                self.as_json(config, result)
-                if self.as_json
-                else json.dumps(result, ensure_ascii=False)
-            )
-        return self.show(config, result) if self.show else ""
+    def _print_result(self, config: Any, result: Any) -> None:
+        """The summary on standard error, the answer on standard output."""
+        if self.summarize:
+            summary = self.summarize(config, result)
+            if summary:
+                say(_with_names_on_one_line(summary, config), config.quiet)
+        answer = ""
+        if config.json and self.as_json:
+            answer = self.as_json(config, result)
+        elif config.json:
+            answer = json.dumps(result, ensure_ascii=False)
+        elif self.show:
+            answer = _with_names_on_one_line(self.show(config, result), config)
+        if answer:
+            show(answer, emphasis=not config.json)
 
     def exit(self) -> None:
         """Run as a program."""
@@ -127,12 +130,15 @@ def dispatch(group: str, verbs: Mapping[str, tuple[str, Command]], argv: list[st
     verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if verb in ("-h", "--help"):
         width = max(map(len, verbs)) + 2
-        lines = "\n".join(f"  {name.ljust(width)}{line}" for name, (line, _) in verbs.items())
-        examples = "\n".join(
-            f"  {help_text(c.config)[1].splitlines()[0]}" for _, c in verbs.values()
-        )
+        lines = []
+        examples = []
+        for name, (line, command) in verbs.items():
+            lines.append(f"  {name.ljust(width)}{line}")
+            _, commands = help_text(command.config)
+            examples.append(f"  {commands.splitlines()[0]}")
+        print(f"usage: dupmae-ir {group} COMMAND ...\n\ncommands:")
+        print("\n".join(lines) + "\n\nexamples:\n" + "\n".join(examples) + "\n")
         print(
-            f"usage: dupmae-ir {group} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{examples}\n\n"
             f"dupmae-ir {group} COMMAND --help shows the options of a command; all accept --quiet."
         )
         return 0

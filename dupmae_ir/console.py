@@ -36,10 +36,10 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        shown = (
-            action.default not in (None, False, argparse.SUPPRESS, (), "") and "default" not in text
-        )
-        if isinstance(action, argparse._HelpAction | argparse._VersionAction) or not shown:
+        if isinstance(action, argparse._HelpAction | argparse._VersionAction):
+            return text
+        has_default = action.default not in (None, False, argparse.SUPPRESS, (), "")
+        if not has_default or "default" in text:
             return text
         if isinstance(action.default, tuple):
             return f"{text} (default: {' '.join(map(str, action.default))})"
@@ -50,9 +50,9 @@ class Parser(argparse.ArgumentParser):
     """argparse with our help page and one-line errors."""
 
     def __init__(self, verb: str, purpose: str, examples: str = "") -> None:
-        description = purpose.strip() + (
-            f"\n\nexample:\n{textwrap.indent(examples.strip(), '  ')}" if examples else ""
-        )
+        description = purpose.strip()
+        if examples:
+            description += "\n\nexample:\n" + textwrap.indent(examples.strip(), "  ")
         super().__init__(
             prog=f"dupmae-ir {verb}",
             description=description,
@@ -72,9 +72,9 @@ def visible(text: object, breaks: bool = False) -> str:
     surrogates, which have no UTF-8. Tabs and line breaks are kept, unless ``breaks``: then they are written out too.
     Inside a string of a JSON document the result has the same value.
     """
-    return (_CONTROLS_AND_BREAKS if breaks else _CONTROLS).sub(
-        lambda c: json.dumps(c[0])[1:-1], str(text)
-    )
+    pattern = _CONTROLS_AND_BREAKS if breaks else _CONTROLS
+    # JSON's escape, without the quotation marks.
+    return pattern.sub(lambda control: json.dumps(control[0])[1:-1], str(text))
 
 
 _EMPHASIS = ("\ufdd0", "\ufdd1")
@@ -84,8 +84,9 @@ _EMPHASIS = ("\ufdd0", "\ufdd1")
 def emphasised(text: str, spans: Sequence[tuple[int, int]]) -> str:
     """``text`` with (start, end) of some words, in order, to be printed in bold by :func:`show` on a terminal."""
     begin, end = _EMPHASIS
-    for a, b in reversed(spans):
-        text = f"{text[:a]}{begin}{text[a:b]}{end}{text[b:]}"
+    # From the last to the first, so that the offsets before stay right.
+    for start, stop in reversed(spans):
+        text = f"{text[:start]}{begin}{text[start:stop]}{end}{text[stop:]}"
     return text
 
 
@@ -97,11 +98,12 @@ def unmarked(text: str, by: str = "") -> str:
 
 
 def show(text: str, emphasis: bool = True) -> None:
-    """Print an answer on standard output, its control characters made visible and, on a terminal that permits it
-    (``NO_COLOR`` is not set), its :func:`emphasised` words in bold; elsewhere these are as others. Without
-    ``emphasis`` the text is printed as it is, as JSON must be.
+    """Print an answer on standard output, with its control characters made visible.
 
-    Raises :class:`OutputError` where standard output is closed.
+    On a terminal that permits it (``NO_COLOR`` is not set), :func:`emphasised` words are bold; elsewhere they look
+    like the rest. Without ``emphasis`` the marks of emphasis are printed as they are, because JSON may contain them.
+
+    Raises :class:`OutputError` if standard output is closed.
     """
     if sys.stdout is None:
         raise OutputError("standard output is closed, so there is nowhere to print the result")
@@ -160,14 +162,15 @@ def guarded(
         missing = str(e.name).partition(".")[0]
         if missing == "dupmae_ir":
             raise
-        _complain(
-            f"{prog}: needs {missing}, which is not installed; run: pip install {_PACKAGES.get(missing, missing)}"
-        )
+        package = _PACKAGES.get(missing, missing)
+        _complain(f"{prog}: needs {missing}, which is not installed; run: pip install {package}")
         return 1
     except OSError as e:
         if e.errno is None:
             raise
-        hint = {errno.ENOSPC: "; free some space and run the same command again"}.get(e.errno, "")
+        hint = ""
+        if e.errno == errno.ENOSPC:
+            hint = "; free some space and run the same command again"
         where = f"{e.filename}: " if e.filename else ""
         _complain(f"{prog}: {visible(where)}{e.strerror or e}{hint}")
         return 1
@@ -194,12 +197,14 @@ def say(message: str, quiet: bool = False) -> None:
 def never_silent(what: str, quiet: bool = False) -> Iterator[None]:
     """Say on a terminal that ``what`` goes on whenever nothing was shown for :data:`SILENCE` seconds: while libraries
     and models are loaded, and between two bars."""
-    ended, started = threading.Event(), time.monotonic()
+    ended = threading.Event()
+    started = time.monotonic()
     _last_shown[0] = started
 
     def watch() -> None:
         while not ended.wait(SILENCE / 8):
-            if (now := time.monotonic()) - _last_shown[0] >= SILENCE:
+            now = time.monotonic()
+            if now - _last_shown[0] >= SILENCE:
                 say(f"{what}: working, {now - started:.0f} s")
 
     if not quiet and _on_terminal():
@@ -277,12 +282,13 @@ def byte_bar(
     """A progress bar in MB; call the yielded function with the number of bytes whenever some have moved."""
     with progress(description, "MB", total and total // MEGABYTE, quiet, done // MEGABYTE) as bar:
 
-        def moved(count: int) -> None:
+        def advance(count: int) -> None:
             nonlocal done
+            # The difference of two whole numbers of MB, so that small counts add up.
             bar.update((done + count) // MEGABYTE - done // MEGABYTE)
             done += count
 
-        yield moved
+        yield advance
 
 
 def megabytes(size: int) -> str:
@@ -297,16 +303,17 @@ def one_line(text: object, limit: int | None = None) -> str:
 
 def table(rows: list[list[str]], header: list[str]) -> str:
     """Text in aligned columns: the first column left-aligned, the others right-aligned."""
-    cells = [header, *rows]
-    widths = [max(len(r[i]) for r in cells) for i in range(len(header))]
-    lines = [
-        "  ".join(
-            c.ljust(w) if i == 0 else c.rjust(w)
-            for i, (c, w) in enumerate(zip(r, widths, strict=True))
-        ).rstrip()
-        for r in cells
-    ]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    rule = "  ".join("-" * width for width in widths)
+    lines = [_table_line(row, widths) for row in rows]
+    return "\n".join([_table_line(header, widths), rule, *lines])
+
+
+def _table_line(row: list[str], widths: list[int]) -> str:
+    cells = [row[0].ljust(widths[0])]
+    for cell, width in zip(row[1:], widths[1:], strict=True):
+        cells.append(cell.rjust(width))
+    return "  ".join(cells).rstrip()
 
 
 def _width() -> int:

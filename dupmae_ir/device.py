@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from dupmae_ir.errors import EnvironmentProblem, UsageError
 
@@ -89,7 +89,10 @@ def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
 
 def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     """``values`` of the CPU on ``device``; the copy to a CUDA device is queued, and not waited for."""
-    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+    if device.type == "cuda":
+        # Only a copy from pinned memory runs beside the computation.
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
 
 
 def is_plain_cpu(wanted: str) -> bool:
@@ -99,9 +102,9 @@ def is_plain_cpu(wanted: str) -> bool:
     """
     if wanted != "auto":
         return wanted == "cpu"
-    return sys.platform == "linux" and not any(
-        Path("/dev", name).exists() for name in _ACCELERATORS
-    )
+    if sys.platform != "linux":
+        return False
+    return not any(Path("/dev", name).exists() for name in _ACCELERATORS)
 
 
 def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
@@ -139,8 +142,10 @@ def pick_encoding(wanted: str, device: torch.device) -> tuple[str, torch.dtype, 
     import torch
 
     if wanted == MIXED:
-        fast = device.type == "cpu" and cpu_supports_bf16()
-        return MIXED, torch.float32, torch.bfloat16 if fast else torch.float32
+        products = torch.float32
+        if device.type == "cpu" and cpu_supports_bf16():
+            products = torch.bfloat16
+        return MIXED, torch.float32, products
     dtype, _ = pick_dtype(wanted, device)
     return str(dtype).removeprefix("torch."), dtype, dtype
 
@@ -160,21 +165,27 @@ def keep_few_kernels() -> None:
 
 def processors() -> int:
     """Number of processors available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processor() -> str:
     """The processor's model name, and the instruction sets by which libraries select their kernels."""
-    name, flags = platform.processor() or platform.machine(), ""
-    if CPU_INFO.is_file():
-        parted = (line.partition(":") for line in CPU_INFO.read_text(errors="replace").splitlines())
-        lines = {key.strip(): value.strip() for key, _, value in parted}
-        name = lines.get("model name", name)
-        supported = set(lines.get("flags", "").split())
-        flags = " ".join(
-            f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in supported
-        )
-    return f"{name} ({flags})" if flags else name
+    name = platform.processor() or platform.machine()
+    if not CPU_INFO.is_file():
+        return name
+    # One "key : value" a line, repeated for every core; the last core's values are kept.
+    values = {}
+    for line in CPU_INFO.read_text(errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        values[key.strip()] = value.strip()
+    name = values.get("model name", name)
+    supported = values.get("flags", "").split()
+    sets = [one for one in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if one in supported]
+    if not sets:
+        return name
+    return f"{name} ({' '.join(sets)})"
 
 
 @contextmanager
@@ -241,18 +252,23 @@ def pick_batch_tokens(device: torch.device) -> tuple[int, str]:
 def gpu_batch(free: int) -> int:
     """Word pieces for ``free`` bytes of GPU memory: a power of two, since results depend on the batches in their last
     bits, and GPUs of one kind never have exactly the same free memory."""
-    return 1 << max(CPU_BATCH, min(free // 2 // BYTES_PER_PIECE, GPU_BATCH)).bit_length() - 1
+    pieces = free // 2 // BYTES_PER_PIECE
+    pieces = max(CPU_BATCH, min(pieces, GPU_BATCH))
+    return 1 << (pieces.bit_length() - 1)
+
+
+_OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc")
+"""Words of torch's RuntimeErrors about memory, which have no class of their own."""
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether ``error`` reports insufficient memory, on a GPU or a CPU; torch has no common class for both."""
     import torch
 
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return True
     message = str(error)
-    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(
-        text in message
-        for text in ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc")
-    )
+    return any(words in message for words in _OUT_OF_MEMORY)
 
 
 def pick_impact_search(
@@ -275,12 +291,14 @@ def pick_impact_search(
         return "postings", "Pyserini is not installed"
     if importlib.util.find_spec("numba") is None:
         return "lucene", "numba is not installed"
-    if found := problem():
-        return "lucene", f"the postings cannot be used: {found}"
+    defect = problem()
+    if defect:
+        return "lucene", f"the postings cannot be used: {defect}"
     return "postings", "postings and numba found"
 
 
 _left_to_numpy = 0
+"""Numbers that numpy has handled in this process because compiled loops were not worth loading."""
 
 
 def pays(numbers: int) -> bool:
@@ -316,59 +334,68 @@ def blas_threads(threads: int) -> Iterator[None]:
     The limit is one of the whole process. If several threads use the context at a time, the lowest limit applies, and
     the last one to leave restores the limit that the first one found. A BLAS built on OpenMP has a limit per thread.
     """
-    _, of_threads = _libraries()
-    _NUMBERS.add(threads)
+    per_thread = _libraries().per_thread
+    _PROCESS_LIMITS.add(threads)
     try:
-        with nullcontext() if of_threads is None else of_threads.limit(limits=threads):
+        with nullcontext() if per_thread is None else per_thread.limit(limits=threads):
             yield
     finally:
-        _NUMBERS.remove(threads)
+        _PROCESS_LIMITS.remove(threads)
 
 
-class _Numbers:
-    """The limits that threads have asked for, and those found before the first of them."""
+class _ProcessLimits:
+    """The limits that threads want at present, and the limits before the first of them came."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wanted: list[int] = []
+        self._limits: list[int] = []
         self._before: list[int] = []
 
     def add(self, threads: int) -> None:
         """A thread has entered."""
         with self._lock:
-            if not self._wanted:
-                self._before = [library.get_num_threads() for library in _libraries()[0]]
-            self._wanted.append(threads)
+            if not self._limits:
+                libraries = _libraries().per_process
+                self._before = [library.get_num_threads() for library in libraries]
+            self._limits.append(threads)
             self._set()
 
     def remove(self, threads: int) -> None:
         """A thread leaves, not always in the order of entering."""
         with self._lock:
-            self._wanted.remove(threads)
+            self._limits.remove(threads)
             self._set()
 
     def _set(self) -> None:
-        for library, before in zip(_libraries()[0], self._before, strict=True):
+        for library, before in zip(_libraries().per_process, self._before, strict=True):
             # threadpoolctl 3.8 ignores all threads but the first to set a number, silently.
             release = getattr(library, "clear_controlling_thread", lambda **_: None)
             release(force=True)
-            library.set_num_threads(min(self._wanted, default=before))
+            library.set_num_threads(min(self._limits, default=before))
             release(force=True)
 
 
-_NUMBERS = _Numbers()
+_PROCESS_LIMITS = _ProcessLimits()
+
+
+class _Libraries(NamedTuple):
+    """BLAS libraries by how they count their threads."""
+
+    per_process: Sequence[LibController]  #: one number for the process
+    per_thread: ThreadpoolController | None  #: a number for each thread (built on OpenMP)
 
 
 @cache
-def _libraries() -> tuple[Sequence[LibController], ThreadpoolController | None]:
-    """(BLAS libraries with one number for the process, those with a number for each thread), of those that are loaded
-    at the first call. Finding them takes a millisecond, as long as a query."""
+def _libraries() -> _Libraries:
+    """The BLAS libraries that are loaded at the first call. Finding them takes a millisecond, as long as a query."""
     if importlib.util.find_spec("threadpoolctl") is None:
-        return (), None
+        return _Libraries((), None)
     from threadpoolctl import ThreadpoolController
 
     blas = ThreadpoolController().select(user_api="blas")
-    of_threads = blas.select(threading_layer="openmp")
-    return [
-        one for one in blas.lib_controllers if one not in of_threads.lib_controllers
-    ], of_threads
+    per_thread = blas.select(threading_layer="openmp")
+    per_process = []
+    for library in blas.lib_controllers:
+        if library not in per_thread.lib_controllers:
+            per_process.append(library)
+    return _Libraries(per_process, per_thread)

@@ -83,7 +83,8 @@ def run(config: ExportConfig) -> dict[str, object]:
         restart=True,
         quiet=config.quiet,
     ) as job:
-        if result := job.finished():
+        result = job.finished()
+        if result:
             return result
         target = job.begin() / "export"
         if config.to == "compact":
@@ -104,10 +105,10 @@ def summarize(config: ExportConfig, result: Mapping[str, Any]) -> str:
     if config.to in ("onnx", "openvino"):
         graphs = []
         for name, size in result["bytes"].items():
-            differences = ", ".join(
-                f"{of} {value:.3g}" for of, value in result["differences"][name].items()
-            )
-            graphs.append(f"{name} {size / 1e6:.1f} MB ({differences})")
+            differences = []
+            for part, value in result["differences"][name].items():
+                differences.append(f"{part} {value:.3g}")
+            graphs.append(f"{name} {size / 1e6:.1f} MB ({', '.join(differences)})")
         return f"{config.output}: {' and '.join(result['parts'])} in {', '.join(graphs)}"
     routed = "for each side " if result["routed"] else ""
     return f"{config.output}: {result['kind']} of {routed}{', '.join(result['modules'])}"

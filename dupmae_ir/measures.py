@@ -22,9 +22,8 @@ class Family(NamedTuple):
     """One family of measures and its trec_eval names."""
 
     trec: str  #: trec_eval's name without a cutoff ("" if a cutoff is required)
-    trec_cut: (
-        str  #: with a cutoff ("" if there is none); "-M" if trec_eval truncates the run instead
-    )
+    #: trec_eval's name with a cutoff ("" if there is none); "-M" if trec_eval truncates the run instead
+    trec_cut: str
     meaning: str
 
 
@@ -54,12 +53,19 @@ FAMILIES = {
 GRADED = ("nDCG", "Judged", "NumRet", "NumQ")
 """Families whose documents are not relevant from a grade on: grades are gains, or are not used."""
 
-_SPELLINGS = {
-    trec: name
-    for name, f in reversed(FAMILIES.items())
-    for trec in (f.trec, f.trec_cut, name)
-    if trec
-}
+
+def _spellings() -> dict[str, str]:
+    """Every spelling of a family, trec_eval's included -> name of the family."""
+    names = {}
+    # Backwards, so that the first family of a trec_eval name wins: recip_rank is MRR, not RR.
+    for name, family in reversed(FAMILIES.items()):
+        for spelling in (family.trec, family.trec_cut, name):
+            if spelling:
+                names[spelling] = name
+    return names
+
+
+_SPELLINGS = _spellings()
 _NAMED = re.compile(r"(?P<family>\w+?)(\((?P<parameters>[^()]*)\))?(@(?P<cutoff>.*))?")
 _TREC = re.compile(r"(?P<family>[A-Za-z]\w*?)[._](?P<cutoffs>\d+(\.\d+)?(,\d+(\.\d+)?)*)")
 
@@ -73,12 +79,13 @@ class Measure:
     rel: int | None = None  #: smallest relevant grade; None if grades are gains
 
     def __str__(self) -> str:
-        level = (
-            f"(rel={self.rel})"
-            if self.rel is not None and (self.rel != 1 or self.family == "NumRet")
-            else ""
-        )
-        return f"{self.family}{level}" + (f"@{self.cutoff}" if self.cutoff is not None else "")
+        text = self.family
+        # Grade 1 is trec_eval's default; NumRet alone counts something else without a level.
+        if self.rel is not None and (self.rel != 1 or self.family == "NumRet"):
+            text += f"(rel={self.rel})"
+        if self.cutoff is not None:
+            text += f"@{self.cutoff}"
+        return text
 
     @property
     def total(self) -> bool:
@@ -88,11 +95,9 @@ class Measure:
     @property
     def depth(self) -> int | None:
         """Depth to which trec_eval must truncate the run (``-M``); None for the complete run."""
-        return (
-            int(self.cutoff)
-            if self.cutoff is not None and FAMILIES[self.family].trec_cut == "-M"
-            else None
-        )
+        if self.cutoff is None or FAMILIES[self.family].trec_cut != "-M":
+            return None
+        return int(self.cutoff)
 
     @property
     def trec_name(self) -> str | None:
@@ -101,28 +106,37 @@ class Measure:
         if self.family == "Judged":
             return None
         if self.cutoff is None or self.depth is not None:
-            return (
-                "num_rel_ret" if self.family == "NumRet" and self.rel is not None else family.trec
-            )
-        return (
-            f"{family.trec_cut}.{self.cutoff:.2f}"
-            if self.family == "IPrec"
-            else f"{family.trec_cut}.{self.cutoff}"
-        )
+            if self.family == "NumRet" and self.rel is not None:
+                return "num_rel_ret"
+            return family.trec
+        if self.family == "IPrec":
+            return f"{family.trec_cut}.{self.cutoff:.2f}"
+        return f"{family.trec_cut}.{self.cutoff}"
 
     def trec_flags(self, complete: bool = True) -> str | None:
         """trec_eval's command line for this value, such as ``-c -l 2 -M 10 -m recip_rank``; None if it has none."""
-        level = f"-l {self.rel} " if self.rel is not None and self.rel != 1 else ""
-        depth = f"-M {self.depth} " if self.depth is not None else ""
-        return self.trec_name and f"{'-c ' if complete else ''}{level}{depth}-m {self.trec_name}"
+        if self.trec_name is None:
+            return None
+        flags = []
+        if complete:
+            flags.append("-c")
+        if self.rel is not None and self.rel != 1:
+            flags.append(f"-l {self.rel}")
+        if self.depth is not None:
+            flags.append(f"-M {self.depth}")
+        flags.append(f"-m {self.trec_name}")
+        return " ".join(flags)
 
     def in_ir_measures(self) -> ir_measures.Measure:
         """ir_measures' object, to be computed on a run that is truncated to :attr:`depth`."""
         import ir_measures
 
         measure = ir_measures.measures.registry[self.family]
-        measure = measure if self.rel is None else measure(rel=self.rel)
-        return measure if self.cutoff is None or self.depth is not None else measure @ self.cutoff
+        if self.rel is not None:
+            measure = measure(rel=self.rel)
+        if self.cutoff is None or self.depth is not None:
+            return measure
+        return measure @ self.cutoff
 
 
 def parse_measures(texts: Iterable[str | Measure], rel_level: int = 1) -> tuple[Measure, ...]:
@@ -133,12 +147,11 @@ def parse_measures(texts: Iterable[str | Measure], rel_level: int = 1) -> tuple[
     measures: dict[Measure, None] = {}
     mistakes: list[UsageError] = []
     for text in texts:
+        if isinstance(text, Measure):
+            measures[text] = None
+            continue
         try:
-            measures.update(
-                dict.fromkeys(
-                    [text] if isinstance(text, Measure) else _parse(text.strip(), rel_level)
-                )
-            )
+            measures.update(dict.fromkeys(_parse(text.strip(), rel_level)))
         except UsageError as e:
             mistakes.append(e)
     if mistakes:
@@ -149,32 +162,41 @@ def parse_measures(texts: Iterable[str | Measure], rel_level: int = 1) -> tuple[
 
 
 def _parse(text: str, rel_level: int) -> list[Measure]:
-    named = _TREC.fullmatch(text) or _NAMED.fullmatch(text)
-    if not named:
+    match = _TREC.fullmatch(text) or _NAMED.fullmatch(text)
+    if not match:
         raise UsageError(f"{text!r} is not a measure; write one as nDCG@10 or AP(rel=2)@100")
-    parts = named.groupdict()
-    name, parameters, cutoff = (
-        _SPELLINGS.get(parts["family"]),
-        parts.get("parameters"),
-        parts.get("cutoff"),
-    )
+    # Only trec_eval's spelling has several cutoffs, only ours has parameters.
+    parts = match.groupdict()
+    name = _SPELLINGS.get(parts["family"])
+    parameters = parts.get("parameters")
     if parts["family"] in ("num_rel_ret", "NumRelRet"):
-        name, parameters = "NumRet", parameters or f"rel={rel_level}"
+        name = "NumRet"
+        parameters = parameters or f"rel={rel_level}"
+    cutoffs = [parts.get("cutoff")]
+    if "cutoffs" in parts:
+        cutoffs = parts["cutoffs"].split(",")
     if name is None:
-        spellings = {spelling.lower(): family for spelling, family in _SPELLINGS.items()}
-        near = difflib.get_close_matches(parts["family"].lower(), spellings, n=1)
-        rest = (
-            f"@{parts.get('cutoffs') or cutoff}"
-            if parts.get("cutoffs") or cutoff is not None
-            else ""
-        )
-        hint = f" Did you mean {spellings[near[0]] + rest!r}?" if near else ""
+        hint = _nearest_measure(parts["family"], cutoffs)
         raise UnknownName(f"no measure named {text!r}; known: {', '.join(FAMILIES)}.{hint}")
-    rel = None if parameters is None else _level(text, name, parameters)
-    if rel is None and name not in GRADED:
+
+    rel = None
+    if parameters is not None:
+        rel = _level(text, name, parameters)
+    elif name not in GRADED:
         rel = rel_level
-    cutoffs = parts["cutoffs"].split(",") if "cutoffs" in parts else [cutoff]
-    return [Measure(name, _cutoff(text, name, one), rel) for one in cutoffs]
+    return [Measure(name, _cutoff(text, name, cutoff), rel) for cutoff in cutoffs]
+
+
+def _nearest_measure(family: str, cutoffs: list[str | None]) -> str:
+    """`` Did you mean 'nDCG@10'?``, with the cutoffs that were given; empty if no name is near."""
+    spellings = {spelling.lower(): name for spelling, name in _SPELLINGS.items()}
+    matches = difflib.get_close_matches(family.lower(), spellings, n=1)
+    if not matches:
+        return ""
+    measure = spellings[matches[0]]
+    if cutoffs != [None]:
+        measure += "@" + ",".join(map(str, cutoffs))
+    return f" Did you mean {measure!r}?"
 
 
 def _level(text: str, name: str, parameters: str) -> int:
@@ -191,9 +213,8 @@ def _level(text: str, name: str, parameters: str) -> int:
 def _cutoff(text: str, name: str, cutoff: str | None) -> int | float | None:
     if cutoff is None:
         if not FAMILIES[name].trec:
-            raise UsageError(
-                f"{text!r} needs a cutoff, as in {name}@{'0.1' if name == 'IPrec' else '10'}"
-            )
+            example = "0.1" if name == "IPrec" else "10"
+            raise UsageError(f"{text!r} needs a cutoff, as in {name}@{example}")
         return None
     if not FAMILIES[name].trec_cut:
         raise UsageError(f"{text!r}: {name} has no cutoff; omit @{cutoff}")

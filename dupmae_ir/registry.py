@@ -10,7 +10,7 @@ from dupmae_ir.errors import UnknownName
 
 T = TypeVar("T")
 
-SHOWN = 12
+MAX_LISTED = 12
 """Number of names listed in an error."""
 
 
@@ -20,13 +20,15 @@ def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
         return known[name]
     names = sorted(known)
     # Pyserini has hundreds of topics; a few show what names look like.
-    listed = ", ".join(names[:SHOWN]) + (
-        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    )
+    listed = ", ".join(names[:MAX_LISTED])
+    if len(names) > MAX_LISTED:
+        listed += f" and {len(names) - MAX_LISTED} more"
     raise UnknownName(f"no {kind} named {name!r}; known: {listed}.{suggest(name, known)}")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` or the empty string; starts with a space, to be appended to a sentence."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    if not matches:
+        return ""
+    return f" Did you mean {matches[0]!r}?"

@@ -29,28 +29,35 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
 
 def render(header: Sequence[str], rows: Iterable[Sequence[str]], format: str, left: int = 1) -> str:
     """A table as ``text`` (aligned, for a terminal) or ``markdown``."""
-    return (
-        table([list(row) for row in rows], list(header))
-        if format == "text"
-        else markdown(header, rows, left)
-    )
+    if format == "text":
+        return table([list(row) for row in rows], list(header))
+    return markdown(header, rows, left)
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
     """A Markdown table; the first ``left`` columns are left-aligned, the others right-aligned."""
     rule = "|".join([":--"] * left + ["--:"] * (len(header) - left))
-    head, *lines = ("| " + " | ".join(map(_cell, row)) + " |" for row in (header, *rows))
+    head = _markdown_row(header)
+    lines = [_markdown_row(row) for row in rows]
     return "\n".join([head, f"|{rule}|", *lines])
+
+
+def _markdown_row(row: Sequence[object]) -> str:
+    return "| " + " | ".join(map(_cell, row)) + " |"
 
 
 def html(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """An HTML table, for notebooks."""
-    lines = ["".join(f"<td>{escape(visible(cell))}</td>" for cell in row) for row in rows]
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    lines = [f"<tr>{head}</tr>"]
+    for row in rows:
+        cells = "".join(f"<td>{escape(visible(cell))}</td>" for cell in row)
+        lines.append(f"<tr>{cells}</tr>")
+    return f"<table>{''.join(lines)}</table>"
 
 
 def _cell(cell: object) -> str:
+    # A bar would end the cell. Backslashes before it are doubled, or they would escape the one that is added.
     return re.sub(r"(\\*)\|", r"\1\1\\|", visible(cell, breaks=True))
 
 
@@ -80,5 +87,8 @@ def csv_text(rows: Iterable[Iterable[Any]], delimiter: str = ",") -> str:
 def _csv_cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    formula = value.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(value)
-    return ("'" if formula else "") + visible(value, breaks=True)
+    text = visible(value, breaks=True)
+    # A negative number starts as a formula does.
+    if value.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(value):
+        return "'" + text
+    return text

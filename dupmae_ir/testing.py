@@ -44,13 +44,15 @@ class HashingEncoder:
     @classmethod
     def load(cls, parts: Sequence[str] | None = None, **settings: Any) -> HashingEncoder:
         """Called by ``load_encoder``; settings that are None keep their defaults, device and dtype are ignored."""
-        chosen = {
-            k: v
-            for k, v in settings.items()
-            if v is not None and k not in {"device", "dtype", "head"}
-        }
-        parts = ("cls", "ot") if parts is None else parts
-        return cls(16 if "cls" in parts else None, 512 if "ot" in parts else None, **chosen)
+        overrides = {}
+        for name, value in settings.items():
+            if value is not None and name not in {"device", "dtype", "head"}:
+                overrides[name] = value
+        if parts is None:
+            parts = ("cls", "ot")
+        dim = 16 if "cls" in parts else None
+        vocabulary = 512 if "ot" in parts else None
+        return cls(dim, vocabulary, **overrides)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """[CLS] vectors (n, dim) and the ``top_k`` largest OT weights of each text."""
@@ -62,12 +64,13 @@ class HashingEncoder:
 
     def term_spans(self, text: str) -> list[tuple[str, int, int]]:
         """(index term, start, end) of each word of ``text``."""
-        terms = self.terms or []
-        return [
-            (terms[self._column(m.group().lower())], m.start(), m.end())
-            for m in _WORD.finditer(text)
-            if terms
-        ]
+        if not self.terms:
+            return []
+        spans = []
+        for word in _WORD.finditer(text):
+            term = self.terms[self._column(word.group().lower())]
+            spans.append((term, word.start(), word.end()))
+        return spans
 
     def _column(self, word: str) -> int:
         return int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big") % self.width

@@ -64,6 +64,6 @@ def test_the_smallest_limit_holds_and_the_last_to_leave_restores(limits: tuple[i
 
 
 def test_without_threadpoolctl_nothing_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_libraries", lambda: ((), None))
+    monkeypatch.setattr(device, "_libraries", lambda: device._Libraries((), None))
     with threadpoolctl.threadpool_limits(2, "blas"), blas_threads(1):
         assert threads() == {2}
