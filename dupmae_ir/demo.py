@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dupmae_ir import pyserini
 from dupmae_ir.collections.stdlib import KINDS, GradedQuery, load_queries, write_beir
@@ -35,6 +35,9 @@ from dupmae_ir.search.fusion import Fusion, fuse_runs
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.types import Hit
 
+if TYPE_CHECKING:
+    from dupmae_ir.search.view.results import DescribedHit
+
 SYSTEMS = ("bm25", "dense", "impact", "hybrid")
 MINILM = "minilm"
 FUSIONS = {
@@ -43,7 +46,8 @@ FUSIONS = {
 }
 """Fusions of the lists of BM25 and MiniLM: reciprocal ranks (k = 60), and the mean of scores mapped to 0 to 1."""
 MEASURES = ("nDCG@10", "MRR@10", "R@100")
-SHOWN_HITS, SHOWN_WORDS = 3, 4
+EXAMPLE_HITS = 3
+EXAMPLE_WORDS = 4
 STEPS = {
     EncodeConfig: ("encode", "dupmae_ir.encode.run:run"),
     Bm25Config: ("index bm25", "dupmae_ir.index.run:run_bm25"),
@@ -137,7 +141,8 @@ def run(config: DemoConfig) -> dict[str, object]:
         if competitors:
             _encode(folder, replace(config, model=MINILM), MINILM, parts="cls")
             _search(folder, "dense", config, MINILM)
-            minilm, bm25 = (read_run(folder / f"{system}.trec") for system in (MINILM, "bm25"))
+            minilm = read_run(folder / f"{MINILM}.trec")
+            bm25 = read_run(folder / "bm25.trec")
             for name, fusion in FUSIONS.items():
                 write_run(folder / f"{name}.trec", fuse_runs(fusion, minilm, bm25, 1000))
         scores = _evaluate(folder, config, (MINILM, *FUSIONS) if competitors else ())
@@ -177,12 +182,16 @@ def _encode(folder: Path, config: DemoConfig, index: str = "index", parts: str =
 
 def _search(folder: Path, system: str, config: DemoConfig, index: str = "index") -> None:
     """Write the run of ``system``, named after it or, for another index, after the index."""
-    mode: dict[str, Any] = (
-        {system: True} if system == "bm25" else {system: True, "device": config.device}
-    )
+    mode: dict[str, Any] = {system: True}
+    index_folder = folder / index
+    if system == "bm25":
+        index_folder = folder / "bm25"
+    else:
+        mode["device"] = config.device
+    run_name = system if index == "index" else index
     settings = SearchConfig(
-        index=(str(folder / ("bm25" if system == "bm25" else index)),),
-        output=str(folder / f"{system if index == 'index' else index}.trec"),
+        index=(str(index_folder),),
+        output=str(folder / f"{run_name}.trec"),
         topics=str(folder / "collection" / "queries.jsonl"),
         threads=config.threads,
         quiet=config.quiet,
@@ -201,7 +210,8 @@ def _evaluate(
     systems = (SYSTEMS[0], *competitors, *SYSTEMS[1:])
     runs = " ".join(shlex.quote(str(folder / f"{s}.trec")) for s in systems)
     say(f"$ dupmae-ir eval --qrels {qrels_path} {runs} -m {' '.join(MEASURES)}", config.quiet)
-    evaluate, qrels = load("dupmae_ir.eval.evaluate:evaluate"), read_qrels(qrels_path)
+    evaluate = load("dupmae_ir.eval.evaluate:evaluate")
+    qrels = read_qrels(qrels_path)
     kinds = {q.qid: q.kind for q in load_queries()}
     scores = {}
     for system in systems:
@@ -209,10 +219,9 @@ def _evaluate(
         by_kind: dict[str, list[float]] = {}
         for qid, values in evaluation.per_query.items():
             by_kind.setdefault(kinds[qid], []).append(values["nDCG@10"])
-        scores[system] = {
-            **evaluation.mean,
-            **{k: sum(v) / len(v) for k, v in sorted(by_kind.items())},
-        }
+        scores[system] = dict(evaluation.mean)
+        for kind, values_of_kind in sorted(by_kind.items()):
+            scores[system][kind] = sum(values_of_kind) / len(values_of_kind)
     return scores
 
 
@@ -223,39 +232,41 @@ def _examples(folder: Path) -> Iterator[dict[str, object]]:
     searcher = load("dupmae_ir.search.searcher:Searcher").open(folder / "index")
 
     def first_rank(system: str, query: GradedQuery, depth: int | None = None) -> int | None:
+        """Rank of the first right answer among the first ``depth`` hits."""
         hits: Sequence[Hit] = runs[system].get(query.qid, [])[:depth]
-        return next(
-            (r for r, h in enumerate(hits, 1) if qrels[query.qid].get(h.docid, 0) > 0), None
-        )
+        for rank, hit in enumerate(hits, 1):
+            if qrels[query.qid].get(hit.docid, 0) > 0:
+                return rank
+        return None
+
+    def only_hybrid_answers(query: GradedQuery) -> bool:
+        by_hybrid = first_rank("hybrid", query, EXAMPLE_HITS)
+        by_bm25 = first_rank("bm25", query, EXAMPLE_HITS)
+        return by_hybrid is not None and by_bm25 is None
 
     for kind in KINDS:
         queries = [q for q in load_queries() if q.kind == kind and q.qid in qrels]
-        only_hybrid = (
-            q
-            for q in queries
-            if first_rank("hybrid", q, SHOWN_HITS) and not first_rank("bm25", q, SHOWN_HITS)
-        )
-        query = next(only_hybrid, queries[0])
-        hits = searcher.describe(
-            query.text, [h.docid for h in runs["hybrid"][query.qid][:SHOWN_HITS]]
-        )
+        query = next(filter(only_hybrid_answers, queries), queries[0])
+        first_hits = runs["hybrid"][query.qid][:EXAMPLE_HITS]
+        hits = searcher.describe(query.text, [hit.docid for hit in first_hits])
         yield {
             "qid": query.qid,
             "kind": query.kind,
             "query": query.text,
             "ranks": {system: first_rank(system, query) for system in SYSTEMS},
-            "hits": [
-                {
-                    "docid": hit.explanation.docid,
-                    "score": hit.explanation.score,
-                    "dense": hit.explanation.dense,
-                    "impact": hit.explanation.impact,
-                    "grade": qrels[query.qid].get(hit.explanation.docid),
-                    "words": [asdict(word) for word in hit.words[:SHOWN_WORDS]],
-                }
-                for hit in hits
-            ],
+            "hits": [_example_hit(hit, qrels[query.qid]) for hit in hits],
         }
+
+
+def _example_hit(hit: DescribedHit, grades: Mapping[str, int]) -> dict[str, object]:
+    return {
+        "docid": hit.explanation.docid,
+        "score": hit.explanation.score,
+        "dense": hit.explanation.dense,
+        "impact": hit.explanation.impact,
+        "grade": grades.get(hit.explanation.docid),
+        "words": [asdict(word) for word in hit.words[:EXAMPLE_WORDS]],
+    }
 
 
 def show(_: DemoConfig, results: Mapping[str, Any]) -> str:
@@ -263,17 +274,20 @@ def show(_: DemoConfig, results: Mapping[str, Any]) -> str:
     if "served" in results:
         return ""
     columns = list(next(iter(results["table"].values())))
-    rows = [
-        [system, *(f"{values[c]:.4f}" for c in columns)]
-        for system, values in results["table"].items()
-    ]
+    rows = []
+    for system, values in results["table"].items():
+        scores = [f"{values[column]:.4f}" for column in columns]
+        rows.append([system, *scores])
     lines = [
         "",
         f"{results['queries']} questions on {results['documents']:,} documents "
         "(the last three columns: nDCG@10 by kind of question)",
         "",
         table(rows, ["", *columns]),
-        *([] if results["competitors"] else ["", COMPETITORS]),
+    ]
+    if not results["competitors"]:
+        lines += ["", COMPETITORS]
+    lines += [
         "",
         "Of each kind, the first question that hybrid answers among its first three hits and BM25 does not "
         "(+: a word that the model adds to the question):",
@@ -287,11 +301,14 @@ def show(_: DemoConfig, results: Mapping[str, Any]) -> str:
         ]
         for n, hit in enumerate(example["hits"], 1):
             label = LABELS.get(hit["grade"] or 0, "")
-            words = " ".join("+" * w["expansion"] + w["word"] for w in hit["words"])
+            words = []
+            for word in hit["words"]:
+                words.append(f"+{word['word']}" if word["expansion"] else word["word"])
             parts = (
                 f"{hit['score']:7.2f} = {hit['dense']:6.2f} meaning + {hit['impact']:6.2f} words"
             )
-            lines.append(f"  {n}. {hit['docid']:<44} {parts}  ({words}) {label}".rstrip())
+            line = f"  {n}. {hit['docid']:<44} {parts}  ({' '.join(words)}) {label}"
+            lines.append(line.rstrip())
     lines += [
         "",
         f"done in {results['seconds']:.0f} s; the files are in {results['folder']}. Try your own questions:",

@@ -98,7 +98,8 @@ def check_python() -> Finding:
 
 def check_packages() -> Finding:
     """All dependencies are installed, and Pyserini in a version that can be imported without a network."""
-    versions, missing = {}, []
+    versions = {}
+    missing = []
     for name in PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)
@@ -121,12 +122,12 @@ def check_packages() -> Finding:
 def check_java() -> Finding:
     """A Java version that Pyserini supports is installed."""
     java = pyserini.find_java()
-    old = [
-        f"{j.version} from {j.source}"
-        for j in pyserini.java_candidates()
-        if j.major < pyserini.MINIMUM_JAVA
-    ]
-    detail = f"{java.version} from {java.source} ({java.home}), {'with' if java.vector else 'without'} vector module"
+    old = []
+    for candidate in pyserini.java_candidates():
+        if candidate.major < pyserini.MINIMUM_JAVA:
+            old.append(f"{candidate.version} from {candidate.source}")
+    module = "with vector module" if java.vector else "without vector module"
+    detail = f"{java.version} from {java.source} ({java.home}), {module}"
     note = ""
     if old:
         note = f"{', '.join(old)} is too old for Pyserini; run its commands as python -m dupmae_ir.pyserini MODULE ..."
@@ -146,11 +147,11 @@ def check_lucene() -> Finding:
             writer.add("b", np.array([]), np.array([]))
             writer.add("c", np.array([0, 2]), np.array([5, 255]))
         searcher = ImpactSearcher(folder)
-        hits = [
-            [part.tolist() for part in pair]
-            for pair in searcher.top([{"red": 2, "|": 10}, {"##é": 255}], 10)
-        ]
+        hits = []
+        for places, scores in searcher.top([{"red": 2, "|": 10}, {"##é": 255}], 10):
+            hits.append([places.tolist(), scores.tolist()])
         searcher.close()
+    # Rows and integer sums of each query: 200 x 10 + 3 x 2 and 5 x 2; 255 x 255.
     _expect(
         hits,
         [[[0, 2], [2006, 10]], [[2], [65025]]],
@@ -202,7 +203,8 @@ def check_torch() -> Finding:
     note = ""
     if device.type == "cpu":
         # The kernels of encoding in float32, the default.
-        kernel, screen = pick_linear(torch.float32)[1], pick_screen(torch.float32)[1]
+        _, kernel = pick_linear(torch.float32)
+        _, screen = pick_screen(torch.float32)
         note = f"{kernel}; {screen}; {torch.get_num_threads()} threads"
     return Finding("torch", True, detail, note=note)
 
@@ -247,7 +249,8 @@ def check_model() -> Finding:
     query = encoder.encode_queries(["does it work?"])
     finite = query.cls is None or bool(np.isfinite(query.cls).all())
     _expect(finite and (query.ot is None or query.ot.nnz > 0), True, "reinstall dupmae-ir")
-    width, terms = encoder.dim or 0, len(encoder.terms or ())
+    width = encoder.dim or 0
+    terms = len(encoder.terms or ())
     detail = f"the embedded default encodes: vectors {width} wide, {terms:,} terms"
     return Finding("model", True, detail, essential=False)
 
@@ -299,9 +302,13 @@ def examine_all() -> Iterator[Finding]:
 
 def finding_text(finding: Finding) -> str:
     """One finding as text."""
-    text = f"{'OK     ' if finding.ok else 'PROBLEM'}  {finding.name.ljust(11)}{finding.detail}"
-    for label, more in (("fix", finding.fix), ("note", finding.note)):
-        text += f"\n{'':20}{label}: {more}" if more else ""
+    state = "OK" if finding.ok else "PROBLEM"
+    text = f"{state.ljust(9)}{finding.name.ljust(11)}{finding.detail}"
+    indent = " " * 20
+    if finding.fix:
+        text += f"\n{indent}fix: {finding.fix}"
+    if finding.note:
+        text += f"\n{indent}note: {finding.note}"
     return text
 
 
@@ -320,13 +327,13 @@ def _examine(name: str) -> Finding:
     marked = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if marked:
         return Finding(**json.loads(marked[-1].removeprefix(_MARK)))
+    detail = f"crashed (exit status {done.returncode})"
+    if done.returncode < 0:
+        detail = f"crashed (killed by signal {-done.returncode})"
     output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    how = (
-        f"killed by signal {-done.returncode}"
-        if done.returncode < 0
-        else f"exit status {done.returncode}"
-    )
-    return _problem(name, f"crashed ({how})" + (f": {output[-1].strip()[:200]}" if output else ""))
+    if output:
+        detail += f": {output[-1].strip()[:200]}"
+    return _problem(name, detail)
 
 
 def _child(name: str) -> None:
@@ -356,12 +363,10 @@ def verdict(config: DoctorConfig, diagnosis: Diagnosis) -> str:
         return ""
     if not problems:
         return "\nAll is well."
-    count = f"{problems} problem{'s' * (problems > 1)}"
-    return (
-        f"\n{count}; everything else works (with --model FOLDER)."
-        if diagnosis.ok
-        else f"\n{count}."
-    )
+    count = "1 problem" if problems == 1 else f"{problems} problems"
+    if diagnosis.ok:
+        return f"\n{count}; everything else works (with --model FOLDER)."
+    return f"\n{count}."
 
 
 def as_json(_: DoctorConfig, diagnosis: Diagnosis) -> str:
