@@ -113,7 +113,8 @@ def create_app(
 
 def search_routes(service: Service) -> APIRouter:
     """Search."""
-    router, config = APIRouter(prefix="/api", tags=["search"], responses=RESPONSES), service.config
+    router = APIRouter(prefix="/api", tags=["search"], responses=RESPONSES)
+    config = service.config
 
     @router.post("/search", operation_id="search", response_model=SearchResponse)
     async def search(request: SearchRequest) -> Response:
@@ -124,7 +125,8 @@ def search_routes(service: Service) -> APIRouter:
         queries = [request.query] if isinstance(request.query, str) else request.query
         check_texts(config, queries, ["body", "query"])
         check_hits(config, request.hits, ["body", "hits"])
-        shown = HitFields(request.texts, request.terms if request.explain else None)
+        terms = request.terms if request.explain else None
+        shown = HitFields(request.texts, terms)
         within = None if request.within is None else tuple(request.within)
         ranking = Ranking(request.index, request.mode, request.hits, within, request.filter)
         return await search_response(await service.ask(Search(ranking, queries, shown)))
@@ -142,10 +144,8 @@ def search_routes(service: Service) -> APIRouter:
         """The same for one query, as a link."""
         check_texts(config, [query], ["query", "query"])
         check_hits(config, hits, ["query", "hits"])
-        ranking, shown = (
-            Ranking(index, mode, hits, None, filter),
-            HitFields(texts, 10 if explain else None),
-        )
+        ranking = Ranking(index, mode, hits, None, filter)
+        shown = HitFields(texts, terms=10 if explain else None)
         return await search_response(await service.ask(Search(ranking, [query], shown)))
 
     return router
@@ -153,7 +153,8 @@ def search_routes(service: Service) -> APIRouter:
 
 def encode_routes(service: Service) -> APIRouter:
     """Encode and explain."""
-    router, config = APIRouter(prefix="/api", tags=["search"], responses=RESPONSES), service.config
+    router = APIRouter(prefix="/api", tags=["search"], responses=RESPONSES)
+    config = service.config
 
     @router.post("/encode", operation_id="encode", response_model=EncodeResponse)
     async def encode(request: EncodeRequest) -> Response:
@@ -178,7 +179,11 @@ def encode_routes(service: Service) -> APIRouter:
             return batch_handler.explained(generation, request.query, docids)
 
         work = IndexTask(
-            request.index, run, request.docids, query=request.query, light=batch_handler.LIGHT
+            request.index,
+            run,
+            request.docids,
+            query=request.query,
+            light=batch_handler.EXPLANATIONS_PER_QUERY,
         )
         generation, documents = await service.ask(work)
         return await json_response(
@@ -205,11 +210,11 @@ def index_routes(service: Service) -> APIRouter:
         def run(generation: OpenIndex, docids: Sequence[str]) -> list[list[StoredText]]:
             return [batch_handler.with_neighbours(generation, one, neighbours) for one in docids]
 
-        generation, (found,) = await service.ask(IndexTask(index, run, [docid]))
-        (own,) = (passage for passage in found if passage.docid == docid)
-        return DocumentResponse(
-            **source(generation), document=own, passages=found if neighbours else []
-        )
+        generation, (passages,) = await service.ask(IndexTask(index, run, [docid]))
+        (document,) = (passage for passage in passages if passage.docid == docid)
+        if not neighbours:
+            passages = []
+        return DocumentResponse(**source(generation), document=document, passages=passages)
 
     @router.get("/files/{path:path}", operation_id="file")
     async def file(
@@ -222,8 +227,8 @@ def index_routes(service: Service) -> APIRouter:
         def run(generation: OpenIndex, paths: Sequence[str]) -> list[FileText]:
             return [batch_handler.file_text(generation, one, start, MAX_FILE) for one in paths]
 
-        generation, (found,) = await service.ask(IndexTask(index, run, [path]))
-        return FileResponse(**source(generation), **found.model_dump())
+        generation, (text,) = await service.ask(IndexTask(index, run, [path]))
+        return FileResponse(**source(generation), **text.model_dump())
 
     @router.get("/indexes", operation_id="indexes")
     async def indexes() -> IndexList:
@@ -260,10 +265,11 @@ def state_routes(service: Service) -> APIRouter:
     )
     async def ready(response: Response) -> Ready:
         """200 while requests are taken; 503 while the queue is full or the server stops."""
-        full = service.waiting >= service.config.queue
-        status: Literal["ready", "busy", "stopping"] = (
-            "stopping" if service.stopping else "busy" if full else "ready"
-        )
+        status: Literal["ready", "busy", "stopping"] = "ready"
+        if service.stopping:
+            status = "stopping"
+        elif service.waiting >= service.config.queue:
+            status = "busy"
         response.status_code = 200 if status == "ready" else 503
         return Ready(status=status, indexes=len(service.catalogue.names), waiting=service.waiting)
 
@@ -282,10 +288,10 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def search_response(found: SearchResult) -> Response:
+async def search_response(result: SearchResult) -> Response:
     """A search's result as the API returns it."""
-    head = SearchResponse(**source(found.generation), mode=cast(Mode, found.mode), results=[])
-    return await json_response(head, found.results)
+    head = SearchResponse(**source(result.generation), mode=cast(Mode, result.mode), results=[])
+    return await json_response(head, result.results)
 
 
 async def json_response(head: BaseModel, items: Sequence[BaseModel]) -> Response:
@@ -312,6 +318,13 @@ def index_info(generation: OpenIndex) -> IndexInfo:
     """What is known of an index without reading it."""
     searcher = generation.searcher
     encoder = searcher.index.meta.get("encoder") or {}
+    reading = encoder.get("reading") or {}
+    impact_search = None
+    if "impact" in generation.modes:
+        impact_search, _ = searcher.impact_search
+    metadata = []
+    if searcher.index.texts is not None:
+        metadata = list(searcher.index.texts.columns)
     return IndexInfo(
         **source(generation),
         documents=generation.documents,
@@ -321,10 +334,10 @@ def index_info(generation: OpenIndex) -> IndexInfo:
         scale=searcher.index.scale,
         encoder=generation.encoder.name,
         language=encoder.get("language"),
-        reading=(encoder.get("reading") or {}).get("found"),
-        impact_search=searcher.impact_search[0] if "impact" in generation.modes else None,
+        reading=reading.get("found"),
+        impact_search=impact_search,
         texts=searcher.index.has_texts,
-        metadata=list(searcher.index.texts.columns) if searcher.index.texts is not None else [],
+        metadata=metadata,
         opened=generation.opened,
     )
 
@@ -363,8 +376,10 @@ def _limit(schema: Mapping[str, Any] | None, keyword: str, limit: int, config: S
     """Set ``keyword`` in a schema, its alternatives and its items; lists get the most queries of a request."""
     if not isinstance(schema, dict):
         return
-    for inner in (*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())):
-        _limit(inner, keyword, limit, config)
+    for alternative in schema.get("anyOf", ()):
+        _limit(alternative, keyword, limit, config)
+    if "items" in schema:
+        _limit(schema["items"], keyword, limit, config)
     if schema.get("type") == {"maximum": "integer", "maxLength": "string"}[keyword]:
         schema[keyword] = limit
     if schema.get("type") == "array":

@@ -53,12 +53,15 @@ SLICE = 0.02
 piece."""
 SMALL = 8
 """Queries of a piece of work."""
-MOST_COMPARISONS = 50
+MAX_COMPARISONS = 50
 """Comparisons of a condition, each of which looks at all distinct values of a column."""
-LIGHT = 16
+EXPLANATIONS_PER_QUERY = 16
 """Documents whose explanations take about as long as a query."""
-LONG = 256
+LONG_QUERY_CHARACTERS = 256
 """Characters of a query that takes about as long as two short ones."""
+MAX_PLAIN_HITS = 1000
+MAX_DESCRIBED_HITS = 100
+"""Hits of a search that is not large: of ids and scores alone, and with texts or explanations."""
 
 
 class NotFound(DupmaeError):
@@ -136,8 +139,9 @@ class Search:
     @property
     def large(self) -> bool:
         """Whether there are many queries or hits."""
+        max_hits = MAX_PLAIN_HITS if self.plain else MAX_DESCRIBED_HITS
         hits = self.ranking.hits * len(self.queries)
-        return len(self.queries) > SMALL or hits > (1000 if self.plain else 100)
+        return len(self.queries) > SMALL or hits > max_hits
 
     @property
     def done(self) -> bool:
@@ -145,12 +149,15 @@ class Search:
         return len(self.lists) == len(self.queries) and all(ranked.done for ranked in self.lists)
 
     def texts(self, most: int) -> Sequence[str]:
-        """The next queries to rank; none while hits of others are left."""
+        """The next queries to rank, at most ``most``; none before all hits of earlier queries are described."""
         if not all(ranked.done for ranked in self.lists):
             return ()
-        left = self.queries[len(self.lists) :][: min(most, SMALL)]
-        lengths = itertools.accumulate(1 + len(text) // LONG for text in left)
-        return left[: max(1, sum(length <= SMALL for length in lengths))]
+        start = len(self.lists)
+        queries = self.queries[start : start + min(most, SMALL)]
+        # As many as weigh no more than SMALL short queries together, and one in any case.
+        total_weights = list(itertools.accumulate(map(query_weight, queries)))
+        count = sum(weight <= SMALL for weight in total_weights)
+        return queries[: max(1, count)]
 
     def advance(self, generation: OpenIndex, until: float) -> None:
         """Describe the next hits; some in any case."""
@@ -208,8 +215,10 @@ class IndexTask(Generic[Item, T]):
         return len(self.results) == len(self.items)
 
     def texts(self, most: int) -> Sequence[str]:
-        """The query."""
-        return [self.query][:most] if self.query is not None else ()
+        """The query, if there is one."""
+        if self.query is None:
+            return ()
+        return [self.query][:most]
 
     def advance(self, generation: OpenIndex, until: float) -> None:
         """Run it for the next items; once in any case."""
@@ -223,6 +232,11 @@ class IndexTask(Generic[Item, T]):
 Work = Search | IndexTask[Any, Any]
 
 
+def query_weight(text: str) -> int:
+    """How many short queries take as long as this one."""
+    return 1 + len(text) // LONG_QUERY_CHARACTERS
+
+
 class WorkPiece(NamedTuple):
     """The next piece of a request, in a generation of an index; ``texts``: the queries that it encodes."""
 
@@ -233,7 +247,7 @@ class WorkPiece(NamedTuple):
     @property
     def weight(self) -> int:
         """The number of queries; a long one counts as several."""
-        return sum(1 + len(text) // LONG for text in self.texts) or 1
+        return sum(map(query_weight, self.texts)) or 1
 
 
 class Answerer:
@@ -241,53 +255,69 @@ class Answerer:
 
     def __init__(self, catalogue: OpenIndexes) -> None:
         self.catalogue = catalogue
-        self.certified = self.uncertified = 0  #: lists so far
+        self.certified = 0  #: certified lists so far
+        self.uncertified = 0  #: lists so far that could not be certified
 
     def __call__(self, batch: list[Pending[WorkPiece, None]]) -> None:
         """Set the future of every piece of the batch."""
         with self.catalogue.lock:
             self.catalogue.close_unused()
-            generations = {id(p.work.generation): p.work.generation for p in batch}.values()
+            generations = list({id(p.work.generation): p.work.generation for p in batch}.values())
             for generation in generations:
-                texts = [
-                    text for p in batch if p.work.generation is generation for text in p.work.texts
-                ]
-                if nonblank := [text for text in texts if text.strip()]:
-                    generation.encoder.encode_queries(
-                        nonblank, generation.searcher.settings.query_terms
-                    )
-            searches: dict[tuple[int, Ranking], list[Pending[WorkPiece, None]]] = {}
-            for pending in batch:
-                if pending.work.texts and isinstance(work := pending.work.work, Search):
-                    searches.setdefault((id(pending.work.generation), work.ranking), []).append(
-                        pending
-                    )
-            for (_, ranking), group in searches.items():
-                with _failing([pending.future for pending in group]):
-                    self._rank(ranking, [pending.work for pending in group])
-            until = time.monotonic() + SLICE
-            # What has had the fewest turns goes first, and of these, what has nothing to describe.
-            left = [pending for pending in batch if not pending.future.done()]
-            left.sort(key=lambda pending: (pending.work.work.turns, not pending.work.work.plain))
-            for number, pending in enumerate(left):
-                with _failing([pending.future]):
-                    if number == 0 or time.monotonic() < until:
-                        pending.work.work.turns += 1
-                        pending.work.work.advance(pending.work.generation, until)
-                    pending.future.set_result(None)
+                self._encode_queries(generation, batch)
+            self._rank_searches(batch)
+            self._advance(batch)
             for generation in generations:
                 generation.encoder.trim()
 
+    def _encode_queries(self, generation: OpenIndex, batch: list[Pending[WorkPiece, None]]) -> None:
+        """Encode the queries of one generation together; the searches find them in the encoder's cache."""
+        texts: list[str] = []
+        for pending in batch:
+            if pending.work.generation is generation:
+                texts.extend(text for text in pending.work.texts if text.strip())
+        if texts:
+            generation.encoder.encode_queries(texts, generation.searcher.settings.query_terms)
+
+    def _rank_searches(self, batch: list[Pending[WorkPiece, None]]) -> None:
+        """Rank the searches of the batch, those with the same settings together."""
+        searches: dict[tuple[int, Ranking], list[Pending[WorkPiece, None]]] = {}
+        for pending in batch:
+            work = pending.work.work
+            if pending.work.texts and isinstance(work, Search):
+                key = (id(pending.work.generation), work.ranking)
+                searches.setdefault(key, []).append(pending)
+        for (_, ranking), group in searches.items():
+            with _failing([pending.future for pending in group]):
+                self._rank(ranking, [pending.work for pending in group])
+
+    def _advance(self, batch: list[Pending[WorkPiece, None]]) -> None:
+        """Give the pieces a time slice together; the first gets a turn in any case."""
+        until = time.monotonic() + SLICE
+        unfinished = [pending for pending in batch if not pending.future.done()]
+        # What has had the fewest turns goes first, and of these, what has nothing to describe.
+        unfinished.sort(key=lambda pending: (pending.work.work.turns, not pending.work.work.plain))
+        for number, pending in enumerate(unfinished):
+            with _failing([pending.future]):
+                if number == 0 or time.monotonic() < until:
+                    pending.work.work.turns += 1
+                    pending.work.work.advance(pending.work.generation, until)
+                pending.future.set_result(None)
+
     def _rank(self, ranking: Ranking, group: Sequence[WorkPiece]) -> None:
         """Rank the queries of searches with the same settings."""
-        generation, texts = group[0].generation, [text for piece in group for text in piece.texts]
-        queries = [Query(str(number), text) for number, text in enumerate(texts)]
+        generation = group[0].generation
+        queries = []
+        for piece in group:
+            for text in piece.texts:
+                queries.append(Query(str(len(queries)), text))
         within = selected(generation, ranking.within, ranking.filter)
+        # All lists are computed before any is shared out: an error is the error of every search of the group.
         answers = iter(
             list(generation.searcher.answers(queries, ranking.hits, ranking.mode, within=within))
         )
         for piece in group:
-            for answer in (next(answers) for _ in piece.texts):
+            for answer in itertools.islice(answers, len(piece.texts)):
                 assert isinstance(piece.work, Search)
                 assert answer.report
                 result = QueryResult(
@@ -320,10 +350,11 @@ def selected(
         raise Unavailable(f"index {generation.name!r} stores no metadata to filter by")
     if condition is not None and texts is not None:
         try:
-            (parsed := Filter.parse(condition)).check(texts.columns)
-            if parsed.comparisons > MOST_COMPARISONS:
+            parsed = Filter.parse(condition)
+            parsed.check(texts.columns)
+            if parsed.comparisons > MAX_COMPARISONS:
                 raise UsageError(
-                    f"`filter`: more than {MOST_COMPARISONS} comparisons; `in` takes a list of values"
+                    f"`filter`: more than {MAX_COMPARISONS} comparisons; `in` takes a list of values"
                 )
         except UsageError as e:
             raise WrongFilter(str(e).removeprefix("`filter`").lstrip(",: ")) from None
@@ -332,28 +363,40 @@ def selected(
 
 def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -> int:
     """Add the next hit of a list to its result, and return about how many bytes it has."""
-    hit, explanation = ranked.answer.hits[len(ranked.result.hits)], None
+    position = len(ranked.result.hits)
+    hit = ranked.answer.hits[position]
+    explanation = None
     if shown.passage is not None or shown.terms is not None:
-        text, longest = ranked.answer.query.text, shown.passage or SNIPPET
+        text = ranked.answer.query.text
+        longest = shown.passage or SNIPPET
         ranked.described += generation.searcher.describe(text, [hit.docid], longest=longest)
         explanation = shares(ranked.described[-1], shown.terms)
-    document = (
-        stored(generation, hit.docid) if shown.texts or generation.searcher.index.files else None
+
+    # In an index of files, the text's metadata has the place in the file, which is returned without the text, too.
+    document = None
+    if shown.texts or generation.searcher.index.files:
+        document = stored(generation, hit.docid)
+    ranked.result.hits.append(
+        SearchHit(
+            rank=position + 1,
+            docid=hit.docid,
+            score=hit.score,
+            explanation=explanation,
+            document=document if shown.texts else None,
+            **_place_fields(document),
+        )
     )
-    made = SearchHit(
-        rank=len(ranked.result.hits) + 1,
-        docid=hit.docid,
-        score=hit.score,
-        explanation=explanation,
-        document=document if shown.texts else None,
-        **in_file(document),
-    )
-    ranked.result.hits.append(made)
-    size = len(document.text) if document and shown.texts else 0
-    return size + 200 + 100 * len(explanation.terms if explanation else ())
+
+    # About 200 bytes for a hit, 100 for each word of an explanation.
+    size = 200
+    if document and shown.texts:
+        size += len(document.text)
+    if explanation:
+        size += 100 * len(explanation.terms)
+    return size
 
 
-def in_file(document: StoredText | None) -> dict[str, Any]:
+def _place_fields(document: StoredText | None) -> dict[str, Any]:
     """The fields of :class:`~dupmae_ir.serve.schemas.InFile`."""
     place = Place.of(document.metadata) if document else None
     return place._asdict() if place else {}
@@ -361,23 +404,28 @@ def in_file(document: StoredText | None) -> dict[str, Any]:
 
 def certificate(report: ListReport) -> Certificate:
     """The certificate of a list, with the reason where it is missing."""
-    why = (
-        None
-        if report.exact
-        else "the candidate lists are too short, or the dense index is approximate"
-    )
-    return Certificate(why_not=why, scored=report.candidates, **vars(report))
+    reason = None
+    if not report.exact:
+        reason = "the candidate lists are too short, or the dense index is approximate"
+    return Certificate(why_not=reason, scored=report.candidates, **vars(report))
 
 
 def shares(hit: DescribedHit, max_terms: int | None = None) -> Explained:
     """The explanation of a hit with its ``max_terms`` strongest words."""
-    why, words = hit.explanation, hit.words[:max_terms]
-    terms = [
-        Term(term=w.word, share=w.share, expansion=w.expansion, text_words=list(w.text_words))
-        for w in words
-    ]
+    terms = []
+    for word in hit.words[:max_terms]:
+        terms.append(
+            Term(
+                term=word.word,
+                share=word.share,
+                expansion=word.expansion,
+                text_words=list(word.text_words),
+            )
+        )
     return Explained(
-        **{**vars(why), "terms": terms}, cls_share=cls_share(why), matched_terms=len(hit.words)
+        **{**vars(hit.explanation), "terms": terms},
+        cls_share=cls_share(hit.explanation),
+        matched_terms=len(hit.words),
     )
 
 
@@ -386,20 +434,23 @@ def cls_share(why: Explanation) -> float | None:
     if why.dense is None or why.impact is None:
         return None
     scores = (why.dense, why.impact, why.bm25 or 0.0)
-    parts = [max(0.0, weight * score) for weight, score in zip(why.weights, scores, strict=True)]
-    return parts[0] / sum(parts) if sum(parts) > 0 else None
+    summands = [max(0.0, weight * score) for weight, score in zip(why.weights, scores, strict=True)]
+    total = sum(summands)
+    if total <= 0:
+        return None
+    return summands[0] / total
 
 
 def stored(generation: OpenIndex, docid: str) -> StoredText | None:
     """A document's stored text; None if the index stores no texts or has no such document."""
     try:
-        found = generation.searcher.document(docid)
+        document = generation.searcher.document(docid)
     except UnknownName:
-        found = None
-    if found is None:
+        return None
+    if document is None:
         return None
     return StoredText(
-        docid=docid, title=found.title, text=found.text, metadata=dict(found.metadata)
+        docid=docid, title=document.title, text=document.text, metadata=dict(document.metadata)
     )
 
 
@@ -407,58 +458,78 @@ def document(generation: OpenIndex, docid: str) -> StoredText:
     """A document's stored text. Raises :class:`NotFound`."""
     if generation.searcher.row(docid) is None:
         raise NotFound(f"index {generation.name!r} has no document of this id")
-    found = stored(generation, docid)
-    if found is None:
+    text = stored(generation, docid)
+    if text is None:
         raise NotFound(
             f"index {generation.name!r} stores no texts; encode the collection with `store_texts`"
         )
-    return found
+    return text
 
 
 def passages_of(generation: OpenIndex, path: str) -> list[StoredDocument]:
     """The passages of a file in their order. Raises :class:`NotFound`."""
     index = generation.searcher.index
     if index.texts is None or path not in index.files:
-        near = suggest(path, index.files) if index.files else " It was not made of files."
-        raise NotFound(f"index {generation.name!r} has no file {path[:200]!r}.{near}")
+        hint = " It was not made of files."
+        if index.files:
+            hint = suggest(path, index.files)
+        raise NotFound(f"index {generation.name!r} has no file {path[:200]!r}.{hint}")
     documents = index.texts.get_all(index.files[path].tolist())
     return sorted(documents, key=lambda document: int(str(document.metadata["start"])))
 
 
 def with_neighbours(generation: OpenIndex, docid: str, count: int) -> list[StoredText]:
-    """A stored document after up to ``count`` passages before it in its file, and before as many. Raises
-    :class:`NotFound`."""
-    found = document(generation, docid)
-    place = Place.of(found.metadata)
+    """A stored document with up to ``count`` passages of its file on each side, in the order of the file.
+
+    Raises :class:`NotFound`.
+    """
+    text = document(generation, docid)
+    place = Place.of(text.metadata)
     if not count or place is None or place.path not in generation.searcher.index.files:
-        return [found]
+        return [text]
     passages = passages_of(generation, place.path)
     position = [passage.docid for passage in passages].index(docid)
-    some = passages[max(0, position - count) : position + count + 1]
-    return [
-        StoredText(docid=p.docid, title=p.title, text=p.text, metadata=dict(p.metadata))
-        for p in some
-    ]
+    neighbours = []
+    for passage in passages[max(0, position - count) : position + count + 1]:
+        neighbours.append(
+            StoredText(
+                docid=passage.docid,
+                title=passage.title,
+                text=passage.text,
+                metadata=dict(passage.metadata),
+            )
+        )
+    return neighbours
 
 
 def file_text(generation: OpenIndex, path: str, start: int, most: int) -> FileText:
     """``most`` characters of a file's text from ``start``, put together from its passages, which overlap. Raises
     :class:`NotFound`."""
-    passages, text, end = passages_of(generation, path), "", 0
+    passages = passages_of(generation, path)
+    text = ""
+    end = 0  # of what is put together so far, as an offset in the file
     for passage in passages:
-        first, last = int(str(passage.metadata["start"])), int(str(passage.metadata["end"]))
-        text += ("\n" if 0 < end < first else "") + passage.text[max(0, end - first) :]
-        end = max(end, last)
-    rest = start + most if len(text) > start + most else None
+        passage_start = int(str(passage.metadata["start"]))
+        passage_end = int(str(passage.metadata["end"]))
+        if 0 < end < passage_start:
+            text += "\n"  # a gap between passages
+        overlap = max(0, end - passage_start)
+        text += passage.text[overlap:]
+        end = max(end, passage_end)
+
+    next_start = None
+    if len(text) > start + most:
+        next_start = start + most
     return FileText(
-        path=path, text=text[start : start + most], passages=len(passages), next_start=rest
+        path=path, text=text[start : start + most], passages=len(passages), next_start=next_start
     )
 
 
 def explained(generation: OpenIndex, query: str, docids: Sequence[str]) -> list[Explained]:
     """The composition of each document's score. Raises :class:`NotFound` for an unknown id."""
-    if unknown := [docid for docid in docids if generation.searcher.row(docid) is None]:
-        raise NotFound(f"index {generation.name!r} has no document of id {unknown[0][:200]!r}")
+    for docid in docids:
+        if generation.searcher.row(docid) is None:
+            raise NotFound(f"index {generation.name!r} has no document of id {docid[:200]!r}")
     return list(map(shares, generation.searcher.describe(query, docids)))
 
 
@@ -468,23 +539,31 @@ def encoded(
     """The representation of each text, as queries or as documents."""
     encoder = generation.encoder
     if documents:
-        found = encoder.encode_documents(texts)
+        representation = encoder.encode_documents(texts)
     else:
-        found = encoder.encode_queries(texts, generation.searcher.settings.query_terms)
-    return [
-        Encoding(
-            text=text,
-            vector=found.cls[row].tolist() if found.cls is not None and vectors else None,
-            terms=None if found.ot is None else weighted_terms(generation, text, found.ot[[row]]),
-        )
-        for row, text in enumerate(texts)
-    ]
+        representation = encoder.encode_queries(texts, generation.searcher.settings.query_terms)
+    encodings = []
+    for row, text in enumerate(texts):
+        encoding = Encoding(text=text, vector=None, terms=None)
+        if representation.cls is not None and vectors:
+            encoding.vector = representation.cls[row].tolist()
+        if representation.ot is not None:
+            encoding.terms = weighted_terms(generation, text, representation.ot[[row]])
+        encodings.append(encoding)
+    return encodings
 
 
 def weighted_terms(generation: OpenIndex, text: str, row: sp.csr_matrix) -> list[WeightedTerm]:
     """The (1, V) term weights of ``text``, strongest first."""
-    encoder, order = generation.encoder, np.argsort(-row.data, kind="stable")
-    terms = [(encoder.terms or [])[term] for term in row.indices[order].tolist()]
+    encoder = generation.encoder
+    vocabulary = encoder.terms or []
+    # An index term is a stem or a word piece; a lexical encoder knows the word of the text that it stands for.
     names = encoder.term_names(text) if isinstance(encoder, CachingLexicalEncoder) else {}
-    pairs = zip(terms, row.data[order].tolist(), strict=True)
-    return [WeightedTerm(term=names.get(term, term), weight=weight) for term, weight in pairs]
+    order = np.argsort(-row.data, kind="stable")
+    columns = row.indices[order].tolist()
+    weights = row.data[order].tolist()
+    weighted = []
+    for column, weight in zip(columns, weights, strict=True):
+        term = vocabulary[column]
+        weighted.append(WeightedTerm(term=names.get(term, term), weight=weight))
+    return weighted

@@ -78,7 +78,9 @@ class CachingEncoder:
         self.encoder = encoder
         self.most = most
         self.threads = threads
-        self.name, self.digest, self.dim = encoder.name, encoder.digest, encoder.dim
+        self.name = encoder.name
+        self.digest = encoder.digest
+        self.dim = encoder.dim
         self.settings = encoder.settings
         self.encoded = 0  #: texts encoded so far
         self._rows: OrderedDict[tuple[int, str], _Row] = OrderedDict()
@@ -90,36 +92,37 @@ class CachingEncoder:
         return self.encoder.terms
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
-        """The encoder's, not cached."""
+        """Encode documents; these are not cached."""
         return self.encoder.encode_documents(texts)
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
-        """As the encoder's; only texts that are not cached are encoded, in one call."""
+        """The encodings of queries; only texts that are not cached are encoded, in one call."""
         new = [text for text in dict.fromkeys(texts) if (cap, text) not in self._rows]
         if new:
             self.encoded += len(new)
-            for part, found in self._encoded(new, cap):
-                self._keep(part, cap, found)
+            self._encode_and_keep(new, cap)
         for text in texts:
             self._rows.move_to_end((cap, text))
-        return self._stacked([self._rows[cap, text] for text in texts])
+        return self._stack([self._rows[cap, text] for text in texts])
 
-    def _encoded(self, texts: list[str], cap: int) -> list[tuple[list[str], Representation]]:
-        """The texts in parts, with their encodings."""
-        shares = min(self.threads, len(texts))
-        if shares == 1:
-            return [(texts, self.encoder.encode_queries(texts, cap))]
+    def _encode_and_keep(self, texts: list[str], cap: int) -> None:
+        """Encode texts on the threads of this encoder, and put the encodings into the cache."""
+        thread_count = min(self.threads, len(texts))
+        if thread_count == 1:
+            self._keep(texts, cap, self.encoder.encode_queries(texts, cap))
+            return
 
-        def encode(part: list[str]) -> Representation:
+        def encode(share: list[str]) -> Representation:
             with torch_threads(1):
-                return self.encoder.encode_queries(part, cap)
+                return self.encoder.encode_queries(share, cap)
 
-        by_length = sorted(
-            texts, key=len
-        )  # dealt out in turn: every thread gets about as much to do
-        parts = [by_length[share::shares] for share in range(shares)]
-        with ThreadPoolExecutor(shares, "encode") as pool:
-            return list(zip(parts, pool.map(encode, parts), strict=True))
+        # Dealt out in turn, so that every thread gets about as much to do.
+        by_length = sorted(texts, key=len)
+        shares = [by_length[thread::thread_count] for thread in range(thread_count)]
+        with ThreadPoolExecutor(thread_count, "encode") as pool:
+            encodings = list(pool.map(encode, shares))
+        for share, encoding in zip(shares, encodings, strict=True):
+            self._keep(share, cap, encoding)
 
     def trim(self) -> None:
         """Drop the least recently used encodings beyond ``most``."""
@@ -131,35 +134,37 @@ class CachingEncoder:
         self._rows.clear()
         self.encoded = 0
 
-    def _keep(self, texts: list[str], cap: int, found: Representation) -> None:
+    def _keep(self, texts: list[str], cap: int, encoding: Representation) -> None:
         for i, text in enumerate(texts):
-            # Copies: a view would keep the whole batch in memory.
-            cls = None if found.cls is None else found.cls[i].copy()
-            terms = weights = None
-            if found.ot is not None:
-                self._width = int(found.ot.shape[1])
-                part = slice(found.ot.indptr[i], found.ot.indptr[i + 1])
-                terms, weights = found.ot.indices[part].copy(), found.ot.data[part].copy()
+            # Copies: a view would keep the memory of the complete batch.
+            cls = None
+            if encoding.cls is not None:
+                cls = encoding.cls[i].copy()
+            terms = None
+            weights = None
+            if encoding.ot is not None:
+                self._width = int(encoding.ot.shape[1])
+                entries = slice(encoding.ot.indptr[i], encoding.ot.indptr[i + 1])
+                terms = encoding.ot.indices[entries].copy()
+                weights = encoding.ot.data[entries].copy()
             self._rows[cap, text] = _Row(cls, terms, weights)
 
-    def _stacked(self, rows: list[_Row]) -> Representation:
+    def _stack(self, rows: list[_Row]) -> Representation:
+        """One representation of all rows; every row has the same parts."""
         if not rows:
             return self.encoder.encode_queries([])
-        cls = (
-            None
-            if rows[0].cls is None
-            else np.stack([row.cls for row in rows if row.cls is not None])
-        )
+        cls = None
+        if rows[0].cls is not None:
+            cls = np.stack([row.cls for row in rows if row.cls is not None])
         if rows[0].terms is None:
             return Representation(cls, None)
         terms = [row.terms for row in rows if row.terms is not None]
         weights = [row.weights for row in rows if row.weights is not None]
         starts = np.concatenate(([0], np.cumsum([len(part) for part in terms])))
-        shape = (len(rows), self._width)
-        return Representation(
-            cls,
-            sp.csr_matrix((np.concatenate(weights), np.concatenate(terms), starts), shape=shape),
+        ot = sp.csr_matrix(
+            (np.concatenate(weights), np.concatenate(terms), starts), shape=(len(rows), self._width)
         )
+        return Representation(cls, ot)
 
 
 class CachingLexicalEncoder(CachingEncoder):
@@ -173,7 +178,7 @@ class CachingLexicalEncoder(CachingEncoder):
     def encode_collection(
         self, documents: Sequence[Document], separator: str | None = None
     ) -> Representation:
-        """The encoder's, not cached."""
+        """Encode a collection; nothing is cached."""
         return self.lexical.encode_collection(documents, separator)
 
     def for_collection(self, collection: CollectionStatistics) -> Encoder:
@@ -181,7 +186,7 @@ class CachingLexicalEncoder(CachingEncoder):
         return cached(self.lexical.for_collection(collection), self.most, self.threads)
 
     def term_names(self, text: str) -> dict[str, str]:
-        """The encoder's."""
+        """Index term -> the word of ``text`` that it stands for."""
         return self.lexical.term_names(text)
 
 
@@ -189,7 +194,7 @@ class CachingSpanEncoder(CachingLexicalEncoder):
     """:class:`CachingLexicalEncoder` for an encoder that knows where in a text each index term is from."""
 
     def term_spans(self, text: str) -> list[tuple[str, int, int]]:
-        """The encoder's."""
+        """(index term, start, end) of each word of ``text``."""
         assert isinstance(self.encoder, SpanEncoder)
         return self.encoder.term_spans(text)
 
@@ -247,19 +252,16 @@ class OpenIndexes:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.settings = subset(config, SearchSettings)
-        self.lock = (
-            threading.Lock()
-        )  #: held while a batch is answered and while an index is exchanged
+        # Locks are taken in this order: _reloading, lock, _holding.
+        #: held while a batch is answered and while an index is exchanged
+        self.lock = threading.Lock()
         self._reloading = threading.Lock()
-        self._holding = (
-            threading.Lock()
-        )  # held for a moment, while ``_users`` or ``_retired`` changes
-        self._users: Counter[int] = (
-            Counter()
-        )  # requests by the id() of the generation that answers them
-        self._retired: list[
-            OpenIndex
-        ] = []  # generations that were exchanged and are not closed yet
+        # Held for a moment, while ``_users`` or ``_retired`` changes.
+        self._holding = threading.Lock()
+        # Requests by the id() of the generation that answers them.
+        self._users: Counter[int] = Counter()
+        # Generations that were exchanged and are not closed yet.
+        self._retired: list[OpenIndex] = []
         self._current: dict[str, OpenIndex] = {}
         self._encoders: list[Encoder] = []
         self._failed: dict[str, Signature | None] = {}
@@ -271,16 +273,15 @@ class OpenIndexes:
         if not folders:
             raise InputError(f"{self.config.indexes} contains no finished index")
         for name, path in folders.items():
-            self._current[name] = self._opened(name, path)
+            self._current[name] = self._open(name, path)
 
     def folders(self) -> dict[str, Path]:
         """Name -> folder of the indexes to serve."""
         if self.config.indexes is None:
             return dict(self.config.named)
         try:
-            return {
-                p.parent.name: p.parent for p in sorted(Path(self.config.indexes).glob(f"*/{META}"))
-            }
+            records = sorted(Path(self.config.indexes).glob(f"*/{META}"))
+            return {record.parent.name: record.parent for record in records}
         except OSError as e:
             raise InputError(f"{self.config.indexes}: cannot be read: {e.strerror}") from None
 
@@ -295,8 +296,8 @@ class OpenIndexes:
         if name is None and current:
             return next(iter(current.values()))
         if name is None or name not in current:
-            near = suggest(str(name)[:100], current)
-            raise UnknownName(f"no index has this name; served: {', '.join(current)}.{near}")
+            hint = suggest(str(name)[:100], current)
+            raise UnknownName(f"no index has this name; served: {', '.join(current)}.{hint}")
         return current[name]
 
     @contextmanager
@@ -318,14 +319,18 @@ class OpenIndexes:
                 folders = self.folders()
             except InputError as e:
                 return [IndexReload("", "failed", str(e))]
-            changes = [
-                change for name, path in folders.items() if (change := self._refresh(name, path))
-            ]
-            for name in [name for name in self._current if name not in folders]:
-                self._exchange(name, None)
-                changes.append(IndexReload(name, "removed"))
+            changes = []
+            for name, path in folders.items():
+                change = self._refresh(name, path)
+                if change is not None:
+                    changes.append(change)
+            for name in self.names:
+                if name not in folders:
+                    self._exchange(name, None)
+                    changes.append(IndexReload(name, "removed"))
             if changes:
-                gc.collect()  # a generation is in reference cycles; Python by itself frees it several exchanges later
+                # A generation is in reference cycles; Python by itself frees it several exchanges later.
+                gc.collect()
             return changes
 
     def close(self) -> None:
@@ -334,13 +339,17 @@ class OpenIndexes:
             self._exchange(name, None)
 
     def _refresh(self, name: str, path: Path) -> IndexReload | None:
-        signature, current = _signature(path), self._current.get(name)
-        if (current and signature == current.signature) or self._failed.get(name, ()) == signature:
+        signature = _signature(path)
+        current = self._current.get(name)
+        if current and signature == current.signature:
+            return None
+        # A state that could not be opened is not tried again; () is the signature of none.
+        if self._failed.get(name, ()) == signature:
             return None
         try:
-            opened = self._opened(name, path)
+            opened = self._open(name, path)
         except (DupmaeError, OSError) as e:
-            # A folder that is being replaced may be half there; the next look finds it whole.
+            # A folder that is being replaced may be incomplete; the next look finds all of it.
             self._failed[name] = signature
             return IndexReload(name, "failed", str(e))
         self._failed.pop(name, None)
@@ -350,13 +359,15 @@ class OpenIndexes:
     def _exchange(self, name: str, new: OpenIndex | None) -> None:
         with self.lock:
             old = self._current.get(name)
-            changed = (
-                {**self._current, name: new}
-                if new
-                else {n: g for n, g in self._current.items() if n != name}
-            )
-            self._current = {n: g for n, g in changed.items() if g is not None}
-            self._retired += [old] if old else []
+            # A new dict, since other threads read the old one without a lock.
+            current = dict(self._current)
+            if new is not None:
+                current[name] = new
+            else:
+                current.pop(name, None)
+            self._current = current
+            if old is not None:
+                self._retired.append(old)
             self.close_unused()
 
     def close_unused(self) -> None:
@@ -368,7 +379,8 @@ class OpenIndexes:
                 self._users.pop(id(retired), None)
                 retired.close()
 
-    def _opened(self, name: str, path: Path) -> OpenIndex:
+    def _open(self, name: str, path: Path) -> OpenIndex:
+        # Read before and after opening: if it has changed, parts of two states may have been read.
         signature = _signature(path)
         searcher = self._searcher(path)
         workers = self.settings.workers
@@ -393,12 +405,12 @@ class OpenIndexes:
     def _searcher(self, path: Path) -> Searcher:
         """A searcher with an encoder that another index already loaded, or with its own."""
         path = path.resolve()  # parts that are opened later must not follow a link to another index
-        recorded, config = read_meta(path).get("encoder") or {}, self.config
+        config = self.config
+        recorded = read_meta(path).get("encoder") or {}
         for encoder in self._encoders:
-            same = [
+            if recorded.get("digest") == encoder.digest and all(
                 recorded.get(name) in (None, getattr(encoder.settings, name)) for name in COMPARED
-            ]
-            if recorded.get("digest") == encoder.digest and all(same):
+            ):
                 return Searcher.open(path, encoder, settings=self.settings)
         searcher = Searcher.open(
             path, config.model, device=config.device, dtype=config.dtype, settings=self.settings

@@ -46,7 +46,8 @@ class LimitExceeded(Exception):
 
     def __init__(self, loc: Sequence[str | int], message: str) -> None:
         super().__init__(message)
-        self.loc, self.message = list(loc), message
+        self.loc = list(loc)
+        self.message = message
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -65,12 +66,11 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def _(_request: Request, e: RequestValidationError) -> JSONResponse:
         # The values themselves are left out: they may not have a JSON form.
-        return wrong(
-            [
-                WrongField(loc=_safe(f["loc"]), msg=visible(f["msg"]), type=f["type"])
-                for f in e.errors()
-            ]
-        )
+        fields = []
+        for error in e.errors():
+            location = _safe(error["loc"])
+            fields.append(WrongField(loc=location, msg=visible(error["msg"]), type=error["type"]))
+        return wrong(fields)
 
     @app.exception_handler(LimitExceeded)
     async def _(_request: Request, e: LimitExceeded) -> JSONResponse:
@@ -83,8 +83,11 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _(request: Request, e: HTTPException) -> JSONResponse:
         headers = dict(e.headers or {})
-        if e.status_code == 405 and (methods := allowed_methods(app.openapi(), request.url.path)):
-            headers["allow"] = ", ".join(methods)  # starlette names those of the first route only
+        if e.status_code == 405:
+            # starlette names only the methods of the first route with this path.
+            methods = allowed_methods(app.openapi(), request.url.path)
+            if methods:
+                headers["allow"] = ", ".join(methods)
         return problem(e.status_code, str(e.detail), headers)
 
     @app.exception_handler(Busy)
@@ -105,14 +108,19 @@ def add_handlers(app: FastAPI) -> None:
 
 def allowed_methods(schema: Mapping[str, Any], path: str) -> list[str]:
     """The methods of a path, from all routes that have it."""
-    found: set[str] = set()
+    methods: set[str] = set()
     for template, operations in schema["paths"].items():
-        pattern = re.sub(
-            r"\\\{(\w+)\\\}", lambda m: ".+" if m[1] == "docid" else "[^/]+", re.escape(template)
-        )
+        pattern = re.sub(r"\\\{(\w+)\\\}", _parameter_pattern, re.escape(template))
         if re.fullmatch(pattern, path, re.DOTALL):
-            found.update(method.upper() for method in operations)
-    return sorted(found)
+            methods.update(method.upper() for method in operations)
+    return sorted(methods)
+
+
+def _parameter_pattern(parameter: re.Match[str]) -> str:
+    # A document's id may contain slashes.
+    if parameter[1] == "docid":
+        return ".+"
+    return "[^/]+"
 
 
 def _add_plain(app: FastAPI, status: int, kind: type[Exception]) -> None:

@@ -40,7 +40,7 @@ KEEP_ALIVE = 60
 OPEN_PATHS = ("/health", "/ready", "/login", "/assets/")
 """Paths that need no token: they show nothing of an index."""
 COOKIE = "dupmae_ir"
-COOKIES = 8192
+MAX_COOKIE_CHARACTERS = 8192
 """Characters of the cookies that are read, as many as common servers accept of a header: nobody has signed in yet."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -73,9 +73,8 @@ class TimedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time for the first head."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(
-            0
-        )  # the time for reading begins with the first byte that must wait
+        # The time for reading begins with the first byte that must wait.
+        transport.set_write_buffer_limits(0)
         self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -147,9 +146,8 @@ class Server(uvicorn.Server):
         """Stop gracefully at the first signal, without waiting for the running requests at the second."""
         if self.should_exit:
             self.force_exit = True
-            logging.getLogger("uvicorn.error").setLevel(
-                logging.CRITICAL + 1
-            )  # tracebacks of the cancelled requests
+            # Silences the tracebacks of the cancelled requests.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
         else:
             self.ending.start()
         super().handle_exit(sig, frame)
@@ -201,7 +199,9 @@ class Refused(Exception):
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.headers = status, detail, headers or {}
+        self.status = status
+        self.detail = detail
+        self.headers = headers or {}
 
 
 class Guard:
@@ -227,8 +227,12 @@ class Guard:
         seconds: float,
         observe: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
-        self.app, self.loopback, self.max_bytes, self.seconds = app, loopback, max_bytes, seconds
-        self.token, self.cookie = token, cookie_value(token or "")
+        self.app = app
+        self.loopback = loopback
+        self.max_bytes = max_bytes
+        self.seconds = seconds
+        self.token = token
+        self.cookie = cookie_value(token or "")
         self.origins = {origin.rstrip("/").lower() for origin in origins}
         self.observe = observe
 
@@ -238,7 +242,8 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 499  # as nginx counts clients that left
+        started = time.perf_counter()
+        status = 499  # as nginx counts clients that left
         CLIENT.set(scope["client"][0] if scope.get("client") else "")
 
         async def watched(message: Message) -> None:
@@ -270,8 +275,7 @@ class Guard:
         self._check_origin(scope, headers, host)
         path = scope["path"]
         preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
-        is_open = any(path == p or (p[-1] == "/" and path.startswith(p)) for p in OPEN_PATHS)
-        if self.token is None or preflight or is_open or self.allows(headers):
+        if self.token is None or preflight or is_open_path(path) or self.allows(headers):
             return
         if path == "/" and "text/html" in headers.get("accept", ""):
             target = quote("/?" + scope["query_string"].decode("latin-1"), safe="")
@@ -297,15 +301,18 @@ class Guard:
         if scheme.lower() == "bearer" and same(given.strip(), self.token):
             return True
         # Not http.cookies: before Python 3.11.10 its time is quadratic in a quoted value, and nobody has signed in yet.
-        pairs = (
-            pair.strip().partition("=") for pair in headers.get("cookie", "")[:COOKIES].split(";")
-        )
-        return any(name == COOKIE and same(value, self.cookie) for name, _, value in pairs)
+        for pair in headers.get("cookie", "")[:MAX_COOKIE_CHARACTERS].split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == COOKIE and same(value, self.cookie):
+                return True
+        return False
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        declared = next(
-            (value for name, value in scope["headers"] if name.lower() == b"content-length"), b"0"
-        )
+        declared = b"0"
+        for name, value in scope["headers"]:
+            if name.lower() == b"content-length":
+                declared = value
+                break
         too_long = Refused(413, f"the body exceeds {self.max_bytes} bytes", {"connection": "close"})
         if declared.isdigit() and int(declared) > self.max_bytes:
             raise too_long
@@ -326,6 +333,14 @@ class Guard:
         except TimeoutError:
             raise Refused(408, "the body did not arrive in time", {"connection": "close"}) from None
         return b"".join(parts)
+
+
+def is_open_path(path: str) -> bool:
+    """Whether ``path`` needs no token: it is one of :data:`OPEN_PATHS`, or below one that ends with a slash."""
+    for open_path in OPEN_PATHS:
+        if path == open_path or (open_path.endswith("/") and path.startswith(open_path)):
+            return True
+    return False
 
 
 def is_loopback_host(host: str) -> bool:
@@ -353,24 +368,30 @@ def same(a: str, b: str) -> bool:
 
 
 def _with_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    present = {name.lower() for name, _ in headers}
-    added = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in present]
-    return [*headers, *added]
+    """``headers`` and those of :data:`HEADERS` that an answer does not set itself."""
+    complete = list(headers)
+    present = {name.lower() for name, _ in complete}
+    for name, value in HEADERS.items():
+        if name.encode() not in present:
+            complete.append((name.encode(), value.encode()))
+    return complete
 
 
 async def _unless_gone(answer: Awaitable[None], receive: Receive) -> None:
     """Wait for ``answer``, and cancel it when the client has closed the connection."""
-    answering, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(receive())
+    answering = asyncio.ensure_future(answer)
+    leaving = asyncio.ensure_future(receive())
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        client_left = leaving.done()
         if not answering.done():
             answering.cancel()
-        with (
-            contextlib.suppress(asyncio.CancelledError)
-            if leaving.done()
-            else contextlib.nullcontext()
-        ):
+        try:
             await answering
+        except asyncio.CancelledError:
+            # An answer to a client that has left was cancelled on purpose; otherwise the server itself is stopping.
+            if not client_left:
+                raise
     finally:
         for task in (answering, leaving):
             task.cancel()
@@ -381,7 +402,9 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        return pending.pop() if pending else await receive()
+        if pending:
+            return pending.pop()
+        return await receive()
 
     return replay
 

@@ -184,9 +184,8 @@ def make_tools(service: Service) -> MCPServer:
         """The indexes that can be searched."""
         return ToolIndexes(indexes=[ToolIndex.of(info) for info in index_list(service).indexes])
 
-    for (
-        tool
-    ) in server._tool_manager.list_tools():  # the SDK has no public way to the models of arguments
+    # The SDK has no public way to the models of arguments.
+    for tool in server._tool_manager.list_tools():
         tool.fn_metadata.arg_model.model_config["extra"] = "forbid"
         tool.fn_metadata.arg_model.model_rebuild(force=True)
         tool.parameters["additionalProperties"] = False
@@ -201,16 +200,14 @@ class _Server(MCPServer):
         except ToolError as e:
             if not isinstance(e.__cause__, ValidationError):
                 raise
-            first = e.__cause__.errors()[0]
-        known = ", ".join(
-            tool.parameters["properties"] if (tool := self._tool_manager.get_tool(name)) else ()
-        )
-        reason = (
-            f"no argument of {name}, which has {known}"
-            if first["type"] == "extra_forbidden"
-            else first["msg"]
-        )
-        raise ToolError(f"{'.'.join(map(str, first['loc']))}: {reason}")
+            error = e.__cause__.errors()[0]
+        reason = error["msg"]
+        if error["type"] == "extra_forbidden":
+            tool = self._tool_manager.get_tool(name)
+            arguments_of_tool = tool.parameters["properties"] if tool else ()
+            reason = f"no argument of {name}, which has {', '.join(arguments_of_tool)}"
+        location = ".".join(map(str, error["loc"]))
+        raise ToolError(f"{location}: {reason}")
 
 
 async def _one(
@@ -239,30 +236,40 @@ async def guarded(result: Awaitable[T]) -> T:
 async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
     check_texts(service.config, [query], ["query"])
     check_hits(service.config, ranking.hits, ["hits"])
-    found = await service.ask(Search(ranking, [query], HitFields(texts=True, passage=PASSAGE)))
-    (ranked,) = found.lists
-    shown = []
-    for hit, about in zip(ranked.result.hits, ranked.described, strict=True):
-        title, snippet = hit.document.title if hit.document else "", about.snippet
-        at = hit.model_dump(include={"path", "page", "heading"})
-        text = (
-            "\u2026 " * snippet.before + snippet.text + " \u2026" * snippet.after if snippet else ""
-        )
-        matched = [word.word for word in about.words[:WORDS] if word.share >= NOTABLE * hit.score]
-        shown.append(
+    result = await service.ask(Search(ranking, [query], HitFields(texts=True, passage=PASSAGE)))
+    (ranked,) = result.lists
+    tool_hits = []
+    for hit, described in zip(ranked.result.hits, ranked.described, strict=True):
+        passage = ""
+        snippet = described.snippet
+        if snippet:
+            before = "\u2026 " if snippet.before else ""
+            after = " \u2026" if snippet.after else ""
+            passage = before + snippet.text + after
+        matched = []
+        for word in described.words[:WORDS]:
+            if word.share >= NOTABLE * hit.score:
+                matched.append(word.word)
+        tool_hits.append(
             ToolHit(
                 rank=hit.rank,
                 docid=hit.docid,
                 score=hit.score,
-                title=title,
-                passage=text,
+                title=hit.document.title if hit.document else "",
+                passage=passage,
                 matched=matched,
-                **at,
+                **hit.model_dump(include={"path", "page", "heading"}),
             )
         )
-    note = NO_WORD if shown and not any(hit.has_query_word for hit in ranked.described) else None
-    exact = ranked.result.certificate.exact
-    return ToolAnswer(index=found.generation.name, nothing_missed=exact, note=note, hits=shown)
+    note = None
+    if tool_hits and not any(hit.has_query_word for hit in ranked.described):
+        note = NO_WORD
+    return ToolAnswer(
+        index=result.generation.name,
+        nothing_missed=ranked.result.certificate.exact,
+        note=note,
+        hits=tool_hits,
+    )
 
 
 def http_routes(

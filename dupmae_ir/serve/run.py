@@ -113,13 +113,13 @@ def _serve_http(service: Service, listener: socket.socket) -> None:
     config = service.config
     server = make_server(make_app(service), config, service.reload_soon)
     listener.listen(min(config.connections, 2048))
-    shown = f"[{config.host}]" if ":" in config.host else config.host
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    port = listener.getsockname()[1]
     names = service.catalogue.names
-    what = names[0] if len(names) == 1 else f"{len(names)} indexes ({', '.join(names)})"
-    say(
-        f"serving {what} at http://{shown}:{listener.getsockname()[1]}/ (Ctrl-C stops)",
-        config.quiet,
-    )
+    what = names[0]
+    if len(names) > 1:
+        what = f"{len(names)} indexes ({', '.join(names)})"
+    say(f"serving {what} at http://{host}:{port}/ (Ctrl-C stops)", config.quiet)
     asyncio.run(server.serve(sockets=[listener]))
     service.close()
     server.ending.cancel()

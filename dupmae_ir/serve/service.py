@@ -46,7 +46,8 @@ class Service:
     """What the routes call. ``token``: the bearer token that requests must carry, or None."""
 
     def __init__(self, config: ServeConfig, token: str | None = None) -> None:
-        self.config, self.token = config, token
+        self.config = config
+        self.token = token
         self.catalogue = OpenIndexes(config)
         self.answerer = Answerer(self.catalogue)
         disable_created_metrics()
@@ -139,9 +140,8 @@ class Service:
                         await self._compute(work, generation)
                     if isinstance(work, IndexTask):
                         return generation, work.results
-                    return SearchResult(
-                        generation, work.ranking.mode or generation.searcher.mode, work.lists
-                    )
+                    mode = work.ranking.mode or generation.searcher.mode
+                    return SearchResult(generation, mode, work.lists)
         except Busy:
             self.rejected.labels("queue full").inc()
             raise
@@ -154,9 +154,12 @@ class Service:
             raise Unavailable(f"index {generation.name!r} has only: {', '.join(generation.modes)}")
         while not work.done:
             piece = WorkPiece(work, generation, work.texts(self.config.batch_size))
-            kind, client = id(work) if work.large else None, (CLIENT.get(), work.large)
+            # A piece of a large request is a batch alone; large and small requests of a client take turns apart.
+            kind = id(work) if work.large else None
+            client = (CLIENT.get(), work.large)
             await asyncio.wrap_future(self.batcher.submit(piece, piece.weight, kind, client))
-            if work.bytes > (limit := self.config.max_answer):
+            limit = self.config.max_answer
+            if work.bytes > limit:
                 message = f"the answer exceeds {limit} bytes; ask for fewer queries or hits, or leave the texts out"
                 raise LimitExceeded(["body"], message)
 
@@ -164,7 +167,8 @@ class Service:
     def _admitted(self, work: Work) -> Iterator[None]:
         """Count a request while it is answered. Large ones have a queue of their own. Raises :class:`Busy`."""
         if self._asked[work.large] + work.weight > self.config.queue:
-            raise Busy(min(60, max(1, math.ceil(self.waiting * self.batcher.pace))))
+            seconds = math.ceil(self.waiting * self.batcher.pace)
+            raise Busy(min(60, max(1, seconds)))
         self._asked[work.large] += work.weight
         try:
             yield
@@ -219,7 +223,8 @@ class Service:
             yield family
 
     def _observe(self, batch: Sequence[Pending[WorkPiece, None]], seconds: float) -> None:
-        if queries := sum(len(pending.work.texts) for pending in batch):
+        queries = sum(len(pending.work.texts) for pending in batch)
+        if queries:
             self.batches.observe(queries)
         self.batch_times.observe(seconds)
 

@@ -66,7 +66,8 @@ def run(config: LoadConfig) -> dict[str, object]:
 
 def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> dict[str, object]:
     """Write the rows that are new or differ and delete the others. Returns counts of rows, and the status."""
-    spec, digest = spec_of(index), index.digest
+    spec = spec_of(index)
+    digest = index.digest
     if config.approximate and table.max_indexed_terms:
         _check_terms(index, table.max_indexed_terms, config.index)
     before = table.read_record()
@@ -85,27 +86,35 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
             return {**counts, "status": "already complete"}
     # Rows that another program changed still have their fingerprints. A load that is to write all of them says so in
     # its record, for the one that continues after a kill.
-    then = before.changes if before else None
-    rewrite = config.rewrite or (then is not None and (then == UNKNOWN or then != table.changes()))
+    rewrite = config.rewrite
+    if before is not None and before.changes is not None:
+        foreign_changes = before.changes == UNKNOWN or before.changes != table.changes()
+        rewrite = rewrite or foreign_changes
     table.create(spec)
     changes = table.changes()
-    promised = UNKNOWN if rewrite and changes is not None else changes
     record = Record(
-        spec, LOADING, digest, index.documents, before.longest if before else 0.0, changes=promised
+        spec,
+        LOADING,
+        digest,
+        index.documents,
+        before.longest if before else 0.0,
+        changes=UNKNOWN if rewrite and changes is not None else changes,
     )
     table.write_record(record)
+
+    # docid -> fingerprint of the rows that the server holds; what is in the index, too, is taken out.
     stored = dict(table.stored())
-    written = unchanged = 0
+    written = 0
+    unchanged = 0
     longest = 0.0
     with progress("load", "documents", index.documents, config.quiet) as bar:
         for rows in batches(index, config.batch):
-            norms = (
-                float(np.linalg.norm(row.cls.astype(np.float64)))
-                for row in rows
-                if row.cls is not None
-            )
-            longest = max(longest, *norms, 0.0)
-            new = [row for row in rows if stored.pop(row.docid, None) != row.fingerprint or rewrite]
+            new = []
+            for row in rows:
+                if row.cls is not None:
+                    longest = max(longest, float(np.linalg.norm(row.cls.astype(np.float64))))
+                if stored.pop(row.docid, None) != row.fingerprint or rewrite:
+                    new.append(row)
             if new:
                 table.upsert(new)
             written += len(new)
@@ -115,11 +124,9 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     for start in range(0, len(gone), config.batch):
         table.delete(gone[start : start + config.batch])
     table.finish(config.approximate)
-    if (
-        (count := table.count()) != record.documents
-        or table.changes() != changes
-        or changes == UNKNOWN
-    ):
+
+    count = table.count()
+    if count != record.documents or table.changes() != changes or changes == UNKNOWN:
         raise ServerFailed(
             f"{name}: {count:,} rows after loading {record.documents:,}; another program changes the "
             "table; load it again when that has ended"
@@ -139,7 +146,9 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
 
 def _check_terms(index: Index, limit: int, name: str) -> None:
     """Raise :class:`UsageError` for a document with more terms than the approximate index of the server takes."""
-    for segment, _, live in index.slices() if index.has_ot else ():
+    if not index.has_ot:
+        return
+    for segment, _, live in index.slices():
         counts = np.where(live, np.diff(segment.forward.indptr), 0)
         if len(counts) and counts.max() > limit:
             docid = segment.docids[int(counts.argmax())]
@@ -152,13 +161,18 @@ def _check_terms(index: Index, limit: int, name: str) -> None:
 def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:
     """Raise :class:`IndexMismatch`, with both values, unless rows of the two can be in one table."""
     for field in dataclasses.fields(Spec):
-        held, own = getattr(stored, field.name), getattr(wanted, field.name)
-        if held != own:
-            short = (str(value)[:12] if field.name == "model" else value for value in (held, own))
-            raise IndexMismatch(
-                f"table {name} holds rows with {field.name} {next(short)}, but {index} has {next(short)}; "
-                "load it into another `table`, or drop this one with dupmae-ir servers drop"
-            )
+        in_table = getattr(stored, field.name)
+        in_index = getattr(wanted, field.name)
+        if in_table == in_index:
+            continue
+        if field.name == "model":
+            # Digests, of which the beginning is enough to tell them apart.
+            in_table = str(in_table)[:12]
+            in_index = str(in_index)[:12]
+        raise IndexMismatch(
+            f"table {name} holds rows with {field.name} {in_table}, but {index} has {in_index}; "
+            "load it into another `table`, or drop this one with dupmae-ir servers drop"
+        )
 
 
 @contextmanager
@@ -173,10 +187,12 @@ def _existing(config: ShowTableConfig) -> Iterator[tuple[ServerTable, Record]]:
 def show(config: ShowTableConfig) -> dict[str, object]:
     """The load record of a table, with the rows and bytes that it has now."""
     with _existing(config) as (table, record):
+        values = record.as_dict()
+        del values["spec"]
         return {
             "server": table.kind,
             "table": config.table,
-            **{name: value for name, value in record.as_dict().items() if name != "spec"},
+            **values,
             **dataclasses.asdict(record.spec),
             "rows": table.count(),
             "bytes": table.size(),
@@ -215,16 +231,16 @@ def _read(segment: Segment, number: int) -> Row:
         raise IndexMismatch(
             f"the document id {docid!r} contains a NUL character, which servers refuse; rename it"
         )
-    row = Row(
-        docid,
-        np.ascontiguousarray(segment.vectors[number], np.float32)
-        if segment.dim is not None
-        else None,
-        segment.forward.row(number) if segment.has_ot else (np.zeros(0), np.zeros(0)),
-        segment.texts.get(number)
-        if segment.texts is not None
-        else StoredDocument(docid, "", "", {}),
-    )
+    vector = None
+    if segment.dim is not None:
+        vector = np.ascontiguousarray(segment.vectors[number], np.float32)
+    impacts = (np.zeros(0), np.zeros(0))
+    if segment.has_ot:
+        impacts = segment.forward.row(number)
+    document = StoredDocument(docid, "", "", {})
+    if segment.texts is not None:
+        document = segment.texts.get(number)
+    row = Row(docid, vector, impacts, document)
     return row._replace(fingerprint=_fingerprint(row))
 
 
@@ -233,6 +249,7 @@ def _fingerprint(row: Row) -> bytes:
     digest = hashlib.blake2b(json.dumps(row.document, sort_keys=True).encode(), digest_size=16)
     if row.cls is not None:
         digest.update(row.cls.astype("<f4").tobytes())
-    digest.update(row.impacts[0].astype("<u4").tobytes())
-    digest.update(row.impacts[1].astype("u1").tobytes())
+    terms, impacts = row.impacts
+    digest.update(terms.astype("<u4").tobytes())
+    digest.update(impacts.astype("u1").tobytes())
     return digest.digest()

@@ -51,7 +51,7 @@ _SPACE = uuid.UUID("8f7f3f3e-6a0b-5c5e-9d6d-2f1f0a6c7b11")
 _PAGE = 1000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _BOUNDS = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
-_EXACT = 2**53
+_MAX_EXACT_INTEGER = 2**53
 """Integers above are not floats, as which Qdrant compares numbers."""
 Json = dict[str, object]
 
@@ -71,11 +71,12 @@ class Qdrant(ServerTable):
         return self._client.collection_exists(name)
 
     def record_fields(self) -> Mapping[str, object] | None:
-        ids = [_point(self.name)]
-        points = (
-            self._client.retrieve(RECORDS, ids, with_payload=True) if self.exists(RECORDS) else []
-        )
-        return points[0].payload if points else None
+        if not self.exists(RECORDS):
+            return None
+        points = self._client.retrieve(RECORDS, [_point(self.name)], with_payload=True)
+        if not points:
+            return None
+        return points[0].payload
 
     def write_record(self, record: Record) -> None:
         from qdrant_client import models
@@ -103,36 +104,34 @@ class Qdrant(ServerTable):
         offset = None
         while True:
             with self.errors():
-                found, offset = self._client.scroll(
+                points, offset = self._client.scroll(
                     self.name,
                     limit=_PAGE,
                     offset=offset,
                     with_payload=["docid", "fingerprint"],
                     with_vectors=False,
                 )
-            for point in found:
+            for point in points:
                 payload = point.payload or {}
                 yield str(payload["docid"]), bytes.fromhex(str(payload["fingerprint"]))
             if offset is None:
                 return
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
-        ids, vectors = (
-            [_point(docid) for docid in docids],
-            [name for name in fields if name in ("cls", "ot")],
-        )
         with self.errors():
             points = self._client.retrieve(
-                self.name, ids, with_payload=["docid", *fields], with_vectors=vectors
+                self.name,
+                [_point(docid) for docid in docids],
+                with_payload=["docid", *fields],
+                with_vectors=[name for name in fields if name in ("cls", "ot")],
             )
-        nothing = _sparse(np.zeros(0), np.zeros(0))
-        found = [
-            (point.payload or {}, cast(dict[str, Any], point.vector or {})) for point in points
-        ]
-        pairs = [
-            (values, numbers.get("cls"), numbers.get("ot", nothing)) for values, numbers in found
-        ]
-        return [Row.of(values, cls, ot.indices, ot.values) for values, cls, ot in pairs]
+        no_terms = _sparse(np.zeros(0), np.zeros(0))
+        rows = []
+        for point in points:
+            vectors = cast(dict[str, Any], point.vector or {})
+            ot = vectors.get("ot", no_terms)
+            rows.append(Row.of(point.payload or {}, vectors.get("cls"), ot.indices, ot.values))
+        return rows
 
     def upsert(self, rows: Sequence[Row]) -> None:
         with self.errors():
@@ -156,9 +155,9 @@ class Qdrant(ServerTable):
             self._client.delete(RECORDS, [_point(self.name)], wait=True)
 
     def count(self, where: Where | None = None) -> int:
-        chosen = _filter(where)
+        selection = _filter(where)
         with self.errors():
-            return int(self._client.count(self.name, count_filter=chosen, exact=True).count)
+            return int(self._client.count(self.name, count_filter=selection, exact=True).count)
 
     def size(self) -> int | None:
         """Bytes of the files of a folder; a server does not say."""
@@ -176,30 +175,36 @@ class Qdrant(ServerTable):
     ) -> list[ServerHits]:
         from qdrant_client import models
 
-        chosen = _filter(where)
-        requests = [
-            models.QueryRequest(
-                query=query.cls.tolist() if part == "dense" else _sparse(query.ids, query.impacts),
-                using="cls" if part == "dense" else "ot",
-                limit=depth,
-                filter=chosen,
-                params=models.SearchParams(exact=not approximate),
-                with_payload=["docid"],
+        selection = _filter(where)
+        requests = []
+        for query in queries:
+            if part == "dense":
+                vector = query.cls.tolist()
+                field = "cls"
+            else:
+                vector = _sparse(query.ids, query.impacts)
+                field = "ot"
+            requests.append(
+                models.QueryRequest(
+                    query=vector,
+                    using=field,
+                    limit=depth,
+                    filter=selection,
+                    params=models.SearchParams(exact=not approximate),
+                    with_payload=["docid"],
+                )
             )
-            for query in queries
-        ]
         with self.errors():
             answers = self._client.query_batch_points(
                 self.name, requests, timeout=round(self.timeout + 0.5)
             )
-        # A document without a term has no sparse vector.
-        return [
-            ServerHits(
-                [str((point.payload or {})["docid"]) for point in answer.points],
-                np.array([point.score for point in answer.points], np.float64),
-            )
-            for answer in answers
-        ]
+        # A document without a term has no sparse vector, so an impact list may be shorter than the depth.
+        lists = []
+        for answer in answers:
+            docids = [str((point.payload or {})["docid"]) for point in answer.points]
+            scores = np.array([point.score for point in answer.points], np.float64)
+            lists.append(ServerHits(docids, scores))
+        return lists
 
     def close(self) -> None:
         with self.errors():
@@ -221,9 +226,10 @@ class Qdrant(ServerTable):
                 yield
             except (HTTPError, ResponseHandlingException) as e:
                 cause = e.source if isinstance(e, ResponseHandlingException) else e
-                raise self.unanswered(
-                    "" if isinstance(cause, TimeoutException) else first_line(cause)
-                ) from None
+                reason = first_line(cause)
+                if isinstance(cause, TimeoutException):
+                    reason = ""  # the error itself says that the time was up
+                raise self.unanswered(reason) from None
             except UnexpectedResponse as e:
                 fix = "; set QDRANT_API_KEY" if e.status_code in (401, 403) else ""
                 raise ServerFailed(
@@ -240,13 +246,13 @@ def _client(parts: SplitResult, local: Path | None, timeout: float) -> QdrantCli
         if not local.parent.is_dir():
             raise UsageError(f"{local}: the folder {local.parent} does not exist")
         return QdrantClient(path=str(local))
-    secure, key = parts.scheme.endswith("+https"), os.environ.get("QDRANT_API_KEY")
+    key = os.environ.get("QDRANT_API_KEY")
     if key:
         check_secret(parts, "QDRANT_API_KEY", "qdrant+https")
     return QdrantClient(
         host=parts.hostname,
         port=parts.port or 6333,
-        https=secure,
+        https=parts.scheme.endswith("+https"),
         api_key=key,
         timeout=max(1, round(timeout)),
         check_compatibility=False,
@@ -265,13 +271,15 @@ def _point_of(row: Row) -> models.PointStruct:
         vector["cls"] = row.cls.tolist()
     if len(row.impacts[0]):
         vector["ot"] = _sparse(*row.impacts)
-    title, text, metadata = (
-        usable(row.document.title),
-        usable(row.document.text),
-        dict(row.document.metadata),
-    )
-    payload: dict[str, object] = {"docid": row.docid, "fingerprint": row.fingerprint.hex()}
-    payload |= {"title": title, "text": text, "metadata": metadata, "names": list(metadata)}
+    metadata = dict(row.document.metadata)
+    payload: dict[str, object] = {
+        "docid": row.docid,
+        "fingerprint": row.fingerprint.hex(),
+        "title": usable(row.document.title),
+        "text": usable(row.document.text),
+        "metadata": metadata,
+        "names": list(metadata),
+    }
     return models.PointStruct(
         id=_point(row.docid), vector=cast(dict[str, models.Vector], vector), payload=payload
     )
@@ -289,9 +297,8 @@ def _filter(where: Where | None) -> models.Filter | None:
     if where is None:
         return None
     if isinstance(where, tuple):
-        return models.Filter(
-            must=[models.HasIdCondition(has_id=[_point(docid) for docid in where])]
-        )
+        ids = [_point(docid) for docid in where]
+        return models.Filter(must=[models.HasIdCondition(has_id=ids)])
     return models.Filter.model_validate({"must": [condition_filter(where)]})
 
 
@@ -315,9 +322,12 @@ class _Filters(ConditionWriter[Json]):
             if operation in _BOUNDS:
                 raise Untranslatable("the order of strings")
             return {"key": key, "match": {"value": value}}
-        if abs(value) > _EXACT:
+        if abs(value) > _MAX_EXACT_INTEGER:
             raise Untranslatable("large numbers")
-        bounds = [_BOUNDS[operation]] if operation in _BOUNDS else ["gte", "lte"]
+        # Equality of numbers is a range of one number: a match takes integers alone.
+        bounds = ["gte", "lte"]
+        if operation in _BOUNDS:
+            bounds = [_BOUNDS[operation]]
         return {"key": key, "range": {bound: float(value) for bound in bounds}}
 
     def negate(self, expression: Json) -> Json:

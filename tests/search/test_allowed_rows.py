@@ -81,7 +81,7 @@ def test_dense_indexes_that_certify(
     """By copies of the rows, and by faiss's selector."""
     monkeypatch.setattr(dense_module, "FEW", few)
     monkeypatch.setattr(rotated_dense, "pays", lambda _: True)
-    monkeypatch.setattr(rotated_dense, "TOGETHER", 1000)
+    monkeypatch.setattr(rotated_dense, "MAX_QUERIES", 1000)
     rng = np.random.default_rng(5)
     x, asked = clustered(rng, 2000)
     x[:300] = x[0]

@@ -33,7 +33,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small collections are searched without compiled loops, unless these are loaded; here they are tested."""
     for module in (postings_module, rotated_dense):
         monkeypatch.setattr(module, "pays", lambda _: True)
-    monkeypatch.setattr(rotated_dense, "TOGETHER", 1000)
+    monkeypatch.setattr(rotated_dense, "MAX_QUERIES", 1000)
 
 
 class Made:
@@ -182,7 +182,7 @@ def test_threads_and_excluded_rows_change_nothing_else(tmp_path):
 
 
 def test_many_small_windows_make_the_kept_lists_overflow_and_nothing_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(postings_module, "_SPARE", 64)
+    monkeypatch.setattr(postings_module, "_SPARE_ROWS", 64)
     made = Made(tmp_path, 3, 4000, 64, copies=0.0)
     same(made.scanned(10), made.certified(10))
 
@@ -190,7 +190,7 @@ def test_many_small_windows_make_the_kept_lists_overflow_and_nothing_is_lost(tmp
 @pytest.mark.parametrize("codes", [False, True])
 def test_too_many_ties_are_left_to_the_other_way(tmp_path, monkeypatch, codes):
     for module in (postings_module, rotated_dense):
-        monkeypatch.setattr(module, "_SPARE", 64)
+        monkeypatch.setattr(module, "_SPARE_ROWS", 64)
     made = Made(tmp_path, 4, 2000, 64, copies=1.0)
     if codes:
         made.rotate()

@@ -27,7 +27,7 @@ CASES = range(60)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One thread of faiss; compiled loops also for small collections and many queries."""
     monkeypatch.setattr(rotated_dense, "pays", lambda _: True)
-    monkeypatch.setattr(rotated_dense, "TOGETHER", 1000)
+    monkeypatch.setattr(rotated_dense, "MAX_QUERIES", 1000)
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     yield
@@ -244,7 +244,7 @@ def test_hybrid_with_codes_is_hybrid_with_flat(seed: int) -> None:
 
 
 def test_too_many_ties_are_left_to_the_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotated_dense, "_SPARE", 10)
+    monkeypatch.setattr(rotated_dense, "_SPARE_ROWS", 10)
     x = np.ones((2000, 40), np.float32)
     part = rotated(x).queries(x[:2])
     found: list[Candidates] = part.top([0, 1], 5)

@@ -25,7 +25,7 @@ _TOGETHER = 64
 """Queries searched together, so that a window is read from memory once for all of them."""
 _KEYS = 1 << 23
 """Candidates that one thread keeps at a time, for all of its queries: 64 MB."""
-_SPARE = 4096
+_SPARE_ROWS = 4096
 """Rows that a list of best sums may contain beyond four times ``k``."""
 
 FEW = 64
@@ -179,7 +179,7 @@ class PostingsSearcher:
         """
         if (allowed is not None and self._few(allowed)) or not pays(len(queries) * self.documents):
             return self._plain_sums(self.packed(queries), others, unit, slacks, k, allowed)
-        room, count = min(4 * k, self.documents) + _SPARE, len(queries)
+        room, count = min(4 * k, self.documents) + _SPARE_ROWS, len(queries)
         rows, sums = np.empty((count, room), np.int32), np.empty((count, room), np.int32)
         kept = Kept(rows, sums, np.empty((count, room), np.float32))
         counts = self._keep(kept, queries, others, unit, slacks, k, threads, allowed)

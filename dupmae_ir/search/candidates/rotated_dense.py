@@ -18,6 +18,7 @@ Few rows, many queries, and small work in a process without the compiled loops, 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -35,12 +36,13 @@ from dupmae_ir.index.postings.searcher import FEW
 from dupmae_ir.search.candidates.dense import DenseIndex, DensePart
 from dupmae_ir.search.exact.certified_topk import Candidates
 
-TOGETHER = 4
+MAX_QUERIES = 4
 """At most this many queries are searched by codes; for more, one product with all vectors takes less time."""
-_SPARE = 4096
+_SPARE_ROWS = 4096
 """Rows that a list may keep beyond four times ``k``."""
-_HIGHEST_WEIGHT = 32512
-_LOWEST = np.float32(-3.0e38)
+_MAX_WEIGHT = 32512
+"""Largest weight of a component: its high byte, after rounding, is at most 127."""
+_MIN_SCORE = np.float32(-3.0e38)
 """Below every score of a row that is searched."""
 
 
@@ -84,24 +86,26 @@ class RotatedPart(DensePart):
         count = min(depth, self.documents)
         if count == self.documents or not self.excludes(len(queries)):
             return super().top(queries, depth)
-        slacks, best = np.array([self.error(query) for query in queries]), Best()
-        found = self.best_sums(queries, count, 1.0, NO_IMPACTS, slacks, best)
-        known = [
-            Candidates(some.rows, float(best[q, count][0]), False)
-            for q, some in enumerate(found)
-            if some
-        ]
-        return known if len(known) == len(found) else super().top(queries, depth)
+        slacks = np.array([self.error(query) for query in queries])
+        best: Best = {}
+        candidates = []
+        for position, survivors in enumerate(
+            self.best_sums(queries, count, 1.0, NO_IMPACTS, slacks, best)
+        ):
+            if survivors is None:
+                return super().top(queries, depth)
+            bound = float(best[position, count][0])
+            candidates.append(Candidates(survivors.rows, bound, False))
+        return candidates
 
     def excludes(self, queries: int, window: int = BLOCK) -> bool:
         """Whether codes are used for this many queries and windows of so many rows."""
-        few = self.allowed is not None and len(self.allowed) * FEW <= len(self.dense.vectors)
-        return (
-            queries <= TOGETHER
-            and not few
-            and window % BLOCK == 0
-            and pays(queries * len(self.dense.vectors))
-        )
+        rows = len(self.dense.vectors)
+        if queries > MAX_QUERIES or window % BLOCK != 0:
+            return False
+        if self.allowed is not None and len(self.allowed) * FEW <= rows:
+            return False
+        return pays(queries * rows)
 
     def error(self, query: int) -> float:
         """As :meth:`DensePart.error`, also of bounds by codes: of 32 operations in float32, and of a rotation in
@@ -121,75 +125,117 @@ class RotatedPart(DensePart):
         """Candidates for the ``k`` best rows by ``weight`` times the inner product plus the impacts, for each query;
         None where there is no room for them. ``slacks`` (q,) bound the rounding. Rows that the ``best`` of other
         segments exclude are no candidates."""
-        windows, known = -(-len(self.dense.vectors) // impacts.window), list[Left | None]()
-        pieces = max(1, min(self.threads // len(queries), windows))
-        cuts = list(itertools.pairwise(windows * piece // pieces for piece in range(pieces + 1)))
-        with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
-            run, lists = pool.map if pool else map, []
-            for q, (query, slack) in enumerate(zip(queries, slacks, strict=True)):
-                before = best.setdefault((q, k), np.full(k, _LOWEST))
-                asked = self._asked(query, weight, impacts.unit, slack)
-                lists.append(run(partial(self._search, q, asked, impacts, k, before[0]), cuts))
-            for q, found in enumerate(lists):
-                left, best[q, k] = _joined(list(found), best[q, k])
-                known.append(left)
-        return known
+        window_count = math.ceil(len(self.dense.vectors) / impacts.window)
+        # Threads that the queries do not need share the windows of one query.
+        pieces = max(1, min(self.threads // len(queries), window_count))
+        ranges = _split_evenly(window_count, pieces)
 
-    def _search(
+        with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
+            map_ranges = pool.map if pool else map
+            pending = []
+            for position, query in enumerate(queries):
+                lower_bounds = best.setdefault((position, k), np.full(k, _MIN_SCORE))
+                code_query = self._code_query(query, weight, impacts.unit, slacks[position])
+                search = partial(
+                    self._search_windows, position, code_query, impacts, k, lower_bounds[0]
+                )
+                pending.append(map_ranges(search, ranges))
+
+            survivors = []
+            for position, results in enumerate(pending):
+                merged, best[position, k] = _merge_survivors(list(results), best[position, k])
+                survivors.append(merged)
+        return survivors
+
+    def _search_windows(
         self,
         query: int,
-        asked: CodeQuery,
+        code_query: CodeQuery,
         impacts: Impacts,
         k: int,
-        least: np.float32,
+        threshold: np.float32,
         windows: tuple[int, int],
     ) -> Left | None:
-        """What is left of the rows of some windows."""
+        """The rows of a range of windows that the codes do not exclude; None if there are too many to keep."""
         from dupmae_ir.index.postings import kernels
 
-        room, mask = 4 * k + _SPARE, ALL if self.allowed is None else self.allowed.mask
+        mask = ALL if self.allowed is None else self.allowed.mask
+        room = 4 * k + _SPARE_ROWS
         kept = Left(*np.empty((2, room), np.int32), *np.empty((2, room), np.float32))
-        of = impacts.files, impacts.window, len(self.dense.vectors), impacts.queries, query
         count = kernels.search_codes(
-            *of, self.dense.rotated.codes, asked, mask, windows, k, least, kept
+            impacts.files,
+            impacts.window,
+            len(self.dense.vectors),
+            impacts.queries,
+            query,
+            self.dense.rotated.codes,
+            code_query,
+            mask,
+            windows,
+            k,
+            threshold,
+            kept,
         )
-        return None if count < 0 else Left(*(array[:count] for array in kept))
+        if count < 0:
+            return None
+        return Left(*(array[:count] for array in kept))
 
-    def _asked(self, query: int, weight: float, unit: float, slack: float) -> CodeQuery:
+    def _code_query(self, query: int, weight: float, unit: float, slack: float) -> CodeQuery:
         """A query as the compiled loops take it; upper bounds contain the slack."""
         rotated = self.dense.rotated
         turned = weight * (rotated.rotation @ self.vectors[query].astype(np.float64))
-        weights = np.zeros(-(-len(turned) // CHUNK) * CHUNK)
+        # Padded to complete chunks, which the loops read.
+        weights = np.zeros(math.ceil(len(turned) / CHUNK) * CHUNK)
         weights[: len(turned)] = turned * rotated.step
+
         # Whole numbers of two bytes; twice the sums of their products with 4 bits fit into 32.
-        scale = float(np.abs(weights).max()) / min(_HIGHEST_WEIGHT, (1 << 27) // len(turned)) or 1.0
+        largest = min(_MAX_WEIGHT, (1 << 27) // len(turned))
+        scale = float(np.abs(weights).max()) / largest or 1.0
         whole = np.rint(weights / scale).astype(np.int32)
         high = (whole + 128) >> 8
-        slack += 127.5 * float(np.abs(weights - scale * whole).sum())  # what rounding loses
-        first, rest, length = (
-            np.linalg.norm(some) for some in (turned[:CHUNK], turned[CHUNK:], turned)
-        )
+        low = whole - 256 * high
+        # What rounding loses: a code is at most 127.5 from zero.
+        slack += 127.5 * float(np.abs(weights - scale * whole).sum())
+
+        first_length = np.linalg.norm(turned[:CHUNK])
+        rest_length = np.linalg.norm(turned[CHUNK:])
+        length = np.linalg.norm(turned)
+        sums = [whole[:CHUNK].sum(), whole[CHUNK:].sum(), whole.sum()]
         return CodeQuery(
             np.float32(turned @ rotated.mean + slack),
             high.astype(np.int8),
-            (whole - 256 * high).astype(np.int8),
-            15 * np.array([whole[:CHUNK].sum(), whole[CHUNK:].sum(), whole.sum()], np.int32),
+            low.astype(np.int8),
+            15 * np.array(sums, np.int32),
             np.float32(scale / 2),
-            np.array([first, length, length], np.float32),
-            np.float32(rest),
+            np.array([first_length, length, length], np.float32),
+            np.float32(rest_length),
             np.float32(slack),
             np.float32(unit),
         )
 
 
-def _joined(found: list[Left | None], before: np.ndarray) -> tuple[Left | None, np.ndarray]:
-    """What is left of all windows; the best lower bounds of these and ``before``."""
-    known = [left for left in found if left is not None]
-    if len(known) < len(found):
-        return None, before
-    rows, sums, totals, lowers = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
-    best = np.partition(np.concatenate([before, lowers]), len(lowers))[len(lowers) :]
-    near = ~(totals < best[0])
-    return Left(
+def _split_evenly(count: int, pieces: int) -> list[tuple[int, int]]:
+    """(start, end) of ``pieces`` ranges of 0 to ``count`` whose lengths differ by one at most."""
+    cuts = [count * piece // pieces for piece in range(pieces + 1)]
+    return list(itertools.pairwise(cuts))
+
+
+def _merge_survivors(
+    results: list[Left | None], lower_bounds: np.ndarray
+) -> tuple[Left | None, np.ndarray]:
+    """The survivors of all ranges of windows, and the highest of their lower bounds and those before.
+
+    None where one of the ranges had too many.
+    """
+    complete = [survivors for survivors in results if survivors is not None]
+    if len(complete) < len(results):
+        return None, lower_bounds
+    rows, sums, totals, lowers = (np.concatenate(arrays) for arrays in zip(*complete, strict=True))
+    all_bounds = np.concatenate([lower_bounds, lowers])
+    highest = np.partition(all_bounds, len(lowers))[len(lowers) :]
+    # Each range compared with its own threshold; the common one excludes more. NaN is kept.
+    near = ~(totals < highest[0])
+    survivors = Left(
         rows[near].astype(np.int64), sums[near].astype(np.int64), totals[near], lowers[near]
-    ), best
+    )
+    return survivors, highest

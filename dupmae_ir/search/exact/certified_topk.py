@@ -27,8 +27,8 @@ import numpy as np
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.search.exact.hits import best_positions
 
-SCAN = 2
-"""At a depth of ``documents / SCAN``, scoring the whole collection is cheaper than two deep lists."""
+SCAN_SHARE = 2
+"""At a depth of ``documents / SCAN_SHARE``, scoring the complete collection is cheaper than two deep lists."""
 
 
 class Candidates(NamedTuple):
@@ -66,7 +66,10 @@ class Weighted:
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The part's candidates, with weighted bounds."""
-        return [c._replace(bound=self.weight * c.bound) for c in self.part.top(queries, depth)]
+        weighted = []
+        for candidates in self.part.top(queries, depth):
+            weighted.append(candidates._replace(bound=self.weight * candidates.bound))
+        return weighted
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """The part's exact scores, weighted."""
@@ -115,39 +118,37 @@ def exact_top(
         allowed: the rows to which the search and the ``parts`` are restricted: (documents,) bool; None for all.
         first: length of the first lists, of parts that list whole collections; 0 scores these instead of deep lists.
     """
-    chosen = row_set(allowed, len(ranks))
-    documents = len(ranks) if chosen is None else len(chosen)
-    done, pending = dict[int, Outcome](), list(range(queries))
+    selection = row_set(allowed, len(ranks))
+    searched_rows = np.arange(len(ranks)) if selection is None else selection.rows
+    documents = len(ranks) if selection is None else len(selection)
+    excluded_rows = excluded or [None] * queries
+
+    outcomes: dict[int, Outcome] = {}
+    pending = list(range(queries))
+    # (part, query) -> a list that cannot grow.
     complete: dict[tuple[int, int], Candidates] = {}
-    skip = excluded or [None] * queries
-    depth = min(_limited(first or first_depth(k), max_depth), documents)
+    depth = min(_limit_depth(first or first_depth(k), max_depth), documents)
     while pending:
-        everything = depth >= documents or (
-            depth * SCAN >= documents and not max_depth and not first
-        )
+        # A limit of the depth, or lists that have a first length, are kept to instead of scoring everything.
+        scan_is_cheaper = depth * SCAN_SHARE >= documents and not max_depth and not first
+        everything = depth >= documents or scan_is_cheaper
         if everything and not first:
-            rows = np.arange(documents) if chosen is None else chosen.rows
-            lists = [[Candidates(rows, -np.inf, True)] * len(pending)] * len(parts)
+            lists = [[Candidates(searched_rows, -np.inf, True)] * len(pending)] * len(parts)
         else:
             lists = _deepen(parts, pending, min(depth, documents), complete)
-        last = everything or depth == max_depth
+
+        last_round = everything or depth == max_depth
         for position, query in enumerate(pending):
+            candidates = [part_lists[position] for part_lists in lists]
             outcome = _judge(
-                parts,
-                query,
-                [part[position] for part in lists],
-                ranks,
-                documents,
-                k,
-                skip[query],
-                floor,
+                parts, query, candidates, ranks, documents, k, excluded_rows[query], floor
             )
             # Without a bound no depth certifies the list, so the first round is final.
-            if outcome.exact or last or outcome.bound == np.inf:
-                done[query] = outcome
-        pending = [query for query in pending if query not in done]
-        depth = _limited(2 * depth, max_depth)
-    return [done[query] for query in range(queries)]
+            if outcome.exact or last_round or outcome.bound == np.inf:
+                outcomes[query] = outcome
+        pending = [query for query in pending if query not in outcomes]
+        depth = _limit_depth(2 * depth, max_depth)
+    return [outcomes[query] for query in range(queries)]
 
 
 def first_depth(k: int) -> int:
@@ -155,8 +156,11 @@ def first_depth(k: int) -> int:
     return 2 * k + 10
 
 
-def _limited(depth: int, limit: int) -> int:
-    return min(depth, limit) if limit else depth
+def _limit_depth(depth: int, limit: int) -> int:
+    """``depth``, at most ``limit`` unless that is 0."""
+    if not limit:
+        return depth
+    return min(depth, limit)
 
 
 def _deepen(
@@ -167,13 +171,21 @@ def _deepen(
 ) -> list[list[Candidates]]:
     """Lists of each part for the pending queries. A list that cannot grow is kept in ``complete``."""
     lists = []
-    for p, part in enumerate(parts):
-        deepened = [query for query in pending if (p, query) not in complete]
-        fresh = dict(zip(deepened, part.top(deepened, depth), strict=True)) if deepened else {}
-        complete.update(
-            {(p, query): candidates for query, candidates in fresh.items() if candidates.complete}
-        )
-        lists.append([fresh[query] if query in fresh else complete[p, query] for query in pending])
+    for number, part in enumerate(parts):
+        growing = [query for query in pending if (number, query) not in complete]
+        deepened: dict[int, Candidates] = {}
+        if growing:
+            deepened = dict(zip(growing, part.top(growing, depth), strict=True))
+        part_lists = []
+        for query in pending:
+            if query in deepened:
+                candidates = deepened[query]
+            else:
+                candidates = complete[number, query]
+            if candidates.complete:
+                complete[number, query] = candidates
+            part_lists.append(candidates)
+        lists.append(part_lists)
     return lists
 
 
@@ -187,25 +199,31 @@ def _judge(
     excluded: int | None,
     floor: float,
 ) -> Outcome:
-    rows = (
-        candidates[0].rows
-        if len(candidates) == 1
-        else np.unique(np.concatenate([f.rows for f in candidates]))
-    )
-    # If the union contains every document, nothing is unseen.
-    bound = -np.inf if len(rows) >= documents else float(sum(f.bound for f in candidates))
+    """Score the union of one query's candidates exactly, and compare the k-th score with the bound on the rest."""
+    if len(candidates) == 1:
+        rows = candidates[0].rows
+    else:
+        rows = np.unique(np.concatenate([part_list.rows for part_list in candidates]))
     seen = len(rows)
+    # If the union contains every document, nothing is unseen.
+    bound = -np.inf
+    if seen < documents:
+        bound = float(sum(part_list.bound for part_list in candidates))
+
     if excluded is not None:
         rows = rows[rows != excluded]
     scores = np.zeros(len(rows))
     for part in parts:
         scores += part.scores(query, rows)
-    hit = scores > floor
-    rows, scores = rows[hit], scores[hit]
+    above_floor = scores > floor
+    rows = rows[above_floor]
+    scores = scores[above_floor]
     best = best_positions(scores, ranks[rows], k)
+
+    kth = -np.inf
+    if len(best) == k:
+        kth = float(scores[best[-1]])
     # There are no hits below the floor, so a list that contains all hits is certified as well.
-    kth = float(scores[best[-1]]) if len(best) == k else -np.inf
     exact = bound <= floor or kth > bound
-    return Outcome(
-        rows[best], scores[best], exact, tuple(len(f.rows) for f in candidates), seen, bound
-    )
+    depths = tuple(len(part_list.rows) for part_list in candidates)
+    return Outcome(rows[best], scores[best], exact, depths, seen, bound)

@@ -25,7 +25,9 @@ class RankedHits(Sequence[Hit]):
     """
 
     def __init__(self, rows: np.ndarray, scores: np.ndarray, names: Sequence[str]) -> None:
-        self.rows, self.scores, self._names = rows, scores, names
+        self.rows = rows
+        self.scores = scores
+        self._names = names
 
     @property
     def docids(self) -> list[str]:
@@ -65,6 +67,7 @@ def best_positions(scores: np.ndarray, ranks: np.ndarray, k: int) -> np.ndarray:
     """
     positions = np.arange(len(scores))
     if k < len(scores):
+        # Everything that ties with the k-th is sorted, so that the ranks decide who stays.
         kth = np.partition(scores, len(scores) - k)[len(scores) - k]
         positions = np.flatnonzero(scores >= kth)
     order = np.lexsort((ranks[positions], -scores[positions]))

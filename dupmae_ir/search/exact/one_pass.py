@@ -32,7 +32,7 @@ from dupmae_ir.search.exact.hits import best_positions
 if TYPE_CHECKING:
     from dupmae_ir.index.postings.searcher import PostingsSearcher
 
-MOST_HITS = 1 << 14
+MAX_HITS = 1 << 14
 """Deeper lists are left to certified_topk: the memory for kept documents grows with the depth."""
 
 
@@ -50,34 +50,44 @@ def scanned_top(
     """The ``k`` best documents of each query by ``weights[0]`` dense + ``weights[1]`` impact score.
 
     The other arguments are those of :func:`~dupmae_ir.search.exact.certified_topk.exact_top`, except that
-    the parts know the rows to search. None for a query with too many ties to keep. Documents that what was ``found`` in
-    other segments excludes are not listed.
+    the parts know the rows to search. None for a query with too many ties to keep. Documents that the scores ``found``
+    in other segments exclude are not listed.
     """
-    unit = weights[1] / impact.unit
-    slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
-    count = k + any(e is not None for e in excluded)
-    if not isinstance(dense, RotatedPart) or not dense.excludes(len(slacks), postings.window):
-        products = partial(
-            dense.products, np.ascontiguousarray(np.float32(weights[0]) * dense.vectors)
-        )
+    dense_weight, impact_weight = weights
+    # What one unit of an integer impact sum adds to a score.
+    unit = impact_weight / impact.unit
+    queries = range(len(dense.vectors))
+    slacks = np.array([_slack(dense, impact, query, weights, unit) for query in queries])
+    # One more where a row is left out later.
+    count = k + any(row is not None for row in excluded)
+    if isinstance(dense, RotatedPart) and dense.excludes(len(queries), postings.window):
+        impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
+        candidates = dense.best_sums(queries, count, dense_weight, impacts, slacks, found)
+    else:
+        weighted_queries = np.ascontiguousarray(np.float32(dense_weight) * dense.vectors)
+        products = partial(dense.products, weighted_queries)
         count = min(count, dense.documents)
         with blas_threads(threads):
-            best = postings.best_sums(
+            candidates = postings.best_sums(
                 impact.terms(), products, unit, slacks, count, threads, dense.allowed
             )
-    else:
-        impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
-        best = dense.best_sums(range(len(slacks)), count, weights[0], impacts, slacks, found)
-    least = [found.get((q, count), (-np.inf,))[0] for q in range(len(slacks))]
-    return [
-        None
-        if some is None
-        else _rescored(dense, impact, q, some, weights, ranks, k, excluded[q], least[q])
-        for q, some in enumerate(best)
-    ]
+
+    outcomes: list[Outcome | None] = []
+    for query in queries:
+        kept = candidates[query]
+        if kept is None:
+            outcomes.append(None)
+            continue
+        # Rows below the k-th lower bound of all segments so far have been left out, too.
+        lower_bounds = found.get((query, count))
+        threshold = -np.inf if lower_bounds is None else lower_bounds[0]
+        outcomes.append(
+            _rescore(dense, impact, query, kept, weights, ranks, k, excluded[query], threshold)
+        )
+    return outcomes
 
 
-def _rescored(
+def _rescore(
     dense: DensePart,
     impact: ImpactPart,
     query: int,
@@ -86,21 +96,27 @@ def _rescored(
     ranks: np.ndarray,
     k: int,
     excluded: int | None,
-    least: float,
+    threshold: float,
 ) -> Outcome:
-    """The exact top ``k`` of the kept rows of one query, with their integer impact sums."""
+    """The exact top ``k`` of the kept rows of one query, which ``candidates`` have first, then their impact sums."""
     rows, sums = candidates[:2]
     if excluded is not None:
-        rows, sums = rows[rows != excluded], sums[rows != excluded]
+        kept = rows != excluded
+        rows = rows[kept]
+        sums = sums[kept]
+    dense_weight, impact_weight = weights
     # The same operations in the same order as certified_topk, so that scores are bit-identical.
-    scores = np.zeros(len(rows)) + weights[0] * inner_products(
-        dense.vectors[query], dense.dense.vectors, rows
-    )
-    scores += weights[1] * (sums / impact.unit)
+    products = inner_products(dense.vectors[query], dense.dense.vectors, rows)
+    scores = np.zeros(len(rows)) + dense_weight * products
+    scores += impact_weight * (sums / impact.unit)
     best = best_positions(scores, ranks[rows], k)
-    # Documents that were not kept have scores strictly below the last hit, or what another segment has excluded.
-    documents, last = dense.documents, scores[best[-1]] if len(best) == k else -np.inf
-    bound = float(np.nextafter(max(last, least), -np.inf)) if len(rows) < documents else -np.inf
+
+    # Documents that were not kept have scores strictly below the last hit, or below what other segments have found.
+    documents = dense.documents
+    bound = -np.inf
+    if len(rows) < documents:
+        last_score = scores[best[-1]] if len(best) == k else -np.inf
+        bound = float(np.nextafter(max(last_score, threshold), -np.inf))
     return Outcome(rows[best], scores[best], True, (documents, documents), len(rows), bound)
 
 
@@ -114,16 +130,23 @@ def summed_top(
 ) -> list[Outcome]:
     """The ``k`` best documents of each query by impacts alone. The sums of the postings are exact and ties are already
     in docid order, so nothing is rescored."""
-    count = k + any(e is not None for e in excluded)
+    # One more where a row is left out later.
+    count = k + any(row is not None for row in excluded)
     documents = len(ranks) if impact.allowed is None else len(impact.allowed)
     lists = postings.top(impact.terms(), count, threads, True, impact.allowed)
     outcomes = []
-    for (rows, sums), skip in zip(lists, excluded, strict=True):
-        others = rows != skip if skip is not None else slice(None)
-        best, scores = rows[others][:k], sums[others][:k] / impact.unit
+    for (rows, sums), excluded_row in zip(lists, excluded, strict=True):
+        listed = len(rows)
+        if excluded_row is not None:
+            kept = rows != excluded_row
+            rows = rows[kept]
+            sums = sums[kept]
+        scores = sums[:k] / impact.unit
         # Unseen documents may tie with the last hit; they follow it in docid order.
-        bound = float(scores[-1]) if len(rows) == count < documents else 0.0
-        outcomes.append(Outcome(best, scores, True, (len(rows),), len(rows), bound))
+        bound = 0.0
+        if listed == count < documents:
+            bound = float(scores[-1])
+        outcomes.append(Outcome(rows[:k], scores, True, (listed,), listed, bound))
     return outcomes
 
 
@@ -132,6 +155,9 @@ def _slack(
 ) -> float:
     """Upper bound on the error of a float32 sum: that of the dense part, plus a few units in the last place of the
     largest intermediate value."""
-    largest = weights[0] * dense.length(query) * dense.dense.longest
+    dense_weight, _ = weights
+    largest = dense_weight * dense.length(query) * dense.dense.longest
+    # An impact of a document is at most 255.
     largest += unit * 255.0 * float(impact.impact_queries[query].impacts.sum())
-    return 2 * (weights[0] * dense.error(query) + 2.0**-21 * largest)
+    # Twice: the k-th sum may be too high, and the sum of another row too low.
+    return 2 * (dense_weight * dense.error(query) + 2.0**-21 * largest)

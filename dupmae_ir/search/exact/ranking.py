@@ -24,7 +24,7 @@ from dupmae_ir.search.candidates.segments import Dense, Impact, Rows, in_segment
 from dupmae_ir.search.config import MODES, SearchSettings
 from dupmae_ir.search.exact.certified_topk import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.exact.hits import RankedHits
-from dupmae_ir.search.exact.one_pass import MOST_HITS, scanned_top, summed_top
+from dupmae_ir.search.exact.one_pass import MAX_HITS, scanned_top, summed_top
 from dupmae_ir.search.fusion import Fusion, fuse
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import EncodedQuery
@@ -40,16 +40,14 @@ class ListReport:
     depth_dense: int | None  #: length of the dense candidate list
     depth_impact: int | None  #: length of the impact candidate list
     candidates: int  #: documents scored exactly
-    bound: (
-        float | None
-    )  #: upper bound on the score of an unseen document; None if none is unseen or nothing bounds it
+    #: upper bound on the score of an unseen document; None if none is unseen or nothing bounds it
+    bound: float | None
     kth: float | None  #: score of the last hit
     hits: int
     depth_bm25: int | None = None  #: length of the BM25 candidate list
     depth_sum: int | None = None  #: length of the list of an engine that ranks by the sum
-    reranked: int | None = (
-        None  #: first hits that a reranker has ordered; the rest of the report is about candidates
-    )
+    #: first hits that a reranker has ordered; the rest of the report is about candidates
+    reranked: int | None = None
     rerank_seconds: float | None = None  #: what that took
 
 
@@ -75,14 +73,12 @@ class Request:
     raw_impacts: bool = False
     fusion: Fusion | None = None
     fusion_depth: int = 0
-    available: tuple[str, ...] = MODES[
-        "hybrid"
-    ]  #: parts to choose from; fewer where BM25 joins an index with one
+    #: parts to choose from; fewer where BM25 joins an index with one
+    available: tuple[str, ...] = MODES["hybrid"]
     allowed: RowSet | None = None  #: the rows to search; None for all
     condition: Node | None = None  #: the condition on metadata that selects them, if one alone does
-    shown: int | None = (
-        None  #: length of the list after the first hits are reranked; None for no reranking
-    )
+    #: length of the list after the first hits are reranked; None for no reranking
+    shown: int | None = None
 
     @property
     def name(self) -> str:
@@ -92,7 +88,8 @@ class Request:
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the index that are searched: ``cls``, ``ot``."""
-        parts = MODES["hybrid" if self.fusion else self.mode]
+        mode = "hybrid" if self.fusion else self.mode
+        parts = MODES[mode]
         return tuple(part for part in parts if part in self.available)
 
 
@@ -116,33 +113,54 @@ class Ranker:
         dense, impact = self._parts()
         if self.request.fusion:
             return self._fused(queries, dense, impact, excluded)
-        opened = self.index.bm25(self.settings)
-        texts, allowed = [query.text for query in queries], self.request.allowed
-        bm25 = opened.queries(texts, self.settings.workers, allowed) if opened else None
-        outcomes = self._one_pass(dense, impact, excluded) if bm25 is None else None
+        bm25 = self._bm25_part(queries)
+        outcomes = None
+        if bm25 is None:
+            outcomes = self._one_pass(dense, impact, excluded)
         if outcomes is None:
             outcomes = self._certified(dense, impact, self.request.hits, excluded, bm25)
+
         parts = (("dense", dense), ("impact", impact), ("bm25", bm25))
         names = [name for name, part in parts if part is not None]
         server = self.index.server(self.settings)
         if server and server.sums and len(names) == 2:
+            # The server ranked by the sum: there is one list instead of two.
             names = ["sum"]
-        return [
-            Answer(q, self._hits(o), _report(q, o, names))
-            for q, o in zip(queries, outcomes, strict=True)
-        ]
+        answers = []
+        for query, outcome in zip(queries, outcomes, strict=True):
+            answers.append(Answer(query, self._hits(outcome), _report(query, outcome, names)))
+        return answers
 
     def blank(self, query: Query) -> Answer:
         """The answer to a query without text: no hits."""
         if self.request.fusion:
             return Answer(query, [], None)
-        dense, impact = (0 if part in self.request.parts else None for part in ("cls", "ot"))
-        bm25 = 0 if self.settings.bm25_index else None
-        return Answer(query, [], ListReport(query.qid, True, dense, impact, 0, None, None, 0, bm25))
+        parts = self.request.parts
+        report = ListReport(
+            qid=query.qid,
+            exact=True,
+            depth_dense=0 if "cls" in parts else None,
+            depth_impact=0 if "ot" in parts else None,
+            candidates=0,
+            bound=None,
+            kth=None,
+            hits=0,
+            depth_bm25=0 if self.settings.bm25_index else None,
+        )
+        return Answer(query, [], report)
+
+    def _bm25_part(self, queries: Sequence[Query]) -> Bm25Part | None:
+        """The third summand; None without a BM25 index."""
+        bm25_index = self.index.bm25(self.settings)
+        if not bm25_index:
+            return None
+        texts = [query.text for query in queries]
+        return bm25_index.queries(texts, self.settings.workers, self.request.allowed)
 
     def _parts(self) -> tuple[Dense | None, Impact | None]:
         """The parts of the score for this batch; None for a part that is not searched."""
-        request, settings = self.request, self.settings
+        request = self.request
+        settings = self.settings
         dense: Dense | None = None
         impact: Impact | None = None
         if "cls" in request.parts:
@@ -163,23 +181,30 @@ class Ranker:
         excluded: Rows,
         bm25: Bm25Part | None = None,
     ) -> Sequence[Outcome]:
-        settings, request = self.settings, self.request
+        settings = self.settings
+        request = self.request
         weights = self.index.weights(settings)
-        weighted = ((dense, weights[0]), (impact, weights[1]), (bm25, settings.bm25_weight))
-        summands = [(part, weight) for part, weight in weighted if part is not None]
-        # The score of a part alone is not weighted.
-        parts: list[Part] = [
-            Weighted(part, weight) if len(summands) > 1 else part for part, weight in summands
-        ]
         server = self.index.server(settings)
-        if server is not None:
-            unit, rows = (
-                1.0 if request.raw_impacts or impact is None else self.index.scale**2,
-                self.index.rows,
-            )
+        if server is None:
+            parts = self._weighted_parts(dense, impact, bm25)
+            max_depth = settings.max_depth
+            first = 0
+        else:
+            unit = 1.0
+            if impact is not None and not request.raw_impacts:
+                unit = self.index.scale**2
             parts = server.parts(
-                self.encoded, dense, impact, unit, weights, rows, request.allowed, request.condition
+                self.encoded,
+                dense,
+                impact,
+                unit,
+                weights,
+                self.index.rows,
+                request.allowed,
+                request.condition,
             )
+            max_depth = server.limited(settings.max_depth)
+            first = server.first_depth(len(parts), hits)
         return exact_top(
             parts,
             len(excluded),
@@ -188,24 +213,39 @@ class Ranker:
             excluded=excluded,
             # A document without a matching term is no hit of an impact search.
             floor=0.0 if dense is None else -np.inf,
-            max_depth=server.limited(settings.max_depth) if server else settings.max_depth,
+            max_depth=max_depth,
             allowed=request.allowed,
-            first=server.first_depth(len(parts), hits) if server else 0,
+            first=first,
         )
+
+    def _weighted_parts(
+        self, dense: Dense | None, impact: Impact | None, bm25: Bm25Part | None
+    ) -> list[Part]:
+        """The summands of the score; the score of a part alone is not weighted."""
+        dense_weight, impact_weight = self.index.weights(self.settings)
+        summands: list[tuple[Part, float]] = []
+        if dense is not None:
+            summands.append((dense, dense_weight))
+        if impact is not None:
+            summands.append((impact, impact_weight))
+        if bm25 is not None:
+            summands.append((bm25, self.settings.bm25_weight))
+        if len(summands) == 1:
+            return [part for part, _ in summands]
+        return [Weighted(part, weight) for part, weight in summands]
 
     def _one_pass(
         self, dense: Dense | None, impact: Impact | None, excluded: Rows
     ) -> Sequence[Outcome] | None:
         """Outcomes from one pass over the postings; None if that does not apply or does not settle all queries."""
-        settings, hits = self.settings, self.request.hits
-        if (
-            impact is None
-            or settings.server
-            or self.index.impact_search(settings)[0] != "postings"
-            or settings.max_depth
-        ):
+        settings = self.settings
+        hits = self.request.hits
+        if impact is None or settings.server or settings.max_depth:
             return None
-        if dense is not None and hits > MOST_HITS:
+        impact_search, _ = self.index.impact_search(settings)
+        if impact_search != "postings":
+            return None
+        if dense is not None and hits > MAX_HITS:
             return None
         return in_segments(dense, impact, excluded, hits, self._segment_pass)
 
@@ -219,28 +259,33 @@ class Ranker:
         best: Best,
     ) -> Sequence[Outcome] | None:
         """One pass over the postings of one segment."""
-        settings, hits, workers = self.settings, self.request.hits, self.settings.workers
+        hits = self.request.hits
+        workers = self.settings.workers
         postings = self.index.folder.segments[segment].postings
         if dense is None:
             return summed_top(impact, postings, ranks, hits, excluded, workers)
-        weights = self.index.weights(settings)
+        weights = self.index.weights(self.settings)
         outcomes = scanned_top(
             dense, impact, postings, weights, ranks, hits, excluded, workers, best
         )
         settled = [outcome for outcome in outcomes if outcome is not None]
-        return settled if len(settled) == len(outcomes) else None
+        if len(settled) < len(outcomes):
+            return None
+        return settled
 
     def _fused(
         self, queries: Sequence[Query], dense: Dense | None, impact: Impact | None, excluded: Rows
     ) -> list[Answer]:
-        fusion, hits, depth = self.request.fusion, self.request.hits, self.request.fusion_depth
+        fusion = self.request.fusion
+        depth = self.request.fusion_depth
         assert fusion is not None
         by_dense = self._certified(dense, None, depth, excluded)
         by_impact = self._certified(None, impact, depth, excluded)
-        return [
-            Answer(query, fuse(fusion, self._hits(d), self._hits(i), hits), None)
-            for query, d, i in zip(queries, by_dense, by_impact, strict=True)
-        ]
+        answers = []
+        for query, dense_list, impact_list in zip(queries, by_dense, by_impact, strict=True):
+            hits = fuse(fusion, self._hits(dense_list), self._hits(impact_list), self.request.hits)
+            answers.append(Answer(query, hits, None))
+        return answers
 
     def _hits(self, outcome: Outcome) -> RankedHits:
         return RankedHits(outcome.rows, outcome.scores, self.index.folder.docids)

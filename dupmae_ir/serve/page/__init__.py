@@ -105,15 +105,18 @@ class State:
     @classmethod
     def read(cls, parameters: Mapping[str, str], max_hits: int) -> State:
         """The state of an address; values that mean nothing are the defaults."""
-        hits = parameters.get("hits", "")
-        number = int(hits) if hits.isascii() and hits.isdigit() and len(hits) < 6 else cls.hits
+        digits_of_hits = parameters.get("hits", "")
+        hits = cls.hits
+        # isascii: int() would read other scripts' digits, too. Fewer than six: it is slow for thousands.
+        if digits_of_hits.isascii() and digits_of_hits.isdigit() and len(digits_of_hits) < 6:
+            hits = int(digits_of_hits)
         mode = parameters.get("mode", "")
         return cls(
             q=parameters.get("q", ""),
             index=parameters.get("index", ""),
             compare=parameters.get("compare", ""),
             mode=mode if mode in MODES else "",
-            hits=min(max(number, 1), max_hits),
+            hits=min(max(hits, 1), max_hits),
             filter=parameters.get("filter", "").strip(),
         )
 
@@ -125,12 +128,14 @@ class State:
     def link(self, **changes: str | int) -> str:
         """The address of this state with some values changed."""
         changed = dataclasses.replace(self, **changes)  # type: ignore[arg-type]
-        given = {
-            f.name: value
-            for f in dataclasses.fields(changed)
-            if (value := getattr(changed, f.name)) != f.default
-        }
-        return "/?" + urlencode(given) if given else "/"
+        parameters = {}
+        for setting in dataclasses.fields(changed):
+            value = getattr(changed, setting.name)
+            if value != setting.default:
+                parameters[setting.name] = value
+        if not parameters:
+            return "/"
+        return "/?" + urlencode(parameters)
 
 
 @dataclass(frozen=True)
@@ -163,12 +168,10 @@ class Results:
     @property
     def note(self) -> str:
         """A remark on the hits; empty for none."""
-        found = self.main.described
-        return (
-            ""
-            if not found or any(hit.has_query_word for hit in found)
-            else NO_WORD.removeprefix("note: ")
-        )
+        hits = self.main.described
+        if not hits or any(hit.has_query_word for hit in hits):
+            return ""
+        return NO_WORD.removeprefix("note: ")
 
     @property
     def modes(self) -> list[str]:
@@ -199,22 +202,21 @@ def pieces(
 ) -> list[Piece]:
     """``text[start:end]`` in pieces without what is ``hidden``, the marked words shaded by their share of
     ``max_share``."""
-    end, parts = len(text) if end is None else end, list[Piece]()
+    if end is None:
+        end = len(text)
+    parts: list[Piece] = []
 
-    def shown(begin: int, stop: int, shade: int = 0, share: float = 0.0) -> None:
+    def add(begin: int, stop: int, shade: int = 0, share: float = 0.0) -> None:
         parts.append(Piece(without(text, begin, stop, hidden), shade, share))
 
     for mark in marks:
         if start <= mark.start and mark.end <= end:
-            shown(start, mark.start)
-            shown(
-                mark.start,
-                mark.end,
-                max(1, min(SHADES, round(SHADES * mark.share / max_share))),
-                mark.share,
-            )
+            shade = round(SHADES * mark.share / max_share)
+            add(start, mark.start)
+            add(mark.start, mark.end, max(1, min(SHADES, shade)), mark.share)
             start = mark.end
-    shown(start, end)
+    add(start, end)
+    # A marked word of which everything is hidden would be an empty mark.
     return [piece for piece in parts if piece.text or not piece.shade]
 
 
@@ -233,11 +235,9 @@ class _JoinLines(Extension):
 
 def _visible(value: object) -> object:
     """Text without control characters and changes of direction; other values unchanged."""
-    return (
-        _CONTROLS.sub("\ufffd", value)
-        if isinstance(value, str) and not isinstance(value, Markup)
-        else value
-    )
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return _CONTROLS.sub("\ufffd", value)
+    return value
 
 
 TEMPLATES = Environment(
@@ -298,16 +298,22 @@ def page_routes(service: Service) -> APIRouter:
     @router.post("/login")
     async def sign_in(request: Request) -> Response:
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
-        token, target = form.get("token", [""])[0], form.get("next", ["/"])[0]
-        target = target if is_local_path(target) else "/"
+        token = form.get("token", [""])[0]
+        target = form.get("next", ["/"])[0]
+        if not is_local_path(target):
+            target = "/"
         if service.token is not None and not same(token.strip(), service.token):
             await asyncio.sleep(0.5)  # slows guessing down
             return html("login.html", 401, target=target, wrong=True)
         reply = RedirectResponse(target, 303)
         if service.token is not None:
-            value, secure = cookie_value(service.token), request.url.scheme == "https"
             reply.set_cookie(
-                COOKIE, value, SIGNED_IN_SECONDS, httponly=True, samesite="strict", secure=secure
+                COOKIE,
+                cookie_value(service.token),
+                SIGNED_IN_SECONDS,
+                httponly=True,
+                samesite="strict",
+                secure=request.url.scheme == "https",
             )
         return reply
 
@@ -324,19 +330,28 @@ async def _content(service: Service, state: State) -> tuple[int, str, dict[str, 
         if not state.compare:
             return 200, "results.html", {"results": first}
         second = await _results(service, state, state.compare, sides=False)
-        a, b = ({hit.docid for hit in results.main.hits} for results in (first, second))
-        values = {"a": first, "b": second, "common": len(a & b), "most": max(len(a), len(b))}
+        in_first = {hit.docid for hit in first.main.hits}
+        in_second = {hit.docid for hit in second.main.hits}
+        values = {
+            "a": first,
+            "b": second,
+            "common": len(in_first & in_second),
+            "most": max(len(in_first), len(in_second)),
+        }
         return 200, "comparison.html", values
     except (UnknownName, Unavailable) as e:
-        status, title, text = 404, "Not found", str(e)
+        return _message(404, "Not found", str(e))
     except LimitExceeded as e:
-        status, title, text = 422, "This asks for too much", e.message
+        return _message(422, "This asks for too much", e.message)
     except WrongFilter as e:
-        status, title, text = 422, "This filter cannot be used", str(e)
+        return _message(422, "This filter cannot be used", str(e))
     except Busy as e:
-        status, title, text = 429, "The server is busy", f"Try again in {e.retry_after} s."
+        return _message(429, "The server is busy", f"Try again in {e.retry_after} s.")
     except TimeoutError:
-        status, title, text = 504, "No answer in time", "Try again, or ask for fewer hits."
+        return _message(504, "No answer in time", "Try again, or ask for fewer hits.")
+
+
+def _message(status: int, title: str, text: str) -> tuple[int, str, dict[str, object]]:
     return status, "message.html", {"title": title, "text": text}
 
 
@@ -344,11 +359,11 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
     """The lists of one index: all in one batch, so the query is encoded once."""
     generation = service.catalogue.get(name)
     mode = state.mode or generation.searcher.mode
-    others = (
-        [m for m in ("dense", "hybrid", "impact") if m != mode and m in generation.modes]
-        if sides
-        else []
-    )
+    others = []
+    if sides:
+        for other in ("dense", "hybrid", "impact"):
+            if other != mode and other in generation.modes:
+                others.append(other)
     started = time.perf_counter()
 
     def search(mode: str, shown: HitFields) -> Search:
@@ -358,34 +373,35 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
         encodings = batch_handler.encoded(generation, queries, documents=False, vectors=False)
         return [_words_of(encoding.terms or []) for encoding in encodings]
 
-    work = [
-        search(mode, HitFields(True, MAX_TERMS, PASSAGE)),
-        *(search(other, HitFields(True)) for other in others),
-    ]
+    searches = [search(mode, HitFields(True, MAX_TERMS, PASSAGE))]
+    for other in others:
+        searches.append(search(other, HitFields(True)))
     lists, (_, (terms,)) = await asyncio.gather(
-        asyncio.gather(*map(service.ask, work)),
+        asyncio.gather(*map(service.ask, searches)),
         service.ask(IndexTask(name, weights, [state.q], query=state.q)),
     )
     seconds = time.perf_counter() - started
-    ranks = {found.mode: {hit.docid: hit.rank for hit in found.results[0].hits} for found in lists}
+
+    ranks: dict[str, dict[str, int]] = {}
+    for result in lists:
+        (query_result,) = result.results
+        ranks[result.mode] = {hit.docid: hit.rank for hit in query_result.hits}
     main = _ranked_list(lists[0], {other: ranks[other] for other in others})
-    side_lists = [_ranked_list(found, {"main": ranks[mode]}) for found in lists[1:]]
+    side_lists = [_ranked_list(result, {"main": ranks[mode]}) for result in lists[1:]]
     return Results(main, side_lists, terms, index_info(lists[0].generation), 1000 * seconds)
 
 
-def _ranked_list(found: SearchResult, ranks: Mapping[str, Mapping[str, int]]) -> RankedList:
-    (ranked,) = found.lists
+def _ranked_list(result: SearchResult, ranks: Mapping[str, Mapping[str, int]]) -> RankedList:
+    (ranked,) = result.lists
     return RankedList(
-        found.mode, ranked.result.hits, ranked.result.certificate, ranked.described, ranks
+        result.mode, ranked.result.hits, ranked.result.certificate, ranked.described, ranks
     )
 
 
 def _words_of(terms: Sequence[WeightedTerm]) -> list[WeightedTerm]:
     """The terms of a query, strongest first; a word has one row, with the weights of its stem and its pieces."""
-    names: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for term in terms:
-        names[term.term] = names.get(term.term, 0.0) + term.weight
-    return [
-        WeightedTerm(term=name, weight=weight)
-        for name, weight in sorted(names.items(), key=lambda t: -t[1])
-    ]
+        weights[term.term] = weights.get(term.term, 0.0) + term.weight
+    words = [WeightedTerm(term=name, weight=weight) for name, weight in weights.items()]
+    return sorted(words, key=lambda word: -word.weight)
