@@ -55,69 +55,88 @@ class IndexSearch:
         self.mode = mode or config.mode or searcher.mode
         self.fusion = None if mode else config.fusion
         self.name = self.fusion or self.mode
-        if (
-            not mode
-            and self.mode != "hybrid"
-            and (config.dense_weight, config.impact_weight) != (None, None)
-        ):
+        weighted = config.dense_weight is not None or config.impact_weight is not None
+        if not mode and self.mode != "hybrid" and weighted:
             raise UsageError(
                 f"`dense_weight` and `impact_weight` need both parts; {config.where} has only one"
             )
-        recorded, settings = searcher.index.meta.get("encoder") or {}, searcher.encoder.settings
+        self._note_other_settings()
+        ids = read_ids(config.within) if config.within else None
+        self.selection = searcher.selection(ids, config.filter)
+        self.within = _restriction(config, self.selection.documents, self.selection.unknown)
+        self.parts = [part for part in MODES[self.mode] if part in searcher.index.meta["parts"]]
+        if "ot" in self.parts and not config.server:
+            impact_search, _ = searcher.impact_search
+            if impact_search == "postings":
+                for segment in searcher.index.segments:
+                    _ = segment.postings  # report damaged postings before queries are encoded
+
+    def _note_other_settings(self) -> None:
+        """Say which settings of the queries' encoder are not those of the documents'."""
+        recorded = self.searcher.index.meta.get("encoder") or {}
+        settings = self.searcher.encoder.settings
         for name, value in (("query_length", settings.query_length), ("dtype", settings.dtype)):
             if recorded.get(name) not in (None, value):
                 what = name.replace("_", " ")
                 say(
                     f"note: queries are encoded with {what} {value}, the index with {recorded[name]}",
-                    config.quiet,
+                    self.config.quiet,
                 )
-        self.selection = searcher.selection(
-            read_ids(config.within) if config.within else None, config.filter
-        )
-        self.within = _restriction(config, self.selection.documents, self.selection.unknown)
-        self.parts = [part for part in MODES[self.mode] if part in searcher.index.meta["parts"]]
-        if "ot" in self.parts and not config.server and searcher.impact_search[0] == "postings":
-            for segment in searcher.index.segments:
-                _ = segment.postings  # report damaged postings before queries are encoded
 
     def answers(self, topics: Sequence[Query], hits: int) -> Iterable[Answer]:
         """The answers in the order of the topics."""
         config = self.config
+        fusion = None
+        fusion_depth = None
+        if self.fusion:
+            fusion = subset(config, Fusion, method=self.fusion)
+            fusion_depth = config.fusion_depth
         return self.searcher.answers(
             topics,
             hits,
             self.mode,
             remove_query=config.remove_query,
             raw_impacts=config.raw_impacts and self.mode == "impact",
-            fusion=subset(config, Fusion, method=self.fusion) if self.fusion else None,
-            fusion_depth=config.fusion_depth if self.fusion else None,
+            fusion=fusion,
+            fusion_depth=fusion_depth,
             within=self.selection,
         )
 
     def searched(self) -> Searched:
         """What is searched, with automatic choices and what the certificate of the index does not cover."""
-        config, searcher = self.config, self.searcher
-        index, server = searcher.index, searcher.server
-        bm25 = config.bm25_index
-        how, reason = searcher.impact_search if "ot" in self.parts and not server else (None, None)
+        config = self.config
+        searcher = self.searcher
+        server = searcher.server
+        impact_search = None
+        reason = None
+        dense_index = None
+        # With a server, neither part of the index proposes candidates.
+        if "ot" in self.parts and not server:
+            impact_search, reason = searcher.impact_search
+        if "cls" in self.parts and not server:
+            dense_index = searcher.dense.summary()
+        bm25 = None
+        if config.bm25_index:
+            bm25 = Bm25Summary(config.bm25_index, config.bm25_weight, config.k1, config.b)
         return Searched(
             config.where,
             self.name,
-            impact_search=how,
+            impact_search=impact_search,
             impact_search_reason=reason,
-            dense_index=searcher.dense.summary() if "cls" in self.parts and not server else None,
-            bm25=Bm25Summary(bm25, config.bm25_weight, config.k1, config.b) if bm25 else None,
+            dense_index=dense_index,
+            bm25=bm25,
             server=server.summary() if server else None,
             within=self.within,
-            unread_bytes=index.unread or None,
+            unread_bytes=searcher.index.unread or None,
             rerank=config.rerank if self.fusion is None else None,
         )
 
 
 def _settings(config: SearchConfig) -> SearchSettings:
     settings = subset(config, SearchSettings)
-    if config.topics and config.rerank_seconds is None:
-        return dataclasses.replace(settings, rerank_seconds=0.0 if config.rerank else None)
+    if config.topics and config.rerank and config.rerank_seconds is None:
+        # A run must not depend on the speed of the machine.
+        return dataclasses.replace(settings, rerank_seconds=0.0)
     return settings
 
 
@@ -130,7 +149,8 @@ class Bm25Search:
     def __init__(self, config: SearchConfig) -> None:
         self.config = config
         self.bm25 = BM25Searcher(config.where, config.k1, config.b)
-        self.allowed, self.within = None, None
+        self.allowed = None
+        self.within = None
         if config.within:
             numbers, docids = self.bm25.docids()
             known, unknown = with_ids(docids, read_ids(config.within))
@@ -141,13 +161,17 @@ class Bm25Search:
 
     def answers(self, topics: Sequence[Query], hits: int) -> Iterable[Answer]:
         """The answers in the order of the topics."""
-        remove, size = self.config.remove_query, self.config.batch_size
-        for start in range(0, len(topics), size):
-            batch = topics[start : start + size]
-            lists = self.bm25.search(batch, hits + remove, self.config.workers, self.allowed)
+        config = self.config
+        # One more where the query itself is removed.
+        depth = hits + config.remove_query
+        for start in range(0, len(topics), config.batch_size):
+            batch = topics[start : start + config.batch_size]
+            lists = self.bm25.search(batch, depth, config.workers, self.allowed)
             for query in batch:
-                own = lists[query.qid]
-                yield Answer(query, without(own, query.qid, hits) if remove else own, None)
+                query_hits = lists[query.qid]
+                if config.remove_query:
+                    query_hits = without(query_hits, query.qid, hits)
+                yield Answer(query, query_hits, None)
 
     def searched(self) -> Searched:
         """What is searched."""
@@ -168,7 +192,9 @@ def open_search(config: SearchConfig) -> TopicSearch:
         raise UsageError(
             f"{config.where} is a Lucene index; search it with `bm25`, or name a folder made by encode"
         )
-    return Bm25Search(config) if config.bm25 else IndexSearch(config)
+    if config.bm25:
+        return Bm25Search(config)
+    return IndexSearch(config)
 
 
 def _restriction(
@@ -188,38 +214,46 @@ def answer_query(
     config: SearchConfig, search: TopicSearch, text: str, explained: str | None = None
 ) -> QueryAnswer:
     """The hits of one query, with shares, strongest words and, where known, texts; or one ``explained`` document."""
-    searcher, report = search.searcher, None
+    searcher = search.searcher
+    report = None
     started = time.perf_counter()
     if explained is None:
         answer = next(iter(search.answers([Query("query", text)], config.hits or QUERY_HITS)))
-        hits, report = list(answer.hits), answer.report
+        hits = list(answer.hits)
+        report = answer.report
     else:
         assert searcher
         explanation = searcher.explain(text, explained)
         hits = [Hit(explanation.docid, explanation.score)]
     seconds = time.perf_counter() - started
+
     searched = search.searched()
+    max_terms: int | None = config.terms
+    if explained is not None:
+        searched = dataclasses.replace(searched, mode="explain")
+        max_terms = None
+    shown_hits = []
+    for hit, details in zip(hits, _details(config, searcher, text, hits), strict=True):
+        shown_hits.append(
+            ShownHit(
+                len(shown_hits) + 1,
+                hit.docid,
+                hit.score,
+                details,
+                max_terms=max_terms,
+                explained=not config.bm25,
+                has_text=details.document is not None or config.corpus is not None,
+            )
+        )
     return QueryAnswer(
         text,
-        searched if explained is None else dataclasses.replace(searched, mode="explain"),
+        searched,
         searcher.index.documents if searcher else None,
         searcher.index.size_in_words() if searcher else "",
         searcher.part_weights if searcher else (1.0, 1.0),
         report,
         seconds,
-        [
-            ShownHit(
-                rank,
-                *hit,
-                details,
-                max_terms=config.terms if explained is None else None,
-                explained=not config.bm25,
-                has_text=details.document is not None or config.corpus is not None,
-            )
-            for rank, (hit, details) in enumerate(
-                zip(hits, _details(config, searcher, text, hits), strict=True), 1
-            )
-        ],
+        shown_hits,
     )
 
 
@@ -228,14 +262,17 @@ def _details(
 ) -> list[DescribedHit]:
     """The hits described by the index, or, for BM25, by the words of the query in the texts of ``--corpus``."""
     docids = [hit.docid for hit in hits]
-    documents = find_documents(config.corpus, set(docids)) if config.corpus is not None else None
+    documents = None
+    if config.corpus is not None:
+        documents = find_documents(config.corpus, set(docids))
     if searcher is not None:
         return searcher.describe(text, docids, documents)
     words = QueryWords(None, text)
-    return [
-        describe(words, Explanation(docid, 0.0, None, None, []), (documents or {}).get(docid))
-        for docid in docids
-    ]
+    described = []
+    for docid in docids:
+        document = documents.get(docid) if documents else None
+        described.append(describe(words, Explanation(docid, 0.0, None, None, []), document))
+    return described
 
 
 def find_documents(corpus: str | None, docids: set[str]) -> dict[str, Document]:

@@ -95,20 +95,29 @@ def interpolate(
     a missing document gets 0 (``zero``) or the list's lowest score (``min``).
     """
     docids = sorted({hit.docid for hit in (*first, *second)})
-    a, b = (_filled(hits, docids, normalize, missing) for hits in (first, second))
-    return best_first(Hit(d, alpha * a[d] + (1 - alpha) * b[d]) for d in docids)
+    a = _complete_scores(first, docids, normalize, missing)
+    b = _complete_scores(second, docids, normalize, missing)
+    return best_first(Hit(docid, alpha * a[docid] + (1 - alpha) * b[docid]) for docid in docids)
 
 
 def unit_range(low: float, high: float) -> Callable[[float], float]:
     """The linear map of [low, high] to [0, 1]; a single value maps to 1."""
-    return (lambda score: (score - low) / (high - low)) if high > low else (lambda _: 1.0)
+    if high > low:
+        return lambda score: (score - low) / (high - low)
+    return lambda _: 1.0
 
 
-def _filled(
+def _complete_scores(
     hits: Sequence[Hit], docids: list[str], normalize: bool, missing: str
 ) -> dict[str, float]:
+    """The score of each of ``docids``, those that the list lacks included."""
     scores = {hit.docid: float(hit.score) for hit in hits}
-    low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
-    mapped = unit_range(low, high) if normalize and scores else (lambda score: score)
-    absent = mapped(low) if missing == "min" and scores else 0.0
-    return {d: mapped(scores[d]) if d in scores else absent for d in docids}
+    if not scores:
+        return dict.fromkeys(docids, 0.0)
+    low = min(scores.values())
+    if normalize:
+        to_unit_range = unit_range(low, max(scores.values()))
+        scores = {docid: to_unit_range(score) for docid, score in scores.items()}
+        low = to_unit_range(low)
+    score_if_missing = low if missing == "min" else 0.0
+    return {docid: scores.get(docid, score_if_missing) for docid in docids}

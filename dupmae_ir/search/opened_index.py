@@ -36,9 +36,10 @@ class OpenedIndex:
 
     def __init__(self, folder: Index, served: ServedSegment | None = None) -> None:
         """``served``: the only segment of ``folder``, if it is in memory."""
-        self.folder, self._served = folder, served
+        self.folder = folder
+        self._served = served
         self._dense: dict[str, SegmentedDense] = {}
-        self._engines: dict[str, tuple[str, str]] = {}
+        self._impact_searches: dict[str, tuple[str, str]] = {}
         self._impact: dict[str, SegmentedImpact] = {}
         self._bm25: dict[tuple[str, float, float], Bm25Index] = {}
         self._rerankers: dict[str, Reranker] = {}
@@ -49,7 +50,8 @@ class OpenedIndex:
         demand."""
         if self.folder.segments:
             return self
-        if (server := self.server(settings)) is None:
+        server = self.server(settings)
+        if server is None:
             raise UsageError(
                 f"{self.folder.path} is the record of an index; give the `server` that has its rows"
             )
@@ -74,10 +76,11 @@ class OpenedIndex:
     def weights(self, settings: SearchSettings) -> tuple[float, float]:
         """The weights of the dense and the impact score in the sum: those of the settings, else the index's."""
         dense, impact = self.folder.part_weights
-        return (
-            dense if settings.dense_weight is None else settings.dense_weight,
-            impact if settings.impact_weight is None else settings.impact_weight,
-        )
+        if settings.dense_weight is not None:
+            dense = settings.dense_weight
+        if settings.impact_weight is not None:
+            impact = settings.impact_weight
+        return dense, impact
 
     def dense(self, settings: SearchSettings) -> SegmentedDense:
         """The dense part. Raises :class:`IndexMismatch` if ``settings.dense_index`` is not built or out of date."""
@@ -89,16 +92,15 @@ class OpenedIndex:
 
     def impact_search(self, settings: SearchSettings) -> tuple[str, str]:
         """How impacts are searched, ``lucene`` or ``postings``, and the reason for the choice."""
-        if (wanted := settings.impact_search) not in self._engines:
-            segments = self.folder.segments
-            choices = [
-                pick_impact_search(wanted, segment.path, segment.postings_problem)
-                for segment in segments
-            ]
-            self._engines[wanted] = next(
-                (choice for choice in choices if choice[0] == "lucene"), choices[0]
-            )
-        return self._engines[wanted]
+        wanted = settings.impact_search
+        if wanted not in self._impact_searches:
+            choices = []
+            for segment in self.folder.segments:
+                choices.append(pick_impact_search(wanted, segment.path, segment.postings_problem))
+            # All segments are searched in one way: by Lucene, if one of them has to be.
+            by_lucene = [choice for choice in choices if choice[0] == "lucene"]
+            self._impact_searches[wanted] = (by_lucene or choices)[0]
+        return self._impact_searches[wanted]
 
     def impact(self, settings: SearchSettings) -> SegmentedImpact:
         """The impact part. The engine itself is opened when candidates are first needed."""

@@ -113,33 +113,38 @@ class Searcher:
         Raises :class:`IndexMismatch` for an encoder that differs from the index's in anything but ``dtype`` and
         ``query_length``, and for a dense index that is missing or out of date.
         """
-        chosen = dataclasses.replace(settings or SearchSettings(), **changes)
+        settings = dataclasses.replace(settings or SearchSettings(), **changes)
         if isinstance(index, str | Path):
             index = [index]
-        folder = (
-            index
-            if isinstance(index, Index)
-            else Index.open(*index, record=chosen.server is not None)
-        )
-        given = frozenset(
-            n for n, v in {"dtype": dtype, "query_length": query_length}.items() if v is not None
-        )
+        if isinstance(index, Index):
+            folder = index
+        else:
+            folder = Index.open(*index, record=settings.server is not None)
+
+        overrides = set()
+        if dtype is not None:
+            overrides.add("dtype")
+        if query_length is not None:
+            overrides.add("query_length")
         if encoder is None or isinstance(encoder, str | Path):
             encoder = load_query_encoder(folder, encoder, device, dtype, query_length)
-        elif given:
+        elif overrides:
             raise UsageError(
                 "dtype and query_length apply to a model loaded by name, not to an encoder object"
             )
-        check_encoder(folder, encoder, given)
-        if not folder.segments:  # a record has the digest of its encoder instead of the terms
+        check_encoder(folder, encoder, frozenset(overrides))
+        if not folder.segments:
+            # A record has the digest of its encoder instead of the terms.
             folder.terms = encoder.terms or []
+
+        # What cannot be opened fails here rather than at the first query.
         opened = OpenedIndex(folder)
-        if chosen.dense_index == ROTATED:
-            opened.dense(chosen)  # fail now rather than at the first query
-        opened.bm25(chosen)
-        opened.server(chosen)
-        opened.reranker(chosen, encoder)
-        return cls(opened, encoder, chosen)
+        if settings.dense_index == ROTATED:
+            opened.dense(settings)
+        opened.bm25(settings)
+        opened.server(settings)
+        opened.reranker(settings, encoder)
+        return cls(opened, encoder, settings)
 
     @property
     def index(self) -> Index:
@@ -151,11 +156,10 @@ class Searcher:
         """The default mode: hybrid, or the only part that the index has. With a BM25 index, hybrid."""
         if self.settings.bm25_index:
             return "hybrid"
-        return next(
-            mode
-            for mode in ("hybrid", "dense", "impact")
-            if set(MODES[mode]) <= set(self._opened.parts)
-        )
+        for mode in ("hybrid", "dense"):
+            if set(MODES[mode]) <= set(self._opened.parts):
+                return mode
+        return "impact"
 
     @property
     def part_weights(self) -> tuple[float, float]:
@@ -230,24 +234,26 @@ class Searcher:
         Several threads can call it at a time: single queries that they ask meanwhile are searched together, with the
         hits of each query alone.
         """
-        chosen = self.selection(within, filter)
-        if chosen.unknown and chosen is not within:
-            more = f" and {len(chosen.unknown) - 1:,} more" if len(chosen.unknown) > 1 else ""
-            warnings.warn(
-                f"`within`: {self.index.path} has no document {chosen.unknown[0]!r}{more}",
-                stacklevel=2,
-            )
-        request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, chosen)
+        selection = self.selection(within, filter)
+        # Ids of a selection that was made before were reported then.
+        if selection.unknown and selection is not within:
+            docids = repr(selection.unknown[0])
+            if len(selection.unknown) > 1:
+                docids += f" and {len(selection.unknown) - 1:,} more"
+            warnings.warn(f"`within`: {self.index.path} has no document {docids}", stacklevel=2)
+        request = self._request(
+            hits, mode, remove_query, raw_impacts, fusion, fusion_depth, selection
+        )
         if isinstance(queries, str):
             answer = self._batches.ask(self._answer_alone, (request, queries), request)
             return HitList(answer.hits, queries, self.describe)
         texts = [query for query in queries if isinstance(query, str)]
         if texts and len(texts) == len(queries):
             topics = [Query(str(number), text) for number, text in enumerate(texts)]
-            return [
-                HitList(answer.hits, answer.query.text, self.describe)
-                for answer in self._answer(topics, request)
-            ]
+            lists = []
+            for answer in self._answer(topics, request):
+                lists.append(HitList(answer.hits, answer.query.text, self.describe))
+            return lists
         if texts:
             raise UsageError("`queries`: give texts or Query objects, not both")
         topics = [query for query in queries if not isinstance(query, str)]
@@ -301,8 +307,10 @@ class Searcher:
             filter: a condition on metadata, such as ``year >= 2020``; a mask (n,) bool by row; or a function of a
                 :class:`~dupmae_ir.index.format.texts.StoredDocument`.
         """
-        chosen = self.selection(within, filter)
-        request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, chosen)
+        selection = self.selection(within, filter)
+        request = self._request(
+            hits, mode, remove_query, raw_impacts, fusion, fusion_depth, selection
+        )
         return self._answer(queries, request)
 
     def _request(
@@ -313,17 +321,29 @@ class Searcher:
         raw_impacts: bool,
         fusion: Fusion | None,
         fusion_depth: int | None,
-        chosen: Selection,
+        selection: Selection,
     ) -> Request:
         """The only place where a request is made: it always has the rows to search, without deleted ones."""
-        depth = hits if fusion_depth is None else fusion_depth
         # The parts that a sum takes. With BM25 a single part of the index is enough.
-        available = tuple(self._opened.parts) if self.settings.bm25_index else MODES["hybrid"]
-        options = (remove_query, raw_impacts, fusion, depth, available)
-        shown = hits if self.settings.rerank and not fusion else None
-        candidates = hits if shown is None else max(hits, self.settings.rerank_depth)
+        available = MODES["hybrid"]
+        if self.settings.bm25_index:
+            available = tuple(self._opened.parts)
+        candidates = hits
+        shown = None
+        if self.settings.rerank and not fusion:
+            candidates = max(hits, self.settings.rerank_depth)
+            shown = hits
         request = Request(
-            mode or self.mode, candidates, *options, chosen.allowed, chosen.condition, shown
+            mode=mode or self.mode,
+            hits=candidates,
+            remove_query=remove_query,
+            raw_impacts=raw_impacts,
+            fusion=fusion,
+            fusion_depth=hits if fusion_depth is None else fusion_depth,
+            available=available,
+            allowed=selection.allowed,
+            condition=selection.condition,
+            shown=shown,
         )
         self._check(request)
         return request
@@ -345,44 +365,42 @@ class Searcher:
             encoded = encodings.take([query.text for query in nonblank])
             ranker = Ranker(self._opened.for_rows(self.settings), self.settings, request, encoded)
             ranked = iter(ranker.rank(nonblank))
-            answers = (
-                next(ranked) if query.text.strip() else ranker.blank(query) for query in batch
-            )
-            yield from (
-                answers
-                if request.shown is None
-                else (self._reranked(a, request.shown) for a in answers)
-            )
+            for query in batch:
+                answer = next(ranked) if query.text.strip() else ranker.blank(query)
+                if request.shown is not None:
+                    answer = self._rerank(answer, request.shown)
+                yield answer
 
-    def _reranked(self, answer: Answer, hits: int) -> Answer:
-        settings, scorer = self.settings, self._opened.reranker(self.settings, self.encoder)
+    def _rerank(self, answer: Answer, hits: int) -> Answer:
+        settings = self.settings
+        scorer = self._opened.reranker(settings, self.encoder)
         assert scorer is not None
-        seconds = RERANK_SECONDS if settings.rerank_seconds is None else settings.rerank_seconds
+        seconds = settings.rerank_seconds
+        if seconds is None:
+            seconds = RERANK_SECONDS
         return reranked(answer, scorer, self._read, settings.rerank_depth, seconds, hits)
 
     def _read(self, docid: str) -> Document:
-        found = self.document(docid)
-        assert found is not None  # an index without texts is refused before
-        return Document(docid, found.text, found.title)
+        document = self.document(docid)
+        assert document is not None  # an index without texts is refused before
+        return Document(docid, document.text, document.title)
 
     def selection(
         self, within: Iterable[str] | Selection | None = None, filter: DocumentFilter | None = None
     ) -> Selection:
         """The documents to which a search is restricted, for several calls of :meth:`answers`; arguments as there."""
-        if not isinstance(within, Selection):
-            server = (
-                None if self.index.segments or (within is None and filter is None) else self.server
-            )
-            return (
-                select_on(server, within, filter)
-                if server
-                else select(self._opened, within, filter)
-            )
-        if filter is not None:
-            raise UsageError(
-                "give the filter to Searcher.selection, with the ids, and not beside its result"
-            )
-        return within
+        if isinstance(within, Selection):
+            if filter is not None:
+                raise UsageError(
+                    "give the filter to Searcher.selection, with the ids, and not beside its result"
+                )
+            return within
+        # The record of an index has no rows of its own; its server selects them.
+        if not self.index.segments and (within is not None or filter is not None):
+            server = self.server
+            if server:
+                return select_on(server, within, filter)
+        return select(self._opened, within, filter)
 
     def explain(self, query: str, docid: str) -> Explanation:
         """The composition of one document's score. Raises :class:`UnknownName` for an unknown id."""
@@ -398,8 +416,10 @@ class Searcher:
 
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""
-        row = int(self._opened.for_rows(self.settings).rows([docid])[0])
-        return None if row < 0 else row
+        (row,) = self._opened.for_rows(self.settings).rows([docid]).tolist()
+        if row < 0:
+            return None
+        return row
 
     def document(self, docid: str) -> StoredDocument | None:
         """Title, text and metadata of a document; None where the index does not store them.
@@ -408,7 +428,10 @@ class Searcher:
         """
         opened = self._opened.for_rows(self.settings, texts=True)
         texts = opened.folder.texts
-        return None if texts is None else texts.get(int(opened.known_rows([docid])[0]))
+        if texts is None:
+            return None
+        (row,) = opened.known_rows([docid]).tolist()
+        return texts.get(row)
 
     def describe(
         self,
@@ -427,27 +450,35 @@ class Searcher:
         words = self._query_words(self.encoder, query)
         opened = self._opened.for_rows(self.settings, texts=documents is None)
         if documents is None:
-            rows, texts = opened.known_rows(docids).tolist(), opened.folder.texts
-            documents = dict(zip(docids, texts.get_all(rows), strict=True)) if texts else {}
-        return [
-            describe(words, explanation, documents.get(explanation.docid), longest)
-            for explanation in explain(opened, self.settings, query, encoded, docids)
-        ]
+            rows = opened.known_rows(docids).tolist()
+            texts = opened.folder.texts
+            documents = {}
+            if texts:
+                documents = dict(zip(docids, texts.get_all(rows), strict=True))
+        hits = []
+        for explanation in explain(opened, self.settings, query, encoded, docids):
+            document = documents.get(explanation.docid)
+            hits.append(describe(words, explanation, document, longest))
+        return hits
 
     def _encodings(self, texts: list[str], group: int = GROUP) -> QueryEncodings:
-        cap, threads = self.settings.query_terms, self.settings.threads
-        return QueryEncodings(self.encoder, self.index.scale, cap, texts, threads, group)
+        settings = self.settings
+        return QueryEncodings(
+            self.encoder, self.index.scale, settings.query_terms, texts, settings.threads, group
+        )
 
     def _check(self, request: Request) -> None:
         lookup("search mode", request.mode, MODES)
         parts = self._opened.parts
         if any(part not in parts for part in request.parts):
-            have, use = (
-                ("dense part (cls)", "dense") if "cls" in parts else ("impact part (ot)", "impact")
-            )
+            part = "impact part (ot)"
+            possible_mode = "impact"
+            if "cls" in parts:
+                part = "dense part (cls)"
+                possible_mode = "dense"
             raise UsageError(
-                f"{self.index.path} has only the {have}, which is not enough for {request.name} search; search by "
-                f"`{use}`, or encode the collection with both parts"
+                f"{self.index.path} has only the {part}, which is not enough for {request.name} search; search by "
+                f"`{possible_mode}`, or encode the collection with both parts"
             )
         if self.settings.bm25_index and request.name != "hybrid":
             raise UsageError(f"a BM25 index joins hybrid scores only, not {request.name} search")

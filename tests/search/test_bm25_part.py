@@ -83,7 +83,7 @@ class FakeBm25:
 def test_three_parts_equal_brute_force_with_many_ties(
     seed: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part, "KEPT", kept)
+    monkeypatch.setattr(part, "MIN_FETCHED", kept)
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 250))
     world = World.draw(rng, documents=n, levels=int(rng.integers(2, 6)))
@@ -114,7 +114,7 @@ def test_three_parts_equal_brute_force_with_many_ties(
 def test_three_parts_of_some_rows_equal_brute_force(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part, "KEPT", 3)
+    monkeypatch.setattr(part, "MIN_FETCHED", 3)
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 250))
     world = World.draw(rng, documents=n, levels=int(rng.integers(2, 6)))
@@ -147,7 +147,7 @@ def test_three_parts_of_some_rows_equal_brute_force(
 def test_the_bound_of_three_parts_holds_and_certificates_are_true(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(part, "KEPT", 1)
+    monkeypatch.setattr(part, "MIN_FETCHED", 1)
     seen, rescored = set(), 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -253,7 +253,7 @@ def test_the_sum_equals_brute_force(
     kept: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(part, "KEPT", kept)
+    monkeypatch.setattr(part, "MIN_FETCHED", kept)
     two = Searcher.open(home / "I").search(topics, len(documents))
     lucene = BM25Searcher(home / "B").search(topics, len(documents))
     answers = list(searcher.answers(topics, k))

@@ -55,12 +55,11 @@ class DenseIndex:
     @cached_property
     def longest(self) -> float:
         """The largest Euclidean norm of a vector; reads all vectors."""
-        blocks = (
-            self.vectors[s : s + _BLOCK].astype(np.float64)
-            for s in range(0, len(self.vectors), _BLOCK)
-        )
-        squares = (np.vecdot(block, block).max() for block in blocks)
-        return float(np.sqrt(max(squares, default=0.0)))
+        largest_squares = []
+        for start in range(0, len(self.vectors), _BLOCK):
+            block = self.vectors[start : start + _BLOCK].astype(np.float64)
+            largest_squares.append(np.vecdot(block, block).max())
+        return float(np.sqrt(max(largest_squares, default=0.0)))
 
     def summary(self) -> DenseSummary:
         """For the summary of a run."""
@@ -75,8 +74,8 @@ class DenseIndex:
                 f"the index has {self.vectors.shape[1]}-dimensional vectors but the queries have {vectors.shape[1]}; "
                 "search with the encoder that built the index"
             )
-        chosen = row_set(allowed, len(self.vectors))
-        return self._part(np.ascontiguousarray(vectors, dtype=np.float32), threads, chosen)
+        selection = row_set(allowed, len(self.vectors))
+        return self._part(np.ascontiguousarray(vectors, dtype=np.float32), threads, selection)
 
     def _part(self, vectors: np.ndarray, threads: int, allowed: RowSet | None) -> DensePart:
         return DensePart(self, vectors, threads, allowed)
@@ -120,14 +119,13 @@ class DensePart:
         with faiss_threads(self.threads):
             scores, rows = self._flat(self.vectors[list(queries)], count)
         complete = count == self.documents
-        return [
-            Candidates(
-                rows[i].astype(np.int64),
-                -np.inf if complete else float(scores[i, -1]) + self.noise(query),
-                complete,
-            )
-            for i, query in enumerate(queries)
-        ]
+        candidates = []
+        for position, query in enumerate(queries):
+            bound = -np.inf
+            if not complete:
+                bound = float(scores[position, -1]) + self.noise(query)
+            candidates.append(Candidates(rows[position].astype(np.int64), bound, complete))
+        return candidates
 
     def _flat(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(q, count) float32 scores and rows, best first, of (q, d) queries."""
@@ -136,18 +134,17 @@ class DensePart:
                 scores, rows = self.dense.index.search(queries, count)
         elif self.copies(len(queries)):
             vectors = self.dense.vectors
-            scores, rows = best_products(
-                queries, ((b, vectors[b]) for b in self.allowed.blocks(_BLOCK)), count
-            )
+            blocks = ((block, vectors[block]) for block in self.allowed.blocks(_BLOCK))
+            scores, rows = best_products(queries, blocks, count)
         else:
             scores, rows = self.dense.index.search(queries, count, params=selected(self.allowed))
         return scores, rows
 
     def copies(self, queries: int) -> bool:
         """Whether a restricted search of this many queries multiplies copies of the rows, instead of selecting."""
-        return self.allowed is not None and (
-            queries >= MANY or len(self.allowed) * FEW <= len(self.dense.vectors)
-        )
+        if self.allowed is None:
+            return False
+        return queries >= MANY or len(self.allowed) * FEW <= len(self.dense.vectors)
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
@@ -208,31 +205,34 @@ def best_products(
     """
     import faiss
 
-    scores, rows = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+    scores = np.empty((len(queries), 0), np.float32)
+    rows = np.empty((len(queries), 0), np.int64)
     for numbers, vectors in blocks:
         with as_product(len(queries)):
-            s, r = faiss.knn(
+            block_scores, block_rows = faiss.knn(
                 queries, vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
             )
-        scores, rows = np.hstack([scores, s]), np.hstack([rows, numbers[r]])
+        scores = np.hstack([scores, block_scores])
+        rows = np.hstack([rows, numbers[block_rows]])
         if scores.shape[1] > count:
             best = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-            scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
+            scores = np.take_along_axis(scores, best, 1)
+            rows = np.take_along_axis(rows, best, 1)
     order = np.argsort(-scores, axis=1, kind="stable")
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
 def multiplied(queries: np.ndarray, stored: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
     """(q, m) float32 products of (q, d) float32 queries and m rows, a slice or their numbers, of (n, d) ``stored``."""
-    some = stored[rows] if isinstance(rows, slice) else rows
-    scores = np.empty((len(queries), len(some)), np.float32)
-    for start in range(0, len(some), _MULTIPLIED):
-        block = some[start : start + _MULTIPLIED]
-        numbers = block if isinstance(rows, slice) else stored[block]
+    # A slice is a view of the vectors; numbers of rows are looked up block by block.
+    source = stored[rows] if isinstance(rows, slice) else rows
+    scores = np.empty((len(queries), len(source)), np.float32)
+    for start in range(0, len(source), _MULTIPLIED):
+        block = source[start : start + _MULTIPLIED]
+        vectors = block if isinstance(rows, slice) else stored[block]
         # For few queries, rows as the long side is half again as fast as the other way round.
-        scores[:, start : start + len(block)] = (
-            numbers.astype(np.float32, copy=False) @ queries.T
-        ).T
+        products = vectors.astype(np.float32, copy=False) @ queries.T
+        scores[:, start : start + len(block)] = products.T
     return scores
 
 

@@ -103,31 +103,34 @@ class ImpactPart:
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best rows of each query; none for a query without terms."""
-        nonempty = [query for query in queries if len(self.impact_queries[query].ids)]
-        terms = [self._terms(query) for query in nonempty]
-        lists = (
-            self.index.postings.top(terms, depth, self.threads, allowed=self.allowed)
-            if nonempty
-            else []
-        )
-        listed = dict(zip(nonempty, lists, strict=True))
-        return [
-            self._candidates(*listed[query], depth) if query in listed else _NOTHING
-            for query in queries
-        ]
+        with_terms = [query for query in queries if len(self.impact_queries[query].ids)]
+        lists = {}
+        if with_terms:
+            terms = [self._terms(query) for query in with_terms]
+            found = self.index.postings.top(terms, depth, self.threads, allowed=self.allowed)
+            lists = dict(zip(with_terms, found, strict=True))
+        candidates = []
+        for query in queries:
+            if query in lists:
+                rows, sums = lists[query]
+                candidates.append(self._candidates(rows, sums, depth))
+            else:
+                candidates.append(_NOTHING)
+        return candidates
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
-        q = self.impact_queries[query]
-        return self.index.forward.scores(rows, q.ids, q.impacts) / self.unit
+        ids, impacts = self.impact_queries[query]
+        return self.index.forward.scores(rows, ids, impacts) / self.unit
 
     def terms(self) -> list[dict[str, int]]:
         """Every query as Lucene and the postings take it: terms and their weights."""
         return [self._terms(query) for query in range(len(self.impact_queries))]
 
     def _terms(self, query: int) -> dict[str, int]:
-        q = self.impact_queries[query]
-        return {self.index.terms[i]: int(w) for i, w in zip(q.ids, q.impacts, strict=True)}
+        ids, impacts = self.impact_queries[query]
+        terms = self.index.terms
+        return {terms[i]: int(impact) for i, impact in zip(ids, impacts, strict=True)}
 
     def _candidates(self, rows: np.ndarray, sums: np.ndarray, depth: int) -> Candidates:
         """If the list is exhausted, the bound is 0: other rows have no term in common with the query."""
@@ -142,4 +145,6 @@ _NOTHING = Candidates(np.zeros(0, np.int64), 0.0, True)
 
 def _ceiling(score: int) -> int:
     """The highest true sum that Lucene may return as ``score``: float32 is exact to 2**24 and rounded above."""
-    return score if score < 2**24 else score + (score >> 22)
+    if score < 2**24:
+        return score
+    return score + (score >> 22)

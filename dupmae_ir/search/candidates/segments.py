@@ -46,36 +46,37 @@ class SegmentedPart(Generic[P]):
         """The ``depth`` best rows of each segment, for each query."""
         if len(self.parts) == 1 and self.parts[0]:
             return self.parts[0].top(queries, depth)
-        starts = self.index.starts
-        lists = [
-            (start, part.top(queries, depth))
-            for start, part in zip(starts, self.parts, strict=False)
-            if part
-        ]
-        return [
-            self._joined([(start, found[query]) for start, found in lists])
-            for query in range(len(queries))
-        ]
+        segment_lists = []
+        # ``starts`` has one more, the end of the last segment.
+        for start, part in zip(self.index.starts, self.parts, strict=False):
+            if part:
+                segment_lists.append((start, part.top(queries, depth)))
+        joined = []
+        for position in range(len(queries)):
+            lists = [(start, candidates[position]) for start, candidates in segment_lists]
+            joined.append(_join(lists))
+        return joined
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
         if len(self.parts) == 1 and self.parts[0]:
             return self.parts[0].scores(query, rows)
-        out = np.zeros(len(rows))
-        for segment, here, inside in shares(self.index.starts, rows):
+        scores = np.zeros(len(rows))
+        for segment, positions, segment_rows in shares(self.index.starts, rows):
             part = self.parts[segment]
             assert part is not None, "a row of a segment that is not searched"
-            out[here] = part.scores(query, inside)
-        return out
+            scores[positions] = part.scores(query, segment_rows)
+        return scores
 
-    def _joined(self, found: list[tuple[int, Candidates]]) -> Candidates:
-        if not found:
-            return Candidates(np.zeros(0, np.int64), -np.inf, True)
-        rows = np.concatenate([start + candidates.rows for start, candidates in found])
-        bound = max(candidates.bound for _, candidates in found)
-        return Candidates(
-            rows.astype(np.int64), bound, all(candidates.complete for _, candidates in found)
-        )
+
+def _join(lists: list[tuple[int, Candidates]]) -> Candidates:
+    """One list of the index from those of its segments, each with the first row of its segment."""
+    if not lists:
+        return Candidates(np.zeros(0, np.int64), -np.inf, True)
+    rows = np.concatenate([start + candidates.rows for start, candidates in lists])
+    bound = max(candidates.bound for _, candidates in lists)
+    complete = all(candidates.complete for _, candidates in lists)
+    return Candidates(rows.astype(np.int64), bound, complete)
 
 
 Dense = SegmentedPart[DensePart]
@@ -87,27 +88,30 @@ class Splits:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self._known: WeakKeyDictionary[RowSet, list[RowSet]] = WeakKeyDictionary()
+        self._parts: WeakKeyDictionary[RowSet, list[RowSet]] = WeakKeyDictionary()
 
     def __call__(self, allowed: np.ndarray | RowSet | None) -> list[RowSet | None]:
         """The part of each segment; None for all of its rows, an empty set for none of them."""
-        chosen = row_set(allowed, self.index.rows)
-        if chosen is None:
+        selection = row_set(allowed, self.index.rows)
+        if selection is None:
             return [None] * len(self.index.segments)
-        if chosen not in self._known:
-            self._known[chosen] = [
-                RowSet(part) for part in np.split(chosen.mask, self.index.starts[1:-1])
-            ]
-        return [
-            row_set(part, part.documents) if len(part) else part for part in self._known[chosen]
-        ]
+        if selection not in self._parts:
+            masks = np.split(selection.mask, self.index.starts[1:-1])
+            self._parts[selection] = [RowSet(mask) for mask in masks]
+        parts: list[RowSet | None] = []
+        for part in self._parts[selection]:
+            # row_set makes None of a set of all rows.
+            parts.append(row_set(part, part.documents) if len(part) else part)
+        return parts
 
 
 class SegmentedDense:
     """The dense indexes of all segments, of one kind."""
 
     def __init__(self, index: Index, splits: Splits, segments: Sequence[DenseIndex]) -> None:
-        self.index, self._splits, self.segments = index, splits, list(segments)
+        self.index = index
+        self._splits = splits
+        self.segments = list(segments)
 
     @property
     def kind(self) -> str:
@@ -123,11 +127,12 @@ class SegmentedDense:
         self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None
     ) -> Dense:
         """The dense part of a search for (q, d) float32 query vectors; ``allowed``: the rows to search, (n,) bool."""
-        pairs = zip(self.segments, self._splits(allowed), strict=True)
-        parts = [
-            None if _none(some) else segment.queries(vectors, threads, some)
-            for segment, some in pairs
-        ]
+        parts: list[DensePart | None] = []
+        for segment, rows in zip(self.segments, self._splits(allowed), strict=True):
+            if _is_empty(rows):
+                parts.append(None)
+            else:
+                parts.append(segment.queries(vectors, threads, rows))
         return SegmentedPart(self.index, parts)
 
 
@@ -135,7 +140,9 @@ class SegmentedImpact:
     """Postings and forward indexes of all segments."""
 
     def __init__(self, index: Index, splits: Splits, segments: Sequence[ImpactIndex]) -> None:
-        self.index, self._splits, self.segments = index, splits, list(segments)
+        self.index = index
+        self._splits = splits
+        self.segments = list(segments)
 
     def queries(
         self,
@@ -145,11 +152,12 @@ class SegmentedImpact:
         allowed: np.ndarray | RowSet | None = None,
     ) -> Impact:
         """The impact part of a search for quantised queries, in real units or, with ``raw``, in integers."""
-        pairs = zip(self.segments, self._splits(allowed), strict=True)
-        parts = [
-            None if _none(some) else segment.queries(queries, threads, raw, some)
-            for segment, some in pairs
-        ]
+        parts: list[ImpactPart | None] = []
+        for segment, rows in zip(self.segments, self._splits(allowed), strict=True):
+            if _is_empty(rows):
+                parts.append(None)
+            else:
+                parts.append(segment.queries(queries, threads, raw, rows))
         return SegmentedPart(self.index, parts)
 
 
@@ -165,53 +173,60 @@ def in_segments(
 ) -> Sequence[Outcome] | None:
     """The best ``hits`` of the exact lists of all segments; None where a segment cannot be searched by one pass."""
     index = impact.index
-    ranks, best = index.docid_rank, Best()
+    ranks = index.docid_rank
+    best: Best = {}
+    dense_parts: Sequence[DensePart | None] = [None] * len(impact.parts)
+    if dense is not None:
+        dense_parts = dense.parts
     if len(impact.parts) == 1 and impact.parts[0]:
-        return search(
-            None if dense is None else dense.parts[0], impact.parts[0], 0, ranks, excluded, best
-        )
-    found: list[tuple[int, Sequence[Outcome]]] = []
+        return search(dense_parts[0], impact.parts[0], 0, ranks, excluded, best)
+
+    segment_outcomes: list[tuple[int, Sequence[Outcome]]] = []
     for number, part in enumerate(impact.parts):
-        start, end = int(index.starts[number]), int(index.starts[number + 1])
         if part is None:
             continue
-        own = [row - start if row is not None and start <= row < end else None for row in excluded]
-        outcomes = search(
-            None if dense is None else dense.parts[number],
-            part,
-            number,
-            ranks[start:end],
-            own,
-            best,
-        )
+        start = int(index.starts[number])
+        end = int(index.starts[number + 1])
+        excluded_here = [_row_in_segment(row, start, end) for row in excluded]
+        outcomes = search(dense_parts[number], part, number, ranks[start:end], excluded_here, best)
         if outcomes is None:
             return None
-        found.append((start, outcomes))
-    if not found:
-        nothing = Outcome(
-            np.zeros(0, np.int64), np.zeros(0), True, (0,) if dense is None else (0, 0), 0, -np.inf
-        )
+        segment_outcomes.append((start, outcomes))
+
+    if not segment_outcomes:
+        depths = (0,) if dense is None else (0, 0)
+        nothing = Outcome(np.zeros(0, np.int64), np.zeros(0), True, depths, 0, -np.inf)
         return [nothing] * len(excluded)
-    return [
-        _merged([(start, outcomes[query]) for start, outcomes in found], ranks, hits)
-        for query in range(len(excluded))
-    ]
+    merged = []
+    for query in range(len(excluded)):
+        lists = [(start, outcomes[query]) for start, outcomes in segment_outcomes]
+        merged.append(_merge(lists, ranks, hits))
+    return merged
 
 
-def _merged(found: list[tuple[int, Outcome]], ranks: np.ndarray, hits: int) -> Outcome:
-    rows = np.concatenate([start + outcome.rows for start, outcome in found]).astype(np.int64)
-    scores = np.concatenate([outcome.scores for _, outcome in found])
+def _row_in_segment(row: int | None, start: int, end: int) -> int | None:
+    """The number that a row of the index has in the segment of rows ``start`` to ``end``; None outside of it."""
+    if row is None or not start <= row < end:
+        return None
+    return row - start
+
+
+def _merge(lists: list[tuple[int, Outcome]], ranks: np.ndarray, hits: int) -> Outcome:
+    """The best ``hits`` of one query's lists, each with the first row of its segment."""
+    rows = np.concatenate([start + outcome.rows for start, outcome in lists]).astype(np.int64)
+    scores = np.concatenate([outcome.scores for _, outcome in lists])
     best = best_positions(scores, ranks[rows], hits)
-    outcomes = [outcome for _, outcome in found]
+    outcomes = [outcome for _, outcome in lists]
+    depths_by_part = zip(*(outcome.depths for outcome in outcomes), strict=True)
     return Outcome(
         rows[best],
         scores[best],
         all(outcome.exact for outcome in outcomes),
-        tuple(map(sum, zip(*(outcome.depths for outcome in outcomes), strict=True))),
+        tuple(map(sum, depths_by_part)),
         sum(outcome.candidates for outcome in outcomes),
         max(outcome.bound for outcome in outcomes),
     )
 
 
-def _none(some: RowSet | None) -> bool:
-    return some is not None and not len(some)
+def _is_empty(rows: RowSet | None) -> bool:
+    return rows is not None and not len(rows)

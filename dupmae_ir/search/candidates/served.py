@@ -20,7 +20,8 @@ class RowArray:
     """An array of ``shape`` whose rows are computed when they are read."""
 
     def __init__(self, shape: tuple[int, ...], read: Callable[[list[int]], object]) -> None:
-        self.shape, self._read = shape, read
+        self.shape = shape
+        self._read = read
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -38,18 +39,23 @@ class ServedSegment:
     postings_problem = None  #: there are no postings to check
 
     def __init__(self, record: Index, server: ServerIndex, texts: bool) -> None:
-        self.path, self.documents, self.terms = record.path, record.documents, record.terms
-        self.dim, self.scale = record.dim, record.scale
+        self.path = record.path
+        self.documents = record.documents
+        self.terms = record.terms
+        self.dim = record.dim
+        self.scale = record.scale
         self.docids: list[str] = []
         self.vectors = RowArray(
             (self.documents, self.dim or 0), lambda rows: [self._rows[row].cls for row in rows]
         )
         self.docid_rank = RowArray((self.documents,), self._ranks)
-        self.forward = self.texts = self
-        self._server, self._fields = (
-            server,
-            (*record.parts, *(TEXTS if texts and record.has_texts else ())),
-        )
+        # This object has the methods of a segment's forward index and of its texts.
+        self.forward = self
+        self.texts = self
+        self._server = server
+        self._fields = tuple(record.parts)
+        if texts and record.has_texts:
+            self._fields += tuple(TEXTS)
         self._rows: list[Row] = []
         self._row_of: dict[str, int] = {}
 
@@ -60,10 +66,11 @@ class ServedSegment:
     def rows(self, docids: Sequence[str]) -> np.ndarray:
         """(m,) int64: the rows of documents, which are read if they are new; -1 for one that the table lacks."""
         new = [docid for docid in dict.fromkeys(docids) if docid not in self._row_of]
-        for row in self._server.read(new, self._fields) if new else ():
-            self._row_of[row.docid] = len(self._rows)
-            self._rows.append(row)
-            self.docids.append(row.docid)
+        if new:
+            for row in self._server.read(new, self._fields):
+                self._row_of[row.docid] = len(self._rows)
+                self._rows.append(row)
+                self.docids.append(row.docid)
         return np.array([self._row_of.get(docid, -1) for docid in docids], np.int64)
 
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -74,13 +81,14 @@ class ServedSegment:
         self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
     ) -> np.ndarray:
         """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
-        table = np.zeros(
-            len(self.terms) + 1, np.int64
-        )  # the last: where Milvus has documents without a term
+        # The last entry is the term that Milvus gives documents without a term.
+        table = np.zeros(len(self.terms) + 1, np.int64)
         table[query_ids] = query_impacts
-        return np.array(
-            [table[ids] @ impacts for ids, impacts in map(self.row, rows.tolist())], np.int64
-        )
+        sums = []
+        for row in rows.tolist():
+            ids, impacts = self.row(row)
+            sums.append(table[ids] @ impacts)
+        return np.array(sums, np.int64)
 
     def get(self, row: int) -> StoredDocument:
         """The document of a row."""

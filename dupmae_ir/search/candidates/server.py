@@ -72,14 +72,12 @@ class ServerIndex:
         self, index: Index, url: str, table: str | None, approximate: bool, timeout: float
     ) -> None:
         """Connect to the table of an index. Raises :class:`IndexMismatch` if it holds anything else."""
-        self.index, self.name, self.approximate = (
-            index,
-            table or default_table(index.path),
-            approximate,
-        )
+        self.index = index
+        self.name = table or default_table(index.path)
+        self.approximate = approximate
         self.table = open_table(url, self.name, timeout)
         weakref.finalize(self, self.table.close)
-        self.record = self._current()
+        self.record = self._check_state()
         self._wheres: weakref.WeakKeyDictionary[RowSet, Where] = weakref.WeakKeyDictionary()
 
     @property
@@ -96,7 +94,9 @@ class ServerIndex:
             raise UsageError(
                 f"{self.table.kind} lists at most {self.table.max_rows:,} rows, not {hits:,}"
             )
-        return hits + 10 if parts == 1 else first_depth(hits)
+        if parts == 1:
+            return hits + 10
+        return first_depth(hits)
 
     def limited(self, max_depth: int) -> int:
         """The longest list: the shorter one of what is asked for and what the server returns; 0 for no limit."""
@@ -127,30 +127,33 @@ class ServerIndex:
         where = self._where(allowed, condition)
         documents = self.index.documents if allowed is None else len(allowed)
         both = dense is not None and impact is not None
+        # The score of a part alone is not weighted.
         dense_weight, impact_weight = weights if both else (1.0, 1.0)
-        queries = [
-            ServerQuery(query.cls, *query.ot, dense_weight, impact_weight / unit)
-            for query in encoded
-        ]
+        queries = []
+        for query in encoded:
+            ids, impacts = query.ot
+            queries.append(ServerQuery(query.cls, ids, impacts, dense_weight, impact_weight / unit))
 
         def score(query: int, rows: np.ndarray) -> np.ndarray:
             # In the order of a search without a server, so that scores are equal to the last bit.
-            total = (
-                np.zeros(len(rows)) if dense is None else dense_weight * dense.scores(query, rows)
-            )
-            return total if impact is None else total + impact_weight * impact.scores(query, rows)
+            total = np.zeros(len(rows))
+            if dense is not None:
+                total = dense_weight * dense.scores(query, rows)
+            if impact is not None:
+                total = total + impact_weight * impact.scores(query, rows)
+            return total
 
         part = partial(ServerPart, self, queries, rows, documents, allowed, where)
-        if dense is not None and impact is not None and not self.sums:
-            by_dense = part("dense", dense_weight, Weighted(dense, dense_weight).scores)
+        if dense is not None and impact is not None:
+            if self.sums:
+                return [part("hybrid", 1.0, score)]
             return [
-                by_dense,
+                part("dense", dense_weight, Weighted(dense, dense_weight).scores),
                 part("impact", impact_weight / unit, Weighted(impact, impact_weight).scores),
             ]
-        name, weight = (
-            ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
-        )
-        return [part(name, weight, score)]
+        if dense is None:
+            return [part("impact", 1.0 / unit, score)]
+        return [part("dense", 1.0, score)]
 
     def top(
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None
@@ -158,13 +161,13 @@ class ServerIndex:
         """The server's lists. Raises :class:`IndexMismatch` if the table was changed meanwhile: a load marks it
         as incomplete before its first change, and as another state after the last."""
         lists = self.table.top(part, queries, depth, where, self.approximate)
-        self._current()
+        self._check_state()
         return lists
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
         """The rows of documents that the table has. Raises as :meth:`top`."""
         rows = self.table.read(docids, fields) if docids else []
-        self._current()
+        self._check_state()
         return rows
 
     def restrict(self, where: Where) -> RowSet:
@@ -173,7 +176,8 @@ class ServerIndex:
         self._wheres[allowed] = where
         return allowed
 
-    def _current(self) -> Record:
+    def _check_state(self) -> Record:
+        """The load record of the table. Raises unless the table is complete, unchanged, and of this index."""
         record, changes = self.table.state()
         load = "load the index into it with dupmae-ir servers load"
         if record is None:
@@ -198,10 +202,10 @@ class ServerIndex:
         if allowed is None or len(allowed) == self.index.documents:
             return None
         if allowed not in self._wheres:
-            self._wheres[allowed] = self._checked(allowed, condition)
+            self._wheres[allowed] = self._restriction(allowed, condition)
         return self._wheres[allowed]
 
-    def _checked(self, allowed: RowSet, condition: Node | None) -> Where:
+    def _restriction(self, allowed: RowSet, condition: Node | None) -> Where:
         """The condition where the server knows it and selects as many rows; otherwise the ids of the documents."""
         if condition is not None:
             with suppress(Untranslatable):
@@ -209,7 +213,8 @@ class ServerIndex:
                     return condition
         docids = self.index.docids
         where = tuple(docids[row] for row in allowed.rows.tolist())
-        if (rows := self.table.count(where)) != len(allowed):
+        rows = self.table.count(where)
+        if rows != len(allowed):
             raise ServerFailed(
                 f"table {self.name}: {rows:,} rows for {len(allowed):,} documents of {self.index.path}; {AGAIN}"
             )
@@ -239,20 +244,22 @@ class ServerPart:
         count = min(depth, self.documents)
         if not self.documents:
             return [Candidates(np.zeros(0, np.int64), -np.inf, True)] * len(queries)
-        asked = [
-            query for query in queries if self.part != "impact" or len(self.queries[query].ids)
-        ]
-        lists = (
-            self.server.top(self.part, [self.queries[q] for q in asked], count, self.where)
-            if asked
-            else []
-        )
-        answers = dict(zip(asked, lists, strict=True))
-        nothing = Candidates(np.zeros(0, np.int64), 0.0, True)
-        return [
-            self._candidates(query, answers[query], count) if query in answers else nothing
-            for query in queries
-        ]
+        # A query without terms has no impact list.
+        listed = list(queries)
+        if self.part == "impact":
+            listed = [query for query in queries if len(self.queries[query].ids)]
+        answers = {}
+        if listed:
+            server_queries = [self.queries[query] for query in listed]
+            lists = self.server.top(self.part, server_queries, count, self.where)
+            answers = dict(zip(listed, lists, strict=True))
+        candidates = []
+        for query in queries:
+            if query in answers:
+                candidates.append(self._candidates(query, answers[query], count))
+            else:
+                candidates.append(Candidates(np.zeros(0, np.int64), 0.0, True))
+        return candidates
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
@@ -261,9 +268,9 @@ class ServerPart:
     def _candidates(self, query: int, answer: ServerHits, count: int) -> Candidates:
         rows = self.rows_of(answer.docids)
         if -1 in rows:
-            unknown, index = answer.docids[rows.tolist().index(-1)], self.server.index.path
+            unknown = answer.docids[rows.tolist().index(-1)]
             raise ServerFailed(
-                f"table {self.server.name} has a document {unknown!r} that {index} lacks; {AGAIN}"
+                f"table {self.server.name} has a document {unknown!r} that {self.server.index.path} lacks; {AGAIN}"
             )
         if self.allowed is not None and not self.allowed.mask[rows].all():
             raise ServerFailed(
@@ -281,15 +288,13 @@ class ServerPart:
         if len(rows) < count:
             return Candidates(rows, 0.0, True)  # other rows have no term in common with the query
         last = float(answer.scores.min())
-        return Candidates(
-            rows, self.weight * (last + float(self._error(query, np.array([last]))[0])), False
-        )
+        error = float(self._error(query, np.array([last]))[0])
+        return Candidates(rows, self.weight * (last + error), False)
 
     def _check(self, query: int, rows: np.ndarray, answer: ServerHits) -> None:
         exact = self.score(query, rows) / self.weight
-        wrong = np.flatnonzero(
-            np.abs(exact - answer.scores) > self._error(query, np.maximum(exact, answer.scores))
-        )
+        allowed_error = self._error(query, np.maximum(exact, answer.scores))
+        wrong = np.flatnonzero(np.abs(exact - answer.scores) > allowed_error)
         if len(wrong):
             position = int(wrong[0])
             raise ServerFailed(
@@ -300,21 +305,22 @@ class ServerPart:
 
     def _error(self, query: int, scores: np.ndarray) -> np.ndarray:
         """Upper bound on the error of the server's scores, with room for what follows in float64."""
-        q, more = self.queries[query], self.server.table.rounding
+        q = self.queries[query]
+        extra_operations = self.server.table.rounding
         length = float(np.linalg.norm(q.cls.astype(np.float64))) * self.server.record.longest
-        dense = (len(q.cls) + more) * _UNIT * length
+        dense = (len(q.cls) + extra_operations) * _UNIT * length
         slack = 2.0**-48 * np.abs(scores)
         if self.part == "dense":
             return dense + slack
         if self.part == "impact":
-            return _impact_error(scores, len(q.ids), more) + slack
+            return _impact_error(scores, len(q.ids), extra_operations) + slack
         # The impact part of a sum is at most the sum less the least dense score.
         sums = np.maximum(0.0, scores + q.dense_weight * length) / q.impact_weight
-        impact = _impact_error(sums, len(q.ids), more)
+        impact = _impact_error(sums, len(q.ids), extra_operations)
         slack += 2.0**-48 * q.dense_weight * length
         return q.dense_weight * dense + q.impact_weight * impact + slack
 
 
-def _impact_error(scores: np.ndarray, terms: int, more: float) -> np.ndarray:
-    error = 2 * (terms + more) * _UNIT * scores
+def _impact_error(scores: np.ndarray, terms: int, extra_operations: float) -> np.ndarray:
+    error = 2 * (terms + extra_operations) * _UNIT * scores
     return np.where(scores + error < _WHOLE, 0.0, error)

@@ -54,31 +54,34 @@ def load_query_encoder(
         ) from None
 
 
-def check_encoder(index: Index, encoder: Encoder, given: frozenset[str] = frozenset()) -> None:
+def check_encoder(index: Index, encoder: Encoder, overrides: frozenset[str] = frozenset()) -> None:
     """Raise :class:`IndexMismatch`, with both values, if ``encoder`` does not match the index's documents.
 
-    ``given`` names settings that the user overrides. For an index without a recorded encoder only the widths are
+    ``overrides`` names settings that the user overrides. For an index without a recorded encoder only the widths are
     checked.
     """
-    recorded, there = index.meta.get("encoder") or {}, f"{index.path} was encoded"
-    if (made_by := recorded.get("digest", encoder.digest)) != encoder.digest:
+    recorded = index.meta.get("encoder") or {}
+    there = f"{index.path} was encoded"
+    made_by = recorded.get("digest", encoder.digest)
+    if made_by != encoder.digest:
         raise IndexMismatch(
             f"{there} by {recorded.get('name')} (digest {made_by[:12]}) but the query encoder is {encoder.name} "
             f"(digest {encoder.digest[:12]}); search with the former, or encode the collection with the latter"
         )
     for name in COMPARED:
-        indexed, current = recorded.get(name), getattr(encoder.settings, name)
-        if indexed is not None and indexed != current and name not in given:
-            fix = (
-                f"give `{name}` {current} to override it"
-                if name in OVERRIDABLE
-                else "load the encoder with the index's value"
-            )
-            raise IndexMismatch(
-                f"{there} with {name.replace('_', ' ')} {indexed} but the query encoder has {current}; {fix}"
-            )
-    for part, computed in {"cls": encoder.dim is not None, "ot": encoder.terms is not None}.items():
-        if part in index.meta["parts"] and not computed:
+        indexed = recorded.get(name)
+        current = getattr(encoder.settings, name)
+        if indexed is None or indexed == current or name in overrides:
+            continue
+        fix = "load the encoder with the index's value"
+        if name in OVERRIDABLE:
+            fix = f"give `{name}` {current} to override it"
+        raise IndexMismatch(
+            f"{there} with {name.replace('_', ' ')} {indexed} but the query encoder has {current}; {fix}"
+        )
+    computed_parts = {"cls": encoder.dim is not None, "ot": encoder.terms is not None}
+    for part, is_computed in computed_parts.items():
+        if part in index.meta["parts"] and not is_computed:
             raise IndexMismatch(
                 f"{index.path} has the {part} part but {encoder.name} does not; load the encoder with all parts"
             )
@@ -128,25 +131,26 @@ class QueryEncodings:
         self.cap = cap
         self.threads = threads
         self.highest = highest_query_impact(encoder.settings.ot)
-        self._left = Counter(texts)
-        distinct = list(self._left)
-        self._groups = [distinct[start : start + group] for start in range(0, len(distinct), group)]
-        self._group_of = {
-            text: number for number, group in enumerate(self._groups) for text in group
-        }
-        self._known: dict[str, EncodedQuery] = {}
+        #: how often each text is still to be taken
+        self._uses = Counter(texts)
+        self._group_of: dict[str, list[str]] = {}
+        distinct = list(self._uses)
+        for start in range(0, len(distinct), group):
+            texts_of_group = distinct[start : start + group]
+            self._group_of.update(dict.fromkeys(texts_of_group, texts_of_group))
+        self._encoded: dict[str, EncodedQuery] = {}
 
     def take(self, texts: list[str]) -> list[EncodedQuery]:
         """The encodings of some of the texts, in order; a new text is encoded with its group."""
         for text in texts:
-            if text not in self._known:
-                group = self._groups[self._group_of[text]]
-                self._known.update(zip(group, self._encode(group), strict=True))
-        taken = [self._known[text] for text in texts]
-        self._left.subtract(texts)
+            if text not in self._encoded:
+                group = self._group_of[text]
+                self._encoded.update(zip(group, self._encode(group), strict=True))
+        taken = [self._encoded[text] for text in texts]
+        self._uses.subtract(texts)
         for text in set(texts):
-            if self._left[text] <= 0:
-                del self._known[text]
+            if self._uses[text] <= 0:
+                del self._encoded[text]
         return taken
 
     def _encode(self, texts: list[str]) -> list[EncodedQuery]:
@@ -158,18 +162,25 @@ class QueryEncodings:
             rows = None if row is None else [row]
         else:
             with torch_threads(self.threads):
-                encoded = self.encoder.encode_queries(texts, self.cap)
-            vectors, rows = encoded.cls, None if encoded.ot is None else _rows(encoded.ot)
+                representation = self.encoder.encode_queries(texts, self.cap)
+            vectors = representation.cls
+            rows = None if representation.ot is None else _rows(representation.ot)
+
         cls = np.zeros((len(texts), 0), np.float32) if vectors is None else vectors
-        if len(bad := np.flatnonzero(~np.isfinite(cls).all(axis=1))):
+        not_finite = np.flatnonzero(~np.isfinite(cls).all(axis=1))
+        if len(not_finite):
+            text = texts[not_finite[0]]
             raise DupmaeError(
-                f"{self.encoder.name} returns values that are not finite for {texts[bad[0]]!r}; try `dtype` float32"
+                f"{self.encoder.name} returns values that are not finite for {text!r}; try `dtype` float32"
             )
+
         if rows is None or self.scale is None:
-            none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
-            return [EncodedQuery(vector, none) for vector in cls]
-        impacts = (quantise(ids, weights, self.scale, self.highest) for ids, weights in rows)
-        return [EncodedQuery(*pair) for pair in zip(cls, impacts, strict=True)]
+            no_terms = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
+            return [EncodedQuery(vector, no_terms) for vector in cls]
+        queries = []
+        for vector, (ids, weights) in zip(cls, rows, strict=True):
+            queries.append(EncodedQuery(vector, quantise(ids, weights, self.scale, self.highest)))
+        return queries
 
 
 def quantise(

@@ -24,9 +24,8 @@ class Selection:
     documents: int  #: number of documents selected
     allowed: RowSet | None
     unknown: tuple[str, ...] = ()
-    condition: Node | None = (
-        None  #: selects the same documents, where a condition in words alone does
-    )
+    #: selects the same documents, where a condition in words alone does
+    condition: Node | None = None
 
 
 def select(
@@ -39,13 +38,19 @@ def select(
     """
     if within is None and condition is None:
         return Selection(index.folder.documents, index.live)
-    live, unknown = index.folder.live, tuple[str, ...]()
-    mask = np.ones(len(index.folder.docids), np.bool_) if live is None else live.copy()
+    live = index.folder.live
+    unknown: tuple[str, ...] = ()
     if within is not None:
         mask, unknown = with_ids(index.folder.docids, within, live)
+    elif live is not None:
+        mask = live.copy()
+    else:
+        mask = np.ones(len(index.folder.docids), np.bool_)
     if condition is not None:
         mask &= satisfying(index.folder, condition, mask)
-    tree = Filter.parse(condition).tree if isinstance(condition, str) and within is None else None
+    tree = None
+    if isinstance(condition, str) and within is None:
+        tree = Filter.parse(condition).tree
     return Selection(int(mask.sum()), row_set(mask, len(mask)), unknown, tree)
 
 
@@ -53,17 +58,19 @@ def select_on(
     server: ServerIndex, within: Iterable[str] | None, condition: DocumentFilter | None
 ) -> Selection:
     """:func:`select` for the record of an index, whose rows only the server has."""
-    path, columns = server.index.path, server.index.meta["record"]["columns"]
+    columns = server.index.meta["record"]["columns"]
     if within is not None and condition is None:
-        ids = dict.fromkeys(within)
-        known = {row.docid for row in server.read(list(ids), ())}
-        allowed = server.restrict(tuple(known))
-        return Selection(len(allowed), allowed, tuple(docid for docid in ids if docid not in known))
+        ids = list(dict.fromkeys(within))
+        on_server = {row.docid for row in server.read(ids, ())}
+        allowed = server.restrict(tuple(on_server))
+        unknown = tuple(docid for docid in ids if docid not in on_server)
+        return Selection(len(allowed), allowed, unknown)
     if within is not None or not isinstance(condition, str) or columns is None:
         raise UsageError(
-            f"{path} is a record, which takes ids or, if texts are stored, a condition; use the index"
+            f"{server.index.path} is a record, which takes ids or, if texts are stored, a condition; use the index"
         )
-    (parsed := Filter.parse(condition)).check(columns)
+    parsed = Filter.parse(condition)
+    parsed.check(columns)
     allowed = server.restrict(parsed.tree)
     return Selection(len(allowed), allowed, condition=parsed.tree)
 
@@ -76,12 +83,10 @@ def with_ids(
     mask = np.fromiter((docid in ids for docid in docids), np.bool_, len(docids))
     if live is not None:
         mask &= live
-    known = (
-        {docids[row] for row in np.flatnonzero(mask).tolist()}
-        if int(mask.sum()) < len(ids)
-        else ids
-    )
-    return mask, tuple(docid for docid in ids if docid not in known)
+    if int(mask.sum()) == len(ids):
+        return mask, ()
+    in_index = {docids[row] for row in np.flatnonzero(mask).tolist()}
+    return mask, tuple(docid for docid in ids if docid not in in_index)
 
 
 def read_ids(path: str | Path) -> list[str]:

@@ -30,6 +30,8 @@ LETTERS = "single letters"
 """The name of terms that are letters of words."""
 _NOTABLE = 0.1
 """A word is marked if its term has this share of the strongest one's."""
+_MAX_QUERY_WORDS = 64
+"""First words of a query that are looked for in a long text."""
 _SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=\n))\s+")
 
 
@@ -108,10 +110,11 @@ class QueryWords:
         spans = self.spans(query)
         self._words = _words_by_term([(query, spans)])
         #: word of the query -> its terms that are no parts of it, such as its stem
-        self._whole: dict[str, set[str]] = {}
+        self._complete: dict[str, set[str]] = {}
         for span in spans:
             if span.word == (span.start, span.end):
-                self._whole.setdefault(query[span.start : span.end].lower(), set()).add(span.term)
+                word = query[span.start : span.end].lower()
+                self._complete.setdefault(word, set()).add(span.term)
 
     def _find_spans(self, text: str) -> list[TermSpan]:
         """The index terms of a text with their positions; stems of words for an encoder that does not tell. Of a long
@@ -121,62 +124,74 @@ class QueryWords:
         if isinstance(self.encoder, SpanEncoder):
             spans = self.encoder.term_spans(part)
         else:
-            spans = [(s, start, end) for word, start, end in word_spans(part) if (s := stem(word))]
-        places = [(term, begin + start, begin + end) for term, start, end in spans]
-        return [
-            TermSpan(term, start, end, _whole_word(text, start, end)) for term, start, end in places
-        ]
+            spans = []
+            for word, start, end in word_spans(part):
+                term = stem(word)
+                if term:
+                    spans.append((term, start, end))
+        term_spans = []
+        for term, start, end in spans:
+            start += begin
+            end += begin
+            term_spans.append(TermSpan(term, start, end, _complete_word(text, start, end)))
+        return term_spans
 
     def _best_start(self, text: str) -> int:
-        """Where the read part of a long text begins: it is two blocks, of which other words of the query are in."""
+        """Where the read part of a long text begins: the two neighbouring blocks with the most words of the query."""
         if len(text) <= LONGEST_READ:
             return 0
-        block, stems = (
-            LONGEST_READ // 2,
-            [s for word, _, _ in word_spans(self.query)[:64] if (s := stem(word))],
-        )
+        block_length = LONGEST_READ // 2
+        stems = []
+        for word, _, _ in word_spans(self.query)[:_MAX_QUERY_WORDS]:
+            term = stem(word)
+            if term:
+                stems.append(term)
         lower = text[:LONGEST_SCAN].lower()
-        found = [
-            {s for s in stems if s in lower[at : at + block]} for at in range(0, len(lower), block)
+        stems_in_blocks = []
+        for start in range(0, len(lower), block_length):
+            block = lower[start : start + block_length]
+            stems_in_blocks.append({term for term in stems if term in block})
+        counts = [
+            len(block | following) for block, following in itertools.pairwise(stems_in_blocks)
         ]
-        counts = [len(one | other) for one, other in itertools.pairwise(found)]
-        return block * counts.index(max(counts))
+        return block_length * counts.index(max(counts))
 
     def shares(self, terms: Sequence[TermShare], *texts: str) -> list[WordShare]:
         """The words behind the matched ``terms`` (raw index terms) of a hit with these ``texts``, strongest first;
         shares add up to the terms'."""
         in_text = _words_by_term((text, self.spans(text)) for text in texts)
         is_read = any(texts) and all(len(text) <= LONGEST_READ for text in texts)
-        known = {word for words in in_text.values() for word in words} if is_read else None
-        shares: defaultdict[tuple[str, bool], float] = defaultdict(float)
-        matching: dict[tuple[str, bool], dict[str, None]] = {}
+        all_words = set(itertools.chain.from_iterable(in_text.values())) if is_read else None
+        shares: defaultdict[_NamedWord, float] = defaultdict(float)
+        # A dict as an ordered set of words of the texts.
+        matching: dict[_NamedWord, dict[str, None]] = {}
         for term in terms:
-            key = self._named(term.term, in_text, known)
-            shares[key] += term.share
-            matching.setdefault(key, {}).update(dict.fromkeys(in_text.get(term.term, ())))
-        words = [
-            WordShare(key[0], share, key[1], tuple(matching[key])) for key, share in shares.items()
-        ]
+            named = self._name(term.term, in_text, all_words)
+            shares[named] += term.share
+            matching.setdefault(named, {}).update(dict.fromkeys(in_text.get(term.term, ())))
+        words = []
+        for named, share in shares.items():
+            words.append(WordShare(named.word, share, named.expansion, tuple(matching[named])))
         return sorted(words, key=lambda word: (-word.share, word.word))
 
-    def _named(
-        self, term: str, in_text: Mapping[str, Sequence[str]], known: Set[str] | None
-    ) -> tuple[str, bool]:
-        """The word to name for a term, and whether it is an expansion. ``known``: all words of the text, if it is
-        known as a whole."""
-        own, words = self._words.get(term, ()), in_text.get(term, ())
-        if _is_part_letter(term, (*own, *words)):
-            return LETTERS, True
-        for word in own:
-            if (
-                known is None
-                or word in known
-                or any(whole in in_text for whole in self._whole.get(word, ()))
-            ):
-                return word, False
+    def _name(
+        self, term: str, in_text: Mapping[str, Sequence[str]], all_words: Set[str] | None
+    ) -> _NamedWord:
+        """The word to name for a term. ``all_words``: those of the texts, if they were read completely."""
+        query_words = self._words.get(term, ())
+        text_words = in_text.get(term, ())
+        if _is_part_letter(term, (*query_words, *text_words)):
+            return _NamedWord(LETTERS, True)
+        for word in query_words:
+            if all_words is None or word in all_words:
+                return _NamedWord(word, False)
+            # The text may have the word in another form, with the same stem.
+            if any(complete in in_text for complete in self._complete.get(word, ())):
+                return _NamedWord(word, False)
         if not isinstance(self.encoder, SpanEncoder):
-            return term, False
-        return next(iter((*words, *own)), term.removeprefix("##")), True
+            return _NamedWord(term, False)
+        candidates = (*text_words, *query_words, term.removeprefix("##"))
+        return _NamedWord(candidates[0], True)
 
     def weights(self, terms: Sequence[TermShare]) -> dict[str, float]:
         """Index term -> share, for finding the terms in a text. Without terms (a dense index), those of the query."""
@@ -186,15 +201,17 @@ class QueryWords:
 
     def marks(self, weights: Mapping[str, float], text: str) -> list[tuple[int, int, str]]:
         """(start, end, index term) of the whole words of a text that match notably, in order."""
-        least = _NOTABLE * max(weights.values(), default=0.0)
-        words = [
-            (*span.word, span.term)
-            for span in self.spans(text)
-            if weights.get(span.term, -1.0) >= least > 0
-        ]
-        return [
-            (a, b, term) for a, b, term in words if not _is_part_letter(term, (text[a:b].lower(),))
-        ]
+        min_weight = _NOTABLE * max(weights.values(), default=0.0)
+        if not min_weight > 0:
+            return []
+        marks = []
+        for span in self.spans(text):
+            if weights.get(span.term, -1.0) < min_weight:
+                continue
+            start, end = span.word
+            if not _is_part_letter(span.term, (text[start:end].lower(),)):
+                marks.append((start, end, span.term))
+        return marks
 
     def shaded(self, terms: Sequence[TermShare], text: str) -> tuple[Mark, ...]:
         """The matching words of a text in order, without overlaps; a word has the shares of all its terms."""
@@ -202,14 +219,14 @@ class QueryWords:
         words: list[tuple[int, int, set[str]]] = []
         for start, end, term in sorted(self.marks(weights, text)):
             if words and start < words[-1][1]:
-                begun, ended, matching = words[-1]
-                words[-1] = begun, max(end, ended), matching | {term}
+                word_start, word_end, matching = words[-1]
+                words[-1] = (word_start, max(end, word_end), matching | {term})
             else:
                 words.append((start, end, {term}))
-        return tuple(
-            Mark(start, end, sum(map(weights.__getitem__, matching)))
-            for start, end, matching in words
-        )
+        marks = []
+        for start, end, matching in words:
+            marks.append(Mark(start, end, sum(map(weights.__getitem__, matching))))
+        return tuple(marks)
 
     def snippet(
         self,
@@ -221,34 +238,50 @@ class QueryWords:
         """The passage of at most about ``longest`` characters whose different terms have the largest shares, without
         the ``hidden`` parts (start, end) of the text."""
         marks = self.marks(weights, text)
-        start, end = (
-            _best_window(marks, weights, longest) if marks else (0, min(longest, len(text)))
-        )
-        start, end = _rounded(text, start, end, longest)
-        return _on_one_line(
-            text, start, end, [(a, b) for a, b, _ in marks if start <= a and b <= end], hidden
-        )
+        start = 0
+        end = min(longest, len(text))
+        if marks:
+            start, end = _best_window(marks, weights, longest)
+        start, end = _widen_to_sentences(text, start, end, longest)
+        inside = []
+        for mark_start, mark_end, _ in marks:
+            if start <= mark_start and mark_end <= end:
+                inside.append((mark_start, mark_end))
+        return _on_one_line(text, start, end, inside, hidden)
+
+
+class _NamedWord(NamedTuple):
+    """The word by which a term is named, and whether it is an expansion."""
+
+    word: str
+    expansion: bool
 
 
 def _words_by_term(texts: Iterable[tuple[str, Sequence[TermSpan]]]) -> dict[str, list[str]]:
     """Index term -> the different words of the texts that it is from, in order."""
+    # Dicts as ordered sets.
     words: dict[str, dict[str, None]] = {}
-    for text, span in ((text, span) for text, spans in texts for span in spans):
-        if word := text[slice(*span.word)].lower():
-            words.setdefault(span.term, {})[word] = None
-    return {term: list(own) for term, own in words.items()}
+    for text, spans in texts:
+        for span in spans:
+            word = text[slice(*span.word)].lower()
+            if word:
+                words.setdefault(span.term, {})[word] = None
+    return {term: list(term_words) for term, term_words in words.items()}
 
 
 def _is_part_letter(term: str, words: Sequence[str]) -> bool:
     """Whether a term is a single letter of longer words."""
     piece = term.removeprefix("##")
-    return is_letter(piece) and (piece != term or not words or any(len(word) > 1 for word in words))
+    if not is_letter(piece):
+        return False
+    return piece != term or not words or any(len(word) > 1 for word in words)
 
 
-def _whole_word(text: str, start: int, end: int) -> tuple[int, int]:
+def _complete_word(text: str, start: int, end: int) -> tuple[int, int]:
     """The place, widened to the letters, marks and digits around it, as far as the longest token; not in scripts whose
     words no blanks separate."""
-    first, last = max(0, start - LONGEST_TOKEN), min(len(text), end + LONGEST_TOKEN)
+    first = max(0, start - LONGEST_TOKEN)
+    last = min(len(text), end + LONGEST_TOKEN)
     if start >= end or not _in_word(text[start]):
         return start, end
     while start > first and _in_word(text[start - 1]):
@@ -260,49 +293,59 @@ def _whole_word(text: str, start: int, end: int) -> tuple[int, int]:
 
 @lru_cache(1 << 14)
 def _in_word(character: str) -> bool:
-    return (character.isalnum() or unicodedata.category(character)[0] == "M") and separates_words(
-        character
-    )
+    is_mark = unicodedata.category(character).startswith("M")
+    return (character.isalnum() or is_mark) and separates_words(character)
 
 
 def _best_window(
     marks: Sequence[tuple[int, int, str]], weights: Mapping[str, float], width: int
 ) -> tuple[int, int]:
     """The first window of ``width`` characters with the largest sum of shares, each term counted once."""
+    # A window that slides over the marks: each enters at the right, and leaves at the left when it is too far away.
     inside: Counter[str] = Counter()
-    total, left, best, window = 0.0, 0, -1.0, (marks[0][0], marks[0][1])
+    total = 0.0
+    first = 0  # position of the first mark inside
+    best_total = -1.0
+    best = (marks[0][0], marks[0][1])
     for start, end, term in marks:
         if not inside[term]:
             total += weights[term]
         inside[term] += 1
-        while end - marks[left][0] > width and marks[left][0] < start:
-            gone = marks[left][2]
-            inside[gone] -= 1
-            if not inside[gone]:
-                total -= weights[gone]
-            left += 1
-        if total > best + 1e-9:
-            best, window = total, (marks[left][0], end)
-    return window
+        while end - marks[first][0] > width and marks[first][0] < start:
+            leaving = marks[first][2]
+            inside[leaving] -= 1
+            if not inside[leaving]:
+                total -= weights[leaving]
+            first += 1
+        # A later window must be better by more than the rounding of the sums.
+        if total > best_total + 1e-9:
+            best_total = total
+            best = (marks[first][0], end)
+    return best
 
 
-def _rounded(text: str, start: int, end: int, longest: int) -> tuple[int, int]:
+def _widen_to_sentences(text: str, start: int, end: int, longest: int) -> tuple[int, int]:
     """The window with what fits before and after it: from the beginning of a sentence or a word, to the end of one."""
     room = max(0, longest - (end - start))
     earliest = max(0, start - room // 2)
     sentences = [m.end() for m in _SENTENCE.finditer(text, max(0, start - room), start)]
     if start <= room:
         sentences.insert(0, 0)
-    if near := [place for place in sentences if place >= earliest]:
+    near = [position for position in sentences if position >= earliest]
+    if near:
         start = near[0]
     elif sentences:
         start = sentences[-1]
     else:
-        start = next((i for i in range(earliest, start) if not i or text[i - 1].isspace()), start)
+        for position in range(earliest, start):
+            if position == 0 or text[position - 1].isspace():
+                start = position
+                break
     end = max(end, min(len(text), start + longest))
     if end < len(text) and not text[end].isspace():
         blank = max(text.rfind(" ", start, end), text.rfind("\n", start, end))
-        end = blank if blank > start + longest // 2 else end
+        if blank > start + longest // 2:
+            end = blank
     return start, end
 
 
@@ -314,27 +357,32 @@ def _on_one_line(
     hidden: Sequence[tuple[int, int]],
 ) -> Snippet:
     """The part with white space collapsed and without what is hidden, and the marks moved accordingly."""
-    pieces, positions, length = list[str](), dict[int, int](), 0
-    unseen = {
-        i for a, b in hidden if a < end and b > start for i in range(max(a, start), min(b, end))
-    }
-    for m in re.finditer(r"\s+|\S", text[start:end]):
-        blank = m.group().isspace()
-        if not blank and start + m.start() in unseen:
-            continue
-        if blank and (not pieces or pieces[-1] == " " or m.end() == end - start):
-            continue
-        positions[start + m.start()] = length
-        pieces.append(" " if blank else m.group())
-        length += 1
-    moved = [
-        (positions[a], positions[b - 1] + 1)
-        for a, b in marks
-        if a in positions and b - 1 in positions
-    ]
+    hidden_positions: set[int] = set()
+    for hidden_start, hidden_end in hidden:
+        hidden_positions.update(range(max(hidden_start, start), min(hidden_end, end)))
+
+    # Position in the text -> position in the line, of each character and each run of white space that is kept.
+    positions: dict[int, int] = {}
+    characters: list[str] = []
+    for match in re.finditer(r"\s+|\S", text[start:end]):
+        position = start + match.start()
+        if match.group().isspace():
+            at_the_end = match.end() == end - start
+            if not characters or characters[-1] == " " or at_the_end:
+                continue
+            positions[position] = len(characters)
+            characters.append(" ")
+        elif position not in hidden_positions:
+            positions[position] = len(characters)
+            characters.append(match.group())
+
+    moved = []
+    for mark_start, mark_end in marks:
+        if mark_start in positions and mark_end - 1 in positions:
+            moved.append((positions[mark_start], positions[mark_end - 1] + 1))
     return Snippet(
-        "".join(pieces),
-        tuple(_merged(moved)),
+        "".join(characters),
+        tuple(_without_overlaps(moved)),
         start,
         end,
         bool(text[:start].strip()),
@@ -342,8 +390,7 @@ def _on_one_line(
     )
 
 
-def _merged(marks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Marks without overlaps."""
+def _without_overlaps(marks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     for start, end in sorted(marks):
         if merged and start <= merged[-1][1]:

@@ -29,20 +29,16 @@ def run_summary(run: RunSummary) -> str:
     rate = run.topics / run.seconds if run.seconds else 0
     text = f"{run.output}: {run.topics:,} topics, {_mode(searched)}, {run.seconds:.1f} s ({rate:,.0f}/s)"
     if run.reported:
-        depths = "; ".join(
-            f"{name} median {middle:,}, longest {most:,}"
-            for name, middle, most in run.depth_counts()
-        )
-        text += (
-            f"\n  {_exact(searched)}: {run.exact:,} of {run.reported:,}; depth of lists: {depths}"
-        )
+        depths = []
+        for name, median, maximum in run.depth_counts():
+            depths.append(f"{name} median {median:,}, longest {maximum:,}")
+        text += f"\n  {_exact(searched)}: {run.exact:,} of {run.reported:,}; depth of lists: {'; '.join(depths)}"
     if run.uncertified:
         reason = _approximate(searched)
-        text += (
-            f"\n  the others are not certified: {reason}"
-            if reason
-            else (f"\n  not certified within --max-depth: {_some(run.uncertified)}")
-        )
+        if reason:
+            text += f"\n  the others are not certified: {reason}"
+        else:
+            text += f"\n  not certified within --max-depth: {_first_names(run.uncertified)}"
     if searched.rerank:
         text += f"\n  {run.reranked:,} first hits reranked by {searched.rerank} in {run.rerank_seconds:.1f} s"
     if searched.within:
@@ -50,26 +46,29 @@ def run_summary(run: RunSummary) -> str:
     if run.blank:
         text += f"\n  {run.blank:,} topics are blank and have no hits"
     if run.short:
-        text += f"\n  fewer documents than --hits because --passage-hits is too small: {_some(run.short)}"
-    if empty := run.without_hits - run.blank:
+        names = _first_names(run.short)
+        text += f"\n  fewer documents than --hits because --passage-hits is too small: {names}"
+    empty = run.without_hits - run.blank
+    if empty:
         text += f"\n  {empty:,} topics match nothing and are not in the run"
     return text
 
 
 def query_summary(answer: QueryAnswer) -> str:
     """The lines about a query: the mode, whether the list is certified, what was searched."""
-    searched, report = answer.searched, answer.report
+    searched = answer.searched
+    report = answer.report
     within = f"\n{_restriction(searched.within)}" if searched.within else ""
     if report is None:
         return f"{_mode(searched, MODE_NAMES)}, {answer.seconds:.2f} s{within}"
-    state = _exact(searched, NOTHING_MISSED)
-    if not report.exact:
-        state = f"better ones may be missed ({_approximate(searched) or 'raise --max-depth'})"
-    note = (
-        f"\n{NO_WORD}"
-        if answer.hits and not any(hit.details.has_query_word for hit in answer.hits)
-        else ""
-    )
+    if report.exact:
+        state = _exact(searched, NOTHING_MISSED)
+    else:
+        reason = _approximate(searched) or "raise --max-depth"
+        state = f"better ones may be missed ({reason})"
+    note = ""
+    if answer.hits and not any(hit.details.has_query_word for hit in answer.hits):
+        note = f"\n{NO_WORD}"
     scored = f"{report.candidates:,} of {answer.size} scored"
     if report.reranked is not None:
         scored += f"; the first {report.reranked} reranked by {searched.rerank} in {report.rerank_seconds:.2f} s"
@@ -79,7 +78,9 @@ def query_summary(answer: QueryAnswer) -> str:
 def _mode(searched: Searched, names: Mapping[str, str] = MappingProxyType({})) -> str:
     bm25 = searched.bm25
     mode = names.get(searched.mode, searched.mode)
-    return f"{mode} + {bm25.weight:g} x BM25 of {bm25.index}" if bm25 else mode
+    if not bm25:
+        return mode
+    return f"{mode} + {bm25.weight:g} x BM25 of {bm25.index}"
 
 
 def _restriction(within: SearchedDocuments) -> str:
@@ -87,9 +88,8 @@ def _restriction(within: SearchedDocuments) -> str:
     by = ", ".join(name for name in (within.file, within.filter) if name is not None)
     text = f"{within.documents:,} documents searched ({by})"
     if within.unknown:
-        text += (
-            f"; {len(within.unknown):,} of its ids are not in the index: {_some(within.unknown)}"
-        )
+        names = _first_names(within.unknown)
+        text += f"; {len(within.unknown):,} of its ids are not in the index: {names}"
     return text
 
 
@@ -107,43 +107,49 @@ def _exact(searched: Searched, name: str = "certified exact") -> str:
 def _approximate(searched: Searched) -> str | None:
     """The reason why nothing is certified; None for an index that certifies."""
     server = searched.server
-    return f"the lists of {server.server} are approximate" if server and not server.exact else None
+    if server and not server.exact:
+        return f"the lists of {server.server} are approximate"
+    return None
 
 
 def hit_lines(answer: QueryAnswer) -> list[str]:
     """The hits of a query."""
     if not answer.hits:
         return ["no document matches"]
-    return [line for hit in answer.hits for line in _hit(answer, hit, len(str(len(answer.hits))))]
+    rank_width = len(str(len(answer.hits)))
+    lines = []
+    for hit in answer.hits:
+        lines.extend(_hit(answer, hit, rank_width))
+    return lines
 
 
 def _hit(answer: QueryAnswer, hit: ShownHit, width: int, words: bool = True) -> list[str]:
     """Rank, file or id, and score; then title, best passage and matching words, if known."""
     indent = " " * (width + 2)
-    place, document, snippet = hit.details.place, hit.details.document, hit.details.snippet
+    place = hit.details.place
+    document = hit.details.document
+    snippet = hit.details.snippet
     name = unmarked(one_line(place or hit.docid))
     lines = [f"{hit.rank:>{width}}  {name}  {_score(answer, hit)}{_shares(answer, hit)}"]
     columns = min(100, shutil.get_terminal_size((100, 24)).columns)
     room = max(20, columns - len(indent))
     if place and document:
         title = unmarked(one_line((document.metadata or {}).get("title", "")))
-        repeated = not title or title in str(place)
-        lines.append(
-            f"{indent}id {hit.docid}"
-            if repeated
-            else f"{indent}{title[: room // 2]} (id {hit.docid})"
-        )
+        # A title that is also the file's name would be shown twice.
+        if not title or title in str(place):
+            lines.append(f"{indent}id {hit.docid}")
+        else:
+            lines.append(f"{indent}{title[: room // 2]} (id {hit.docid})")
     elif document and document.title:
         title = unmarked(" ".join(document.title.split()))
-        lines += [
-            indent + line for line in textwrap.wrap(title, room, max_lines=1, placeholder=" ...")
-        ]
+        wrapped = textwrap.wrap(title, room, max_lines=1, placeholder=" ...")
+        lines += [indent + line for line in wrapped]
     if snippet:
         lines += [indent + line for line in _passage(snippet, room)]
-    least = NOTABLE * hit.details.explanation.score
-    shown = [word for word in hit.details.words[: hit.max_terms] if word.share >= least]
-    if words and hit.explained and shown:
-        text = _words(shown, len(hit.details.words) - len(shown))
+    min_share = NOTABLE * hit.details.explanation.score
+    notable = [word for word in hit.details.words[: hit.max_terms] if word.share >= min_share]
+    if words and hit.explained and notable:
+        text = _words(notable, len(hit.details.words) - len(notable))
         lines += [indent + line for line in textwrap.wrap(text, room, subsequent_indent="  ")]
     return lines
 
@@ -152,88 +158,103 @@ def _score(answer: QueryAnswer, hit: ShownHit) -> str:
     """The score; of a list that was reranked, both that of the reranker, if it has read the hit, and the sum."""
     if answer.report is None or answer.report.reranked is None:
         return digits(hit.score)
-    looked = (
-        f"reranked {digits(hit.score)}, before "
-        if hit.rank <= answer.report.reranked
-        else "not reranked, "
-    )
-    return f"{looked}{digits(hit.details.explanation.score)}"
+    sum_score = digits(hit.details.explanation.score)
+    if hit.rank > answer.report.reranked:
+        return f"not reranked, {sum_score}"
+    return f"reranked {digits(hit.score)}, before {sum_score}"
 
 
 def _passage(snippet: Snippet, room: int) -> list[str]:
     """The best passage in lines, with the matching words emphasised."""
-    before, after = "... " if snippet.before else "", " ..." if snippet.after else ""
+    before = "... " if snippet.before else ""
+    after = " ..." if snippet.after else ""
     text = before + unmarked(snippet.text, " ") + after
     marks = [(start + len(before), end + len(before)) for start, end in snippet.marks]
-    lines, at = [], 0
+
+    lines = []
+    line_start = 0
     for line in textwrap.wrap(text, room, drop_whitespace=True, break_on_hyphens=False):
-        at = text.index(line, at)
-        lines.append(
-            emphasised(
-                line, [(a - at, b - at) for a, b in marks if at <= a and b <= at + len(line)]
-            )
-        )
-        at += len(line)
+        # The line is looked for, since wrapping drops the blanks between lines.
+        line_start = text.index(line, line_start)
+        line_end = line_start + len(line)
+        spans = []
+        for start, end in marks:
+            if line_start <= start and end <= line_end:
+                spans.append((start - line_start, end - line_start))
+        lines.append(emphasised(line, spans))
+        line_start = line_end
     return lines
 
 
-def _words(words: Sequence[WordShare], more: int) -> str:
+def _words(words: Sequence[WordShare], unlisted: int) -> str:
     """The strongest words of the query, then the expansions, with their shares of the score."""
-    own = [f"{unmarked(w.word)} {digits(w.share)}" for w in words if not w.expansion]
-    others = [f"{unmarked(w.word)} {digits(w.share)}" for w in words if w.expansion]
-    kinds = [f"words: {', '.join(own)}"] if own else []
-    kinds += [f"expansions: {', '.join(others)}"] if others else []
-    return "; ".join(kinds) + (f" and {more} more" if more else "")
+    query_words = []
+    expansions = []
+    for word in words:
+        text = f"{unmarked(word.word)} {digits(word.share)}"
+        if word.expansion:
+            expansions.append(text)
+        else:
+            query_words.append(text)
+    kinds = []
+    if query_words:
+        kinds.append(f"words: {', '.join(query_words)}")
+    if expansions:
+        kinds.append(f"expansions: {', '.join(expansions)}")
+    text = "; ".join(kinds)
+    if unlisted:
+        text += f" and {unlisted} more"
+    return text
 
 
 def _shares(answer: QueryAnswer, hit: ShownHit) -> str:
-    mode, bm25, why = answer.searched.mode, answer.searched.bm25, hit.details.explanation
+    """`` = meaning 3.2 + words 4.1``; for a fused list, whose score is no sum, ``  (meaning 3.2, words 4.1)``."""
+    why = hit.details.explanation
+    bm25 = answer.searched.bm25
+    dense_weight, impact_weight = answer.weights
     parts = (
-        ("meaning", why.dense, answer.weights[0]),
-        ("words", why.impact, answer.weights[1]),
+        ("meaning", why.dense, dense_weight),
+        ("words", why.impact, impact_weight),
         ("BM25", why.bm25, bm25.weight if bm25 else 1),
     )
-    shares = [
-        f"{'' if weight == 1 else f'{weight:g} x '}{name} {digits(share)}"
-        for name, share, weight in parts
-        if share is not None
-    ]
-    if len(shares) < 2 or mode in ("dense", "impact"):
+    shares = []
+    summands = []
+    for name, share, weight in parts:
+        if share is None:
+            continue
+        shares.append(f"{name} {digits(share)}")
+        factor = "" if weight == 1 else f"{weight:g} x "
+        summands.append(f"{factor}{name} {digits(share)}")
+    if len(summands) < 2 or answer.searched.mode in ("dense", "impact"):
         return ""
-    if mode not in ("hybrid", "explain"):
-        return (
-            "  ("
-            + ", ".join(
-                f"{name} {digits(share)}" for name, share, _ in parts[:2] if share is not None
-            )
-            + ")"
-        )
-    return f" = {' + '.join(shares)}"
+    if answer.searched.mode in ("hybrid", "explain"):
+        return f" = {' + '.join(summands)}"
+    if why.bm25 is not None:
+        del shares[-1]  # a fusion is of the dense and the impact list
+    return f"  ({', '.join(shares)})"
 
 
 def explanation_lines(answer: QueryAnswer) -> list[str]:
     """One explained hit, with a table of its words."""
     (hit,) = answer.hits
-    rows = [
-        [
-            unmarked(word.word),
-            _some([unmarked(one) for one in word.text_words], 3) or "-",
-            "expansion" if word.expansion else "query",
-            digits(word.share),
-        ]
-        for word in hit.details.words
-    ]
-    first, *others = _hit(answer, hit, 1, words=False)
-    lines = [first[3:], *others]  # the first line has no rank, since the document was given by id
-    if hit.details.explanation.impact is not None:
-        lines += (
-            ["", table(rows, ["word", "in the text", "from", "share"])]
-            if rows
-            else ["no word matches"]
-        )
-    return lines
+    rows = []
+    for word in hit.details.words:
+        in_text = _first_names([unmarked(text_word) for text_word in word.text_words], 3)
+        origin = "expansion" if word.expansion else "query"
+        rows.append([unmarked(word.word), in_text or "-", origin, digits(word.share)])
+
+    lines = _hit(answer, hit, 1, words=False)
+    # Without the rank, since the document was given by id.
+    lines[0] = lines[0][3:]
+    if hit.details.explanation.impact is None:
+        return lines
+    if not rows:
+        return [*lines, "no word matches"]
+    return [*lines, "", table(rows, ["word", "in the text", "from", "share"])]
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _first_names(names: Sequence[str], count: int = 5) -> str:
+    text = ", ".join(names[:count])
+    if len(names) > count:
+        text += f" and {len(names) - count:,} more"
+    return text

@@ -26,8 +26,8 @@ _MARKUP = {
     ),
 }
 _MARKUP["ipynb"] = _MARKUP["md"]
-_LONGEST_HEADING = 400
-MOST_HIDDEN = 300
+_MAX_HEADING_CHARACTERS = 400
+MAX_HIDDEN = 300
 """Hidden parts of a text, each of which is looked at for every marked word."""
 LONGEST_MARKUP = 1 << 15
 """First characters of a text in which they are looked for, more than a passage has."""
@@ -43,41 +43,59 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, metadata: Mapping[str, MetadataValue]) -> Place | None:
         """The place that the metadata of a passage has; None for a document that is of no file."""
-        path, page, heading = (metadata.get(name) for name in ("path", "page", "heading"))
+        path = metadata.get("path")
         if not isinstance(path, str):
             return None
-        nearest = heading.rpartition(" > ")[2] if isinstance(heading, str) else None
-        return cls(path, page if isinstance(page, int) else None, nearest or None)
+        page = metadata.get("page")
+        nearest_heading = None
+        headings = metadata.get("heading")
+        if isinstance(headings, str):
+            # "Chapter > Section": the last is the nearest.
+            _, _, nearest_heading = headings.rpartition(" > ")
+        return cls(path, page if isinstance(page, int) else None, nearest_heading or None)
 
     def __str__(self) -> str:
-        detail = self.heading if self.page is None else f"page {self.page}"
-        return f"{self.path}, {detail}" if detail else self.path
+        if self.page is not None:
+            return f"{self.path}, page {self.page}"
+        if self.heading:
+            return f"{self.path}, {self.heading}"
+        return self.path
 
 
 def digits(number: float) -> str:
     """A score with three digits."""
-    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    if abs(number) >= 1000:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
 
 
 def hidden_markup(
     text: str, metadata: Mapping[str, MetadataValue], title: str = ""
 ) -> list[tuple[int, int]]:
     """(start, end) of what a reader of ``text`` need not see: marks of Markdown, underlines, and a first line that
-    repeats the heading or the title; the first :data:`MOST_HIDDEN` in :data:`LONGEST_MARKUP` characters."""
+    repeats the heading or the title; the first :data:`MAX_HIDDEN` in :data:`LONGEST_MARKUP` characters."""
+    repeated = {title.strip(), str(metadata.get("title", "")).strip()}
+    place = Place.of(metadata)
+    if place and place.heading:
+        repeated.add(place.heading)
+
     spans: list[tuple[int, int]] = []
-    place, start = Place.of(metadata), 0
-    known = {title.strip(), str(metadata.get("title", "")).strip(), (place and place.heading) or ""}
-    while (
-        len(spans) < MOST_HIDDEN
-        and (end := text.find("\n", start, start + _LONGEST_HEADING) + 1) > 0
-    ):
-        if (line := text[start:end].strip(" \t\n#")) and line not in known:
+    start = 0
+    while len(spans) < MAX_HIDDEN:
+        end = text.find("\n", start, start + _MAX_HEADING_CHARACTERS) + 1
+        if end == 0:
+            break
+        line = text[start:end].strip(" \t\n#")
+        if line and line not in repeated:
             break
         spans.append((start, end))
         start = end
+
     pattern = _MARKUP.get(str(metadata.get("type")))
-    matches = pattern.finditer(text, 0, LONGEST_MARKUP) if pattern else ()
-    return spans + [match.span() for match in islice(matches, MOST_HIDDEN)]
+    if pattern:
+        matches = pattern.finditer(text, 0, LONGEST_MARKUP)
+        spans += [match.span() for match in islice(matches, MAX_HIDDEN)]
+    return spans
 
 
 def without(text: str, start: int, end: int, hidden: Sequence[tuple[int, int]]) -> str:
@@ -87,4 +105,6 @@ def without(text: str, start: int, end: int, hidden: Sequence[tuple[int, int]]) 
         if stop > start and begin < end:
             pieces.append(text[start : max(start, begin)])
             start = max(start, stop)
-    return "".join([*pieces, text[start:end] if start < end else ""])
+    if start < end:
+        pieces.append(text[start:end])
+    return "".join(pieces)

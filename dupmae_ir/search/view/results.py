@@ -60,67 +60,78 @@ def explain(
 
     ``names``: index term -> the query's words for it, shown instead of terms that are hashes.
     """
-    names, weights = names or {}, (*index.weights(settings), settings.bm25_weight)
+    names = names or {}
+    dense_weight, impact_weight = index.weights(settings)
+    weights = (dense_weight, impact_weight, settings.bm25_weight)
     rows = index.known_rows(docids)
-    dense: Sequence[float | None] = [None] * len(rows)
-    impact: Sequence[float | None] = dense
+    unknown_scores: Sequence[float | None] = [None] * len(rows)
+    dense_scores = unknown_scores
     if "cls" in index.parts:
-        dense = (
-            index.dense(settings)
-            .queries(encoded.cls[None], settings.workers)
-            .scores(0, rows)
-            .tolist()
-        )
+        dense = index.dense(settings).queries(encoded.cls[None], settings.workers)
+        dense_scores = dense.scores(0, rows).tolist()
+    impact_scores = unknown_scores
     if "ot" in index.parts:
-        impact = (
-            index.impact(settings).queries([encoded.ot], settings.workers).scores(0, rows).tolist()
+        impact = index.impact(settings).queries([encoded.ot], settings.workers)
+        impact_scores = impact.scores(0, rows).tolist()
+    bm25_scores = unknown_scores
+    bm25 = index.bm25(settings)
+    if bm25:
+        bm25_scores = bm25.scores(text, rows).tolist()
+
+    explanations = []
+    for docid, row, *scores in zip(
+        docids, rows.tolist(), dense_scores, impact_scores, bm25_scores, strict=True
+    ):
+        dense_score, impact_score, bm25_score = scores
+        terms = []
+        if impact_score is not None:
+            terms = _term_shares(index, encoded.ot, row, names)
+        explanations.append(
+            Explanation(
+                docid,
+                _total(weights, scores),
+                dense_score,
+                impact_score,
+                terms,
+                bm25_score,
+                weights,
+            )
         )
-    opened = index.bm25(settings)
-    bm25: Sequence[float | None] = (
-        opened.scores(text, rows).tolist() if opened else [None] * len(rows)
-    )
-    return [
-        Explanation(
-            docid,
-            _total(weights, (d, i, lexical)),
-            d,
-            i,
-            _terms(index, encoded.ot, row, names) if i is not None else [],
-            lexical,
-            weights,
-        )
-        for docid, row, d, i, lexical in zip(
-            docids, rows.tolist(), dense, impact, bm25, strict=True
-        )
-    ]
+    return explanations
 
 
 def _total(weights: Sequence[float], scores: Sequence[float | None]) -> float:
-    shares = [
-        (share, weight) for share, weight in zip(scores, weights, strict=True) if share is not None
-    ]
-    # The score of a part alone is not weighted.
-    return (
-        shares[0][0] if len(shares) == 1 else sum((weight * share for share, weight in shares), 0.0)
-    )
+    """The weighted sum of the scores that are known; a score that is the only one is not weighted."""
+    known = []
+    for score, weight in zip(scores, weights, strict=True):
+        if score is not None:
+            known.append((score, weight))
+    if len(known) == 1:
+        return known[0][0]
+    return sum((weight * score for score, weight in known), 0.0)
 
 
-def _terms(
+def _term_shares(
     index: OpenedIndex, query: ImpactQuery, row: int, names: Mapping[str, str]
 ) -> list[TermShare]:
-    scale, terms = index.scale, index.folder.terms
+    """What each common term of the query and a document adds to the impact score, strongest first."""
+    scale = index.scale
     ids, impacts = index.folder.forward.row(row)
-    document = dict(zip(ids.tolist(), impacts.tolist(), strict=True))
-    shares = [
-        TermShare(
-            names.get(terms[i], terms[i]),
-            w / scale,
-            document[i] / scale,
-            w * document[i] / scale**2,
+    document_impacts = dict(zip(ids.tolist(), impacts.tolist(), strict=True))
+    shares = []
+    for term_id, impact in zip(query.ids.tolist(), query.impacts.tolist(), strict=True):
+        if term_id not in document_impacts:
+            continue
+        term = index.folder.terms[term_id]
+        in_document = document_impacts[term_id]
+        shares.append(
+            TermShare(
+                names.get(term, term),
+                impact / scale,
+                in_document / scale,
+                impact * in_document / scale**2,
+            )
         )
-        for i, w in zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
-        if i in document
-    ]
     return sorted(shares, key=lambda share: (-share.share, share.term))
 
 
@@ -145,15 +156,19 @@ class DescribedHit:
     @property
     def place(self) -> Place | None:
         """The file of the document; None for one that is of no file."""
-        return Place.of(self.document.metadata or {}) if self.document else None
+        if self.document is None:
+            return None
+        return Place.of(self.document.metadata or {})
 
     @property
     def has_query_word(self) -> bool:
         """Whether a word of the query is in the text, or the text is not known."""
         if self.document is None:
             return True
-        own = any(word.text_words and not word.expansion for word in self.words)
-        return own or bool(not self.words and self.snippet and self.snippet.marks)
+        if not self.words:
+            # Without word weights, the snippet's marks are the words of the query.
+            return bool(self.snippet and self.snippet.marks)
+        return any(word.text_words and not word.expansion for word in self.words)
 
 
 def describe(
@@ -163,25 +178,29 @@ def describe(
     longest: int = SNIPPET,
 ) -> DescribedHit:
     """The description of a hit from its explanation by raw index terms. ``longest``: characters of the passage."""
-    texts = (document.title, document.text) if document else ("", "")
-    shares = words.shares(explanation.terms, *texts)
-    weights = words.weights(explanation.terms)
-    hidden = (
-        hidden_markup(document.text, document.metadata or {}, document.title) if document else []
-    )
-    snippet = (
-        words.snippet(weights, document.text, longest, hidden)
-        if document and document.text
-        else None
-    )
-    marks = [words.shaded(explanation.terms, text) for text in texts]
-    renamed = [
-        dataclasses.replace(t, term=words.names.get(t.term, t.term)) for t in explanation.terms
-    ]
+    title = ""
+    text = ""
+    hidden: list[tuple[int, int]] = []
+    snippet = None
+    if document:
+        title = document.title
+        text = document.text
+        hidden = hidden_markup(text, document.metadata or {}, title)
+    if text:
+        snippet = words.snippet(words.weights(explanation.terms), text, longest, hidden)
+
+    renamed = []
+    for term in explanation.terms:
+        renamed.append(dataclasses.replace(term, term=words.names.get(term.term, term.term)))
     renamed.sort(key=lambda term: (-term.share, term.term))
-    explained = dataclasses.replace(explanation, terms=renamed)
     return DescribedHit(
-        explained, tuple(shares), document, snippet, marks[0], marks[1], tuple(hidden)
+        dataclasses.replace(explanation, terms=renamed),
+        tuple(words.shares(explanation.terms, title, text)),
+        document,
+        snippet,
+        words.shaded(explanation.terms, title),
+        words.shaded(explanation.terms, text),
+        tuple(hidden),
     )
 
 
@@ -196,14 +215,11 @@ class SearchedDocuments:
 
     def to_dict(self) -> Json:
         """As the summary shows it."""
-        unknown = (
-            {"unknown": len(self.unknown), "unknown_ids": self.unknown[:MAX_UNKNOWN]}
-            if self.file
-            else {}
-        )
-        return _present(
-            {"documents": self.documents, "filter": self.filter, "file": self.file, **unknown}
-        )
+        values: Json = {"documents": self.documents, "filter": self.filter, "file": self.file}
+        if self.file:
+            values["unknown"] = len(self.unknown)
+            values["unknown_ids"] = self.unknown[:MAX_UNKNOWN]
+        return _present(values)
 
 
 @dataclass(frozen=True)
@@ -233,10 +249,13 @@ class Searched:
 
     def to_dict(self) -> Json:
         """What applies."""
-        values = dataclasses.asdict(self) | {"within": self.within and self.within.to_dict()}
-        return _present(
-            {name: _present(v) if isinstance(v, dict) else v for name, v in values.items()}
-        )
+        values = dataclasses.asdict(self)
+        if self.within:
+            values["within"] = self.within.to_dict()
+        for name, value in values.items():
+            if isinstance(value, dict):
+                values[name] = _present(value)
+        return _present(values)
 
 
 @dataclass
@@ -251,9 +270,8 @@ class RunSummary:
     reported: int = 0
     exact: int = 0
     uncertified: list[str] = field(default_factory=list)
-    short: list[str] = field(
-        default_factory=list
-    )  #: topics with too few documents among their passages
+    #: topics with too few documents among their passages
+    short: list[str] = field(default_factory=list)
     depths: Mapping[str, list[int]] = field(default_factory=lambda: {name: [] for name in DEPTHS})
     seconds: float = 0.0
     reranked: int = 0  #: documents that a reranker has read
@@ -268,7 +286,8 @@ class RunSummary:
         """Count one topic's answer."""
         self.blank += not answer.query.text.strip()
         self.without_hits += not answer.hits
-        if (report := answer.report) is None:
+        report = answer.report
+        if report is None:
             return
         self.reported += 1
         self.exact += report.exact
@@ -277,7 +296,8 @@ class RunSummary:
         if not report.exact:
             self.uncertified.append(answer.query.qid)
         for name, depths in self.depths.items():
-            if (depth := getattr(report, f"depth_{name}")) is not None:
+            depth = getattr(report, f"depth_{name}")
+            if depth is not None:
                 depths.append(depth)
 
     def to_dict(self) -> Json:
@@ -293,10 +313,8 @@ class RunSummary:
                 "certified": self.certified,
                 "uncertified": self.uncertified,
             }
-            counts |= {
-                f"depth_{name}": {"median": middle, "max": most}
-                for name, middle, most in self.depth_counts()
-            }
+            for name, median, maximum in self.depth_counts():
+                counts[f"depth_{name}"] = {"median": median, "max": maximum}
         if self.searched.rerank:
             counts |= {"reranked": self.reranked, "rerank_seconds": round(self.rerank_seconds, 3)}
         counts["seconds"] = round(self.seconds, 3)
@@ -327,7 +345,9 @@ class ShownHit:
 
     def to_dict(self) -> Json:
         """The hit with what is known of it."""
-        why, document, words = self.details.explanation, self.details.document, self.details.words
+        why = self.details.explanation
+        document = self.details.document
+        words = self.details.words
         hit: Json = {"rank": self.rank, "docid": self.docid, "score": self.score}
         if self.explained:
             hit |= {"dense": why.dense, "impact": why.impact}
