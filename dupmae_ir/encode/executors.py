@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, processors, torch_threads
@@ -115,7 +115,9 @@ class WorkerPool(ABC, Generic[W]):
     """One worker for each of ``devices``, which may repeat; started when there are windows for them."""
 
     def __init__(self, choice: EncoderChoice, devices: Sequence[str], quiet: bool) -> None:
-        self.choice, self.devices, self.quiet = choice, list(devices), quiet
+        self.choice = choice
+        self.devices = list(devices)
+        self.quiet = quiet
         self.workers: dict[int, W] = {}  # by their number in ``devices``
         self._facts: EncoderFacts | None = None
         self._again: deque[Window] = deque()
@@ -162,10 +164,15 @@ class WorkerPool(ABC, Generic[W]):
                 worker = self.workers.get(number)
                 if worker is not None and len(worker.windows) > depth:
                     continue
-                window = self._again.popleft() if self._again else next(waiting, None)
+                # What a dead worker had goes first.
+                if self._again:
+                    window = self._again.popleft()
+                else:
+                    window = next(waiting, None)
                 if window is None:
                     return
-                worker = worker or self._start(number)
+                if worker is None:
+                    worker = self._start(number)
                 worker.windows.append(window)
                 self.send(worker, window)
 
@@ -178,7 +185,8 @@ class WorkerPool(ABC, Generic[W]):
                 raise message
             elif isinstance(message, EncoderFacts):
                 self._facts = self._facts or message
-                if difference := self._facts.difference(message):
+                difference = self._facts.difference(message)
+                if difference:
                     raise EnvironmentProblem(
                         f"worker {worker.name} has {difference}; all machines need the same model folder and the same "
                         "version"
@@ -194,12 +202,14 @@ class WorkerPool(ABC, Generic[W]):
             raise EnvironmentProblem(
                 f"worker {worker.name} {how} {STARTS} times before it had loaded the model; its own messages are above"
             )
-        window = worker.windows[0] if worker.ready and worker.windows else None
-        if window is None:
+        if not worker.ready or not worker.windows:
             say(f"note: worker {worker.name} {how}; it is started again", self.quiet)
         else:
+            # The oldest window is the one that was being encoded.
+            window = worker.windows[0]
             self._deaths[window.number] += 1
-            if (deaths := self._deaths[window.number]) >= ATTEMPTS:
+            deaths = self._deaths[window.number]
+            if deaths >= ATTEMPTS:
                 raise EnvironmentProblem(
                     f"{window}: {deaths} workers in turn died of it, the last {worker.name}, which {how}; finished "
                     "windows are kept. Look for a lack of memory (kernel log), use a smaller `window`, and run the "
@@ -210,13 +220,17 @@ class WorkerPool(ABC, Generic[W]):
                 self.quiet,
             )
         self._again.extendleft(reversed(worker.windows))
-        self._start(worker.number).starts = 1 if worker.ready else worker.starts + 1
+        successor = self._start(worker.number)
+        if not worker.ready:
+            successor.starts = worker.starts + 1
 
     def _start(self, number: int) -> W:
-        device = self.devices[number]
-        earlier = self.devices[:number].count(device)
-        name = f"{device}#{earlier}" if self.devices.count(device) > 1 else device
-        worker = self.workers[number] = self.start(number, name)
+        """Start the worker of a device; several on one device are told apart by a number."""
+        name = device = self.devices[number]
+        if self.devices.count(device) > 1:
+            name = f"{device}#{self.devices[:number].count(device)}"
+        worker = self.start(number, name)
+        self.workers[number] = worker
         return worker
 
 
@@ -235,11 +249,9 @@ class DeviceWorker(Worker):
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
-        return (
-            f"was killed by signal {-code} ({signal.Signals(-code).name})"
-            if code < 0
-            else f"ended with status {code}"
-        )
+        if code >= 0:
+            return f"ended with status {code}"
+        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
 
 
 class DevicePool(WorkerPool[DeviceWorker]):
@@ -269,12 +281,14 @@ class DevicePool(WorkerPool[DeviceWorker]):
 
     def _environment(self) -> dict[str, str]:
         """This process's, with its import path, and a share of the processors unless there is a number of threads."""
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         share = self.choice.threads or max(1, processors() // len(self.devices))
-        path = os.pathsep.join(filter(None, sys.path))
-        threads = {"OMP_NUM_THREADS": str(share), "RAYON_NUM_THREADS": str(share)}
-        if not self.choice.threads:
-            threads = {name: os.environ.get(name, value) for name, value in threads.items()}
-        return {**os.environ, **threads, "PYTHONPATH": path}
+        for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
+            # A number of threads that was asked for wins over the environment, the environment over the share.
+            if self.choice.threads or name not in environment:
+                environment[name] = str(share)
+        return environment
 
     def send(self, worker: DeviceWorker, window: Window) -> None:
         with suppress(OSError):
@@ -299,9 +313,8 @@ class DevicePool(WorkerPool[DeviceWorker]):
 
 def serve(fd: int) -> None:
     """The program of a device's worker: load the encoder, then encode every window that the socket brings."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the socket's end is what counts
+    # Ctrl-C reaches all processes of the terminal; the socket's end is what counts.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(fd)
     choice, device, name = connection.recv()
     inbox: queue.SimpleQueue[Window] = queue.SimpleQueue()
@@ -334,7 +347,9 @@ class EncodingWorker:
     """The encoder in a worker's process; errors are returned, so that the process that collects can report them."""
 
     def __init__(self, choice: EncoderChoice, device: str, name: str) -> None:
-        self.choice, self.device, self.name = choice, device, name
+        self.choice = choice
+        self.device = device
+        self.name = name
         self._encoder: Encoder | None = None
 
     def facts(self) -> EncoderFacts | Exception:
@@ -382,9 +397,11 @@ class RayPool(WorkerPool[RayWorker]):
         need_packages("`executor` ray", ("ray",), "ray")
         import ray  # opens a socket when it is imported
 
-        self.ray, self._joined = ray, _join_cluster(ray)
-        self._resources, device, room = _room(ray.cluster_resources(), device, choice.threads or 1)
-        super().__init__(choice, [device] * (count or room), quiet)
+        self.ray = ray
+        self._joined = _join_cluster(ray)
+        share = _actor_share(ray.cluster_resources(), device, choice.threads or 1)
+        self._resources = share.resources
+        super().__init__(choice, [share.device] * (count or share.actors), quiet)
 
     def start(self, number: int, name: str) -> RayWorker:
         remote = self.ray.remote(Actor).options(
@@ -400,9 +417,9 @@ class RayPool(WorkerPool[RayWorker]):
 
     def receive(self) -> Iterator[tuple[RayWorker, Message]]:
         oldest = {worker.tasks[0]: worker for worker in self.workers.values() if worker.tasks}
-        finished, _ = self.ray.wait(
-            list(oldest), num_returns=1, timeout=None if self._facts else START_SECONDS
-        )
+        # Only the first actor may wait for a place in the cluster.
+        timeout = None if self._facts else START_SECONDS
+        finished, _ = self.ray.wait(list(oldest), num_returns=1, timeout=timeout)
         if not finished:
             raise EnvironmentProblem(
                 f"no worker started within {START_SECONDS:.0f} s: the cluster has no free {self._resources}; wait "
@@ -449,9 +466,20 @@ def _join_cluster(ray: ModuleType) -> bool:
     return True
 
 
-def _room(has: Mapping[str, float], device: str, threads: int) -> tuple[dict[str, float], str, int]:
-    """(resources of an actor, its device, how many of them the cluster holds). An actor has one GPU to itself."""
-    gpus, cpus = int(has.get("GPU", 0)), int(has.get("CPU", 1))
+class _ActorShare(NamedTuple):
+    """What an actor has of a cluster."""
+
+    resources: dict[str, float]
+    device: str
+    actors: int  #: how many the cluster holds
+
+
+def _actor_share(cluster: Mapping[str, float], device: str, threads: int) -> _ActorShare:
+    """The share of an actor, which has one GPU to itself, or ``threads`` processors."""
+    gpus = int(cluster.get("GPU", 0))
+    cpus = int(cluster.get("CPU", 1))
     if device.startswith("cuda") or (device == "auto" and gpus):
-        return {"num_gpus": 1, "num_cpus": min(1, cpus)}, "cuda", max(1, gpus)
-    return {"num_cpus": threads}, "cpu" if device == "auto" else device, max(1, cpus // threads)
+        return _ActorShare({"num_gpus": 1, "num_cpus": min(1, cpus)}, "cuda", max(1, gpus))
+    if device == "auto":
+        device = "cpu"
+    return _ActorShare({"num_cpus": threads}, device, max(1, cpus // threads))

@@ -44,9 +44,9 @@ from dupmae_ir.models.languages import AUTO, ENGLISH, collection_language
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import Document, Encoder
 
-LONG = 900.0
-"""Seconds of encoding above which :data:`SOONER` is printed."""
-SOONER = (
+SLOW_ENCODING_SECONDS = 900.0
+"""Seconds of encoding above which :data:`WORDS_ONLY_HINT` is printed."""
+WORDS_ONLY_HINT = (
     "encoding takes more than 15 minutes here; --parts ot with another --index makes an index of words alone in about "
     "a tenth of the time"
 )
@@ -66,15 +66,17 @@ def run(config: EncodeConfig) -> EncodeResult:
     collection.check()  # before the model is loaded
     if isinstance(collection, DocumentCollection):
         config = dataclasses.replace(config, dtype=config.dtype or MIXED)
-        if note := collection.dominating:
-            say(f"note: {note}", config.quiet)
+        dominating = collection.dominating
+        if dominating:
+            say(f"note: {dominating}", config.quiet)
     output.prepare()
+
+    # The language is that of the first window, which is read again with the others.
     batches = windows(collection, config.window)
-    first = list(islice(batches, 1))
-    chosen = config.language if "ot" in config.parts else ENGLISH
-    language, note = collection_language(
-        chosen, (document.joined() for window in first for document in window)
-    )
+    first_windows = list(islice(batches, 1))
+    texts = (document.joined() for document in chain.from_iterable(first_windows))
+    wanted_language = config.language if "ot" in config.parts else ENGLISH
+    language, note = collection_language(wanted_language, texts)
     with closing(_executor(config, language)) as executor, output.named():
         if executor.facts.settings.ot == "lexical":
             say(note, config.quiet or not note)
@@ -82,7 +84,7 @@ def run(config: EncodeConfig) -> EncodeResult:
             raise UsageError(
                 "`language` is for word weights with stems; the terms of this model are its tokenizer's"
             )
-        result = _Run(config, output, collection, executor, chain(first, batches))()
+        result = _Run(config, output, collection, executor, chain(first_windows, batches))()
     return cast("EncodeResult", output.publish(result))
 
 
@@ -131,7 +133,7 @@ class EncodeJob(IndexJob):
         return {
             "made_by": f"dupmae-ir {self.command}",
             "settings": meta["settings"],
-            "inputs": {"corpus": combined_digest([i["sha256"] for i in meta["inputs"]])},
+            "inputs": {"corpus": combined_digest([file["sha256"] for file in meta["inputs"]])},
             "result": index_summary(meta),
         }
 
@@ -149,19 +151,22 @@ def index_summary(meta: Meta) -> dict[str, object]:
         "clipped",
         "digest",
     )
-    return {name: meta.get(name) for name in names} | (
-        {"sources": meta["sources"]} if "sources" in meta else {}
-    )
+    summary = {name: meta.get(name) for name in names}
+    if "sources" in meta:
+        summary["sources"] = meta["sources"]
+    return summary
 
 
 class EncodingBar:
     """The progress of encoding, in bytes of the collection, or in documents if its size is not known."""
 
     def __init__(self, bar: tqdm[Any], collection: DocumentSource) -> None:
-        self.bar, self.collection = bar, collection
+        self.bar = bar
+        self.collection = collection
         self._read = 0
-        self._sizes: dict[int, int] = {}  # of the windows that were read and not encoded, by number
-        self._shown: dict[int, int] = {}  # how much of each the bar has
+        # Of the windows that were read and are not encoded yet, by number: their sizes, and what the bar has of each.
+        self._sizes: dict[int, int] = {}
+        self._shown: dict[int, int] = {}
 
     def read(self, number: int, documents: int) -> None:
         """A window was read: its size is the bytes since the window before."""
@@ -183,10 +188,10 @@ class EncodingBar:
 
     def skip(self, number: int) -> None:
         """A window need not be encoded: it fills the bar but does not count for the rate."""
-        left = self._sizes.pop(number) - self._shown.pop(number, 0)
+        remaining = self._sizes.pop(number) - self._shown.pop(number, 0)
         if not self.bar.disable:
-            self.bar.initial += left
-        self.bar.update(left)
+            self.bar.initial += remaining
+        self.bar.update(remaining)
 
 
 class _Run:
@@ -200,31 +205,34 @@ class _Run:
         executor: Executor,
         batches: Iterable[list[Document]],
     ) -> None:
-        self.config, self.output, self.collection, self.executor = (
-            config,
-            output,
-            collection,
-            executor,
-        )
+        self.config = config
+        self.output = output
+        self.collection = collection
+        self.executor = executor
         self.batches = batches
         self.encoder = executor.facts
         self.shard, self.shards = config.shard_of()
-        trained = self.encoder.settings.title_separator
         self.separator = EncoderChoice.of(config).separator(self.encoder.settings)
-        if (
-            self.separator != trained
-            and config.model
-            and (model_folder(config.model) / CONFIG).is_file()
-        ):
+        self._note_other_separator()
+        self.started = time.monotonic()
+        self.encoded = 0  # documents, by this run
+        self.resumed = 0  # documents that an earlier run has encoded
+        self.windows = 0  # of the collection, read so far
+        self.at_work: dict[int, Window] = {}  # what the executor has, by number
+        self.by_worker: dict[str, int] = {}  # documents, by worker
+
+    def _note_other_separator(self) -> None:
+        """Say so if a trained model joined titles and texts in another way."""
+        config = self.config
+        trained = self.encoder.settings.title_separator
+        if self.separator == trained or not config.model:
+            return
+        if (model_folder(config.model) / CONFIG).is_file():
             say(
                 f"note: {config.model} was trained with title and text joined by {trained!r}; this index joins them by "
                 f"{self.separator!r} (--title-separator {config.title_separator})",
                 config.quiet,
             )
-        self.started = time.monotonic()
-        self.encoded = self.resumed = self.windows = 0
-        self.at_work: dict[int, Window] = {}  # what the executor has, by number
-        self.by_worker: dict[str, int] = {}  # documents, by worker
 
     def __call__(self) -> dict[str, object]:
         config = self.config
@@ -240,7 +248,7 @@ class _Run:
         ) as job:
             result = job.finished() or self._make(job)
         seconds = time.monotonic() - self.started
-        return {
+        summary = {
             "index": config.index,
             **result,
             # What this run did, as opposed to what the index is.
@@ -248,27 +256,39 @@ class _Run:
             "resumed": self.resumed,
             "seconds": round(seconds, 2),
             "documents_per_second": round(self.encoded / seconds, 1) if self.encoded else None,
-            **({"by_worker_now": self.by_worker} if len(self.by_worker) > 1 else {}),
         }
+        if len(self.by_worker) > 1:
+            summary["by_worker_now"] = self.by_worker
+        return summary
 
     def _settings(self) -> dict[str, object]:
         """The settings that two runs must share for their windows to belong to one index, by the flags' names."""
-        config, own = self.config, self.encoder.settings
-        sparse = self.encoder.terms is not None
+        config = self.config
+        encoder = self.encoder.settings
+        # Settings of the OT part, which count only if there is one.
+        sparse: dict[str, object] = {}
+        if self.encoder.terms is not None:
+            sparse["top_k"] = encoder.top_k
+            sparse["activation"] = encoder.activation
+            sparse["scale"] = config.scale or encoder.impact_scale or "calibrated"
+            if encoder.ot != "mlm":
+                sparse["ot"] = encoder.ot
+            if encoder.ot == "lexical":
+                sparse["language"] = encoder.language
         return {
             "model": self.encoder.digest,
             "parts": config.parts,
-            "document_length": own.document_length,
-            "top_k": own.top_k if sparse else None,
-            "activation": own.activation if sparse else None,
-            "ot": own.ot if sparse and own.ot != "mlm" else None,
-            "language": own.language if sparse and own.ot == "lexical" else None,
-            "scale": (config.scale or own.impact_scale or "calibrated") if sparse else None,
-            "dtype": own.dtype,
+            "document_length": encoder.document_length,
+            "top_k": sparse.get("top_k"),
+            "activation": sparse.get("activation"),
+            "ot": sparse.get("ot"),
+            "language": sparse.get("language"),
+            "scale": sparse.get("scale"),
+            "dtype": encoder.dtype,
             "title_separator": self.separator,
-            "normalize": own.normalize or None,
-            "dimensions": own.dimensions,
-            "fold_terms": own.fold_terms or None,
+            "normalize": encoder.normalize or None,
+            "dimensions": encoder.dimensions,
+            "fold_terms": encoder.fold_terms or None,
             "fields": list(config.fields),
             "docid_field": config.docid_field,
             "delimiter": config.unescaped_delimiter(),
@@ -288,7 +308,8 @@ class _Run:
             if not files.numbers():  # nothing that a resumption could use
                 job.discard()
             raise
-        folder, total = job.fresh("index"), self.encoded + self.resumed
+        folder = job.fresh("index")
+        total = self.encoded + self.resumed
         with progress("index", self.collection.unit, total=total, quiet=self.config.quiet) as bar:
             meta = build_index(
                 files,
@@ -304,19 +325,20 @@ class _Run:
         return job.publish(folder, index_summary(meta), inputs=self.collection.digests())
 
     def _encode(self, files: WindowFiles) -> None:
-        if done := len(files.numbers()):
-            say(f"resuming: checking {done} finished window(s)", self.config.quiet)
-        total = self.collection.total_bytes  # the number of documents is known at the end only
-        with progress(
-            "encode", "B" if total else self.collection.unit, total or None, self.config.quiet
-        ) as bar:
+        finished = len(files.numbers())
+        if finished:
+            say(f"resuming: checking {finished} finished window(s)", self.config.quiet)
+        # The bar counts bytes where they are known: the number of documents is known at the end only.
+        total = self.collection.total_bytes
+        unit = "B" if total else self.collection.unit
+        with progress("encode", unit, total or None, self.config.quiet) as bar:
             work = EncodingBar(bar, self.collection)
             if isinstance(self.executor, ThisProcess):
                 self.executor.on_share = work.advance
             missing = self._windows(files, work)
             # The first window chooses the scale, before any other is read; islice takes one and leaves the rest.
-            for some in (islice(missing, 1), missing):
-                for result in self.executor.encode(some):
+            for windows_to_encode in (islice(missing, 1), missing):
+                for result in self.executor.encode(windows_to_encode):
                     self._commit(files, result, work)
         expected = list(range(self.shard, self.windows, self.shards))
         if not expected:
@@ -341,7 +363,8 @@ class _Run:
                 self.at_work[number] = dataclasses.replace(window, scale=files.scale, keep=keep)
                 yield self.at_work[number]
             if not keep:
-                self.resumed += len(documents) if mine else 0
+                if mine:
+                    self.resumed += len(documents)
                 bar.skip(number)
 
     def _commit(self, files: WindowFiles, result: WindowResult, bar: EncodingBar) -> None:
@@ -356,37 +379,43 @@ class _Run:
         files.save(window, result.contents)
         self.encoded += len(window.documents)
         self.by_worker[result.worker] = self.by_worker.get(result.worker, 0) + len(window.documents)
-        each = (
-            [f"{name} {count:,}" for name, count in sorted(self.by_worker.items())]
-            if len(self.by_worker) > 1
-            else []
-        )
-        bar.finish(
-            window.number,
-            ", ".join([f"{self.encoded + self.resumed:,} {self.collection.unit}", *each]),
-        )
+        counts = [f"{self.encoded + self.resumed:,} {self.collection.unit}"]
+        if len(self.by_worker) > 1:
+            for name, count in sorted(self.by_worker.items()):
+                counts.append(f"{name} {count:,}")
+        bar.finish(window.number, ", ".join(counts))
         if window.number == 0 and self.encoder.settings.ot == "lexical" and self.encoder.dim:
-            share = self.collection.bytes_read / (self.collection.total_bytes or 1)
-            say(f"note: {SOONER}", self.config.quiet or not result.seconds > LONG * share > 0)
+            self._hint_at_words_only(result.seconds)
+
+    def _hint_at_words_only(self, seconds: float) -> None:
+        """Print :data:`WORDS_ONLY_HINT` if the first window, which took ``seconds``, says that encoding is slow."""
+        share = self.collection.bytes_read / (self.collection.total_bytes or 1)
+        if seconds > SLOW_ENCODING_SECONDS * share > 0:
+            say(f"note: {WORDS_ONLY_HINT}", self.config.quiet)
 
     def _describe(self, job: EncodeJob, files: WindowFiles) -> dict[str, object]:
-        shard = (
-            {"number": self.shard, "of": self.shards, "windows": self.windows}
-            if self.shards > 1
-            else None
-        )
-        return {
+        """The part of ``meta.json`` that says how the index was made."""
+        description: dict[str, object] = {
             "made_by": f"dupmae-ir {job.command}",
             "version": __version__,
             "encoder": encoder_record(self.encoder, self.separator, files.reading),
             "scale_source": files.scale.source if files.scale else None,
-            "inputs": [dataclasses.asdict(i) for i in self.collection.inputs],
-            **({"sources": report} if (report := self.collection.report) else {}),
-            "settings": job.settings,
-            "running": self.encoder.running,
-            "shard": shard,
-            "config": to_dict(self.config),
+            "inputs": [dataclasses.asdict(file) for file in self.collection.inputs],
         }
+        report = self.collection.report
+        if report:
+            description["sources"] = report
+        description["settings"] = job.settings
+        description["running"] = self.encoder.running
+        description["shard"] = None
+        if self.shards > 1:
+            description["shard"] = {
+                "number": self.shard,
+                "of": self.shards,
+                "windows": self.windows,
+            }
+        description["config"] = to_dict(self.config)
+        return description
 
 
 def reading_note(reading: Reading) -> str:
@@ -404,8 +433,9 @@ def encoder_record(
     """The settings of the encoder that queries must share, as the meta records them."""
     settings = encoder.settings
     dense, impact = settings.part_weights
-    dense *= reading.weight if reading else 1.0
-    return {
+    if reading:
+        dense *= reading.weight
+    record: dict[str, object] = {
         "name": encoder.name,
         "digest": encoder.digest,
         "document_length": settings.document_length,
@@ -415,19 +445,23 @@ def encoder_record(
         "dtype": settings.dtype,
         "title_separator": separator,
         "normalize": settings.normalize,
-        **({"dimensions": settings.dimensions} if settings.dimensions else {}),
-        **({"fold_terms": settings.fold_terms} if settings.fold_terms else {}),
-        "ot": settings.ot,
-        **({"head_scale": settings.head_scale} if settings.head_scale else {}),
-        **({"language": settings.language} if settings.ot == "lexical" else {}),
-        **(
-            {"part_weights": {"dense": dense, "impact": impact}}
-            if (dense, impact) != (1.0, 1.0)
-            else {}
-        ),
-        **({"reading": dataclasses.asdict(reading)} if reading else {}),
-        "vocabulary": vocabulary_record(encoder.terms),
     }
+    # What has its usual value is left out.
+    if settings.dimensions:
+        record["dimensions"] = settings.dimensions
+    if settings.fold_terms:
+        record["fold_terms"] = settings.fold_terms
+    record["ot"] = settings.ot
+    if settings.head_scale:
+        record["head_scale"] = settings.head_scale
+    if settings.ot == "lexical":
+        record["language"] = settings.language
+    if (dense, impact) != (1.0, 1.0):
+        record["part_weights"] = {"dense": dense, "impact": impact}
+    if reading:
+        record["reading"] = dataclasses.asdict(reading)
+    record["vocabulary"] = vocabulary_record(encoder.terms)
+    return record
 
 
 def vocabulary_record(terms: Sequence[str] | None) -> dict[str, object] | None:
@@ -444,6 +478,7 @@ def _executor(config: EncodeConfig, language: str) -> Executor:
     choice = EncoderChoice.of(config, language)
     if config.executor == "ray":
         return RayPool(choice, config.device, config.workers, config.quiet)
-    if devices := config.device_names():
+    devices = config.device_names()
+    if devices:
         return DevicePool(choice, devices, config.quiet)
     return ThisProcess(choice, config.device)

@@ -7,6 +7,7 @@ the next is computed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -69,15 +70,19 @@ class _OTMax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, chunk: int) -> Tensor:
         batch, length, _ = hidden.shape
-        vocabulary, dtype = weight.shape[0], product_dtype(hidden)
-        rows = mask.flatten().nonzero()[:, 0]  # only pooled tokens are projected
-        tokens, table = hidden.flatten(0, 1)[rows].to(dtype), weight.to(dtype)
+        vocabulary = weight.shape[0]
+        dtype = product_dtype(hidden)
+        # Only pooled tokens are projected.
+        rows = mask.flatten().nonzero()[:, 0]
+        tokens = hidden.flatten(0, 1)[rows].to(dtype)
+        table = weight.to(dtype)
         chunk = min(chunk, max(256, LOGITS // max(1, batch * length)))
         logits = tokens.new_full((batch * length, chunk), -torch.inf)  # other rows stay so
         pooled = hidden.new_empty(batch, vocabulary)
-        winners = (
-            pooled.new_empty(pooled.shape, dtype=torch.int64) if any(ctx.needs_input_grad) else None
-        )
+        # The token with the maximum, which alone gets a gradient.
+        winners = None
+        if any(ctx.needs_input_grad):
+            winners = pooled.new_empty(pooled.shape, dtype=torch.int64)
         for start in range(0, vocabulary, chunk):
             part = slice(start, min(start + chunk, vocabulary))
             logits[rows, : part.stop - start] = torch.mm(tokens, table[part].t())
@@ -86,7 +91,8 @@ class _OTMax(torch.autograd.Function):
                 pooled[:, part] = by_text.amax(1)
             else:
                 best = by_text.max(1)
-                pooled[:, part], winners[:, part] = best.values, best.indices
+                pooled[:, part] = best.values
+                winners[:, part] = best.indices
         if winners is not None:
             ctx.save_for_backward(hidden, weight, winners)
         return pooled
@@ -96,7 +102,7 @@ class _OTMax(torch.autograd.Function):
         hidden, weight, winners = ctx.saved_tensors
         batch, length, width = hidden.shape
         exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        for_hidden, for_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
+        for_hidden, _, for_weight, _ = ctx.needs_input_grad
         grad_hidden = hidden.new_zeros(batch * length, width, dtype=exact) if for_hidden else None
         grad_weight = torch.empty_like(weight) if for_weight else None
         flat = hidden.reshape(-1, width).to(exact)
@@ -122,7 +128,9 @@ class _OTMax(torch.autograd.Function):
 def product_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which autocast, if it is on, computes products with ``x``."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    if torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return x.dtype
 
 
 def ot_sum(
@@ -141,15 +149,15 @@ def ot_sum(
     """
     weight, bias = head
     chunk = min(CHUNK, max(256, LOGITS // max(1, mask.numel())))
-    parts = [slice(start, start + chunk) for start in range(0, len(weight), chunk)]
-    logits = (
-        torch.nn.functional.linear(hidden, weight[p], None if bias is None else bias[p])
-        for p in parts
-    )
+    activate = ACTIVATIONS[activation]
     excluded = ~mask.bool().unsqueeze(-1)
-    return torch.cat(
-        [ACTIVATIONS[activation](x).masked_fill(excluded, 0.0).sum(1) for x in logits], 1
-    )
+    sums = []
+    for start in range(0, len(weight), chunk):
+        part = slice(start, start + chunk)
+        part_bias = None if bias is None else bias[part]
+        logits = torch.nn.functional.linear(hidden, weight[part], part_bias)
+        sums.append(activate(logits).masked_fill(excluded, 0.0).sum(1))
+    return torch.cat(sums, 1)
 
 
 def token_max(logits: Tensor, ids: Tensor, mask: Tensor, terms: int) -> Tensor:
@@ -182,18 +190,22 @@ def strongest_tokens(
     Returns:
         Ids and weights, (B, k) or fewer columns.
     """
+    # Padded to (B, L): which entries of a row are tokens of its text.
     lengths = torch.tensor(list(counts)).unsqueeze(1)
     inside = torch.arange(max(1, int(lengths.max()))) < lengths
+    positions = to_device(inside.flatten().nonzero()[:, 0], ids.device)
+
+    # Sorted by term, then by weight descending; padding comes last.
     by_term = ids.new_full(inside.shape, _LAST << 32 | _LAST)
-    by_term.view(-1)[to_device(inside.flatten().nonzero()[:, 0], ids.device)] = (
-        (ids << 32) + _LAST - _bits(weights)
-    )
+    by_term.view(-1)[positions] = (ids << 32) + _LAST - _bits(weights)
     by_term = by_term.sort(1).values
-    terms, bits = by_term >> 32, _LAST - (by_term & _LAST)
-    repeated = torch.nn.functional.pad(
-        terms[:, 1:] == terms[:, :-1], (1, 0)
-    )  # the first of each has the maximum
-    return _decode(((bits << 32) + _LAST - terms).masked_fill_(repeated, 0), k)
+    terms = by_term >> 32
+    bits = _LAST - (by_term & _LAST)
+
+    # The first of equal terms has the maximum.
+    repeated = torch.nn.functional.pad(terms[:, 1:] == terms[:, :-1], (1, 0))
+    keys = (bits << 32) + _LAST - terms
+    return _decode(keys.masked_fill_(repeated, 0), k)
 
 
 def ot_max_packed(
@@ -216,16 +228,18 @@ def ot_max_packed(
         (B, V); -inf for a text without pooled tokens.
     """
     if isinstance(weight, Tensor):
-        rows_per_step = (
-            (PACKED_LOGITS if hidden.is_cpu else DEVICE_LOGITS) // max(1, len(hidden)) // 64 * 64
-        )
+        max_logits = PACKED_LOGITS if hidden.is_cpu else DEVICE_LOGITS
+        rows_per_step = max_logits // max(1, len(hidden)) // 64 * 64
         blocks = row_blocks(weight, torch_linear, chunk or max(512, min(rows_per_step, 8192)))
     else:
         blocks = weight
-    pooled = hidden.new_full((len(counts), blocks[-1][0].stop), -torch.inf)
+    last_part, _ = blocks[-1]
+    pooled = hidden.new_full((len(counts), last_part.stop), -torch.inf)
     groups = list(runs(counts))
     rows = pad_rows(hidden)
-    lengths = None if hidden.is_cpu else to_device(torch.tensor(list(counts)), hidden.device)
+    lengths = None
+    if not hidden.is_cpu:
+        lengths = to_device(torch.tensor(list(counts)), hidden.device)
     for part, linear in blocks:
         logits = linear(rows)
         if lengths is not None:
@@ -234,22 +248,21 @@ def ot_max_packed(
         row = 0
         for start, n, length in groups:
             if length:
-                pooled[row : row + n, part] = (
-                    logits[start : start + n * length].view(n, length, -1).amax(1)
-                )
+                by_text = logits[start : start + n * length].view(n, length, -1)
+                pooled[row : row + n, part] = by_text.amax(1)
             row += n
-    return pooled if bias is None else pooled.add_(bias)
+    if bias is None:
+        return pooled
+    return pooled.add_(bias)
 
 
 def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Runs of texts of equal length as (first token, texts, tokens each): [5, 5, 3] -> (0, 2, 5), (10, 1, 3)."""
-    start = row = 0
-    while row < len(lengths):
-        n = 1
-        while row + n < len(lengths) and lengths[row + n] == lengths[row]:
-            n += 1
-        yield start, n, lengths[row]
-        start, row = start + n * lengths[row], row + n
+    start = 0
+    for length, texts in itertools.groupby(lengths):
+        count = len(list(texts))
+        yield start, count, length
+        start += count * length
 
 
 def keep_top_k(weights: Tensor, k: int) -> Tensor:
@@ -270,17 +283,23 @@ def strongest(weights: Tensor, k: int, spare: int = 64) -> tuple[Tensor, Tensor]
     Deterministic on every device: the order of ties in ``torch.topk`` is undefined, so weights and ids are sorted as
     one number. On a CPU only ``spare`` more weights are fetched, and rows with ties beyond these are sorted in full.
     """
-    weights, fetched = weights.float(), min(k + spare, weights.shape[1])
+    weights = weights.float()
+    width = weights.shape[1]
     if weights.is_cpu:
+        fetched = min(k + spare, width)
         values, ids = weights.topk(fetched, dim=1)
-    else:  # all of them, since looking for ties would wait for the device
-        values, fetched = weights, weights.shape[1]
-        ids = torch.arange(fetched, device=weights.device)
-    if fetched < weights.shape[1]:
+    else:
+        # All of them, since looking for ties would wait for the device.
+        fetched = width
+        values = weights
+        ids = torch.arange(width, device=weights.device)
+    if fetched < width:
+        # The k-th weight ties with the last one that was fetched, so it may tie with others.
         unresolved = (values[:, k - 1] == values[:, -1]) & (values[:, k - 1] > 0)
         for row in unresolved.nonzero().flatten().tolist():
             full, order = weights[row].sort(descending=True, stable=True)
-            values[row], ids[row] = full[:fetched], order[:fetched]
+            values[row] = full[:fetched]
+            ids[row] = order[:fetched]
     return _decode((_bits(values) << 32) + _LAST - ids, k)
 
 
@@ -301,4 +320,6 @@ def _decode(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def at_least_float32(x: Tensor) -> Tensor:
     """``x``, in float32 if it is in a half-precision dtype."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return x.float()
+    return x

@@ -13,7 +13,7 @@ from dupmae_ir import Searcher
 from dupmae_ir.encode import EncodeConfig
 from dupmae_ir.encode.changes import run_add
 from dupmae_ir.encode.reading import PASSAGES, measure
-from dupmae_ir.encode.run import SOONER
+from dupmae_ir.encode.run import WORDS_ONLY_HINT
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.config import AddConfig, Bm25Config
@@ -72,12 +72,12 @@ def test_a_long_run_names_the_index_of_words_alone(tmp_path, model, capsys, monk
         corpus=str(tmp_path / "docs"), index=str(tmp_path / "i"), model=model, overwrite=True
     )
     encode(config)
-    assert SOONER not in capsys.readouterr().err
-    monkeypatch.setattr("dupmae_ir.encode.run.LONG", 1e-9)
+    assert WORDS_ONLY_HINT not in capsys.readouterr().err
+    monkeypatch.setattr("dupmae_ir.encode.run.SLOW_ENCODING_SECONDS", 1e-9)
     encode(dataclasses.replace(config, parts="ot", index=str(tmp_path / "words")))
-    assert SOONER not in capsys.readouterr().err
+    assert WORDS_ONLY_HINT not in capsys.readouterr().err
     encode(config)
-    assert SOONER in capsys.readouterr().err
+    assert WORDS_ONLY_HINT in capsys.readouterr().err
 
 
 def test_a_given_language_is_kept_and_another_one_refused(tmp_path, corpus, model):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -21,9 +22,9 @@ from dupmae_ir.index.postings.compiling import ALL, Files, Kept, Queries
 from dupmae_ir.index.postings.format import ImpactSegment, folder_of, open_postings
 
 HIGHEST_SCORE = (1 << 31) - 1
-_TOGETHER = 64
+_MAX_GROUP = 64
 """Queries searched together, so that a window is read from memory once for all of them."""
-_KEYS = 1 << 23
+_MAX_KEYS = 1 << 23
 """Candidates that one thread keeps at a time, for all of its queries: 64 MB."""
 _SPARE_ROWS = 4096
 """Rows that a list of best sums may contain beyond four times ``k``."""
@@ -51,7 +52,8 @@ class PostingsSearcher:
         self._segment = segment
         self._docid_ranks = docid_ranks
         self.meta, self.files = open_postings(segment)
-        self.window, self.documents = self.meta.window, segment.documents
+        self.window = self.meta.window
+        self.documents = segment.documents
 
     @cached_property
     def _kernels(self) -> ModuleType:
@@ -92,41 +94,45 @@ class PostingsSearcher:
         k = max(1, min(k, self.documents))
         compiled = pays(len(queries) * self.documents)
         room = max(k, min(2 * k, self.documents)) + SLACK
-        share = -(-len(queries) // max(1, threads))
-        together = max(1, min(_TOGETHER, share, _KEYS // room))
-        groups = [
-            self.packed(queries[start : start + together])
-            for start in range(0, len(queries), together)
-        ]
+        queries_per_thread = math.ceil(len(queries) / max(1, threads))
+        group_size = max(1, min(_MAX_GROUP, queries_per_thread, _MAX_KEYS // room))
+        groups = []
+        for start in range(0, len(queries), group_size):
+            groups.append(self.packed(queries[start : start + group_size]))
 
         def search(group: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
             if not compiled or (allowed is not None and self._few(allowed)):
-                return self._scored(group, k, by_docid, allowed)
+                return self._search_rows(group, k, by_docid, allowed)
             return self._search(group, k, room, by_docid, allowed)
 
         if threads <= 1 or len(groups) < 2:
-            return [found for group in groups for found in search(group)]
-
+            return list(itertools.chain.from_iterable(map(search, groups)))
         if by_docid:
             _ = self._rows_by_docid  # once, not by each thread
         with ThreadPoolExecutor(min(threads, len(groups))) as pool:
-            return [found for part in pool.map(search, groups) for found in part]
+            return list(itertools.chain.from_iterable(pool.map(search, groups)))
 
     def _few(self, allowed: RowSet) -> bool:
         return len(allowed) * FEW <= self.documents
 
-    def _scored(
+    def _search_rows(
         self, queries: Queries, k: int, by_docid: bool, allowed: RowSet | None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """As :meth:`_search`, by the scores of every allowed row, without compiled loops over postings."""
         rows = np.arange(self.documents) if allowed is None else allowed.rows
-        places = self._ranks[rows] if by_docid else rows
-        found = []
-        for terms, weights in _each(queries):
+        # Order of rows with equal scores: by row, or by the rank of the docid.
+        order = rows
+        rows_of = None
+        if by_docid:
+            order = self._ranks[rows]
+            rows_of = self._rows_by_docid
+        lists = []
+        for terms, weights in _terms_by_query(queries):
             scores = self._row_sums(terms, weights, allowed)
-            keys = (scores << 32) | ((1 << 32) - 1 - places)
-            found.append(_ranked(keys[scores > 0], k, self._rows_by_docid if by_docid else None))
-        return found
+            # One number sorts by score, then by order: the score above, the complement of the order below.
+            keys = (scores << 32) | ((1 << 32) - 1 - order)
+            lists.append(_rank_keys(keys[scores > 0], k, rows_of))
+        return lists
 
     def _row_sums(
         self, terms: np.ndarray, weights: np.ndarray, allowed: RowSet | None
@@ -137,20 +143,26 @@ class PostingsSearcher:
         sums = np.zeros(self.documents, np.int64)
         for w, first in enumerate(range(0, self.documents, self.window)):
             _add_window(self.files, w, terms, weights, sums[first : first + self.window])
-        return sums if allowed is None else sums[allowed.rows]
+        if allowed is None:
+            return sums
+        return sums[allowed.rows]
 
     def _search(
         self, queries: Queries, k: int, room: int, by_docid: bool, allowed: RowSet | None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         ranks = self._ranks if by_docid else np.zeros(0, np.int64)
         mask = ALL if allowed is None else allowed.mask
-        count = len(queries.starts) - 1
-        keys, counts = np.empty((count, room), np.int64), np.zeros(count, np.int64)
+        query_count = len(queries.starts) - 1
+        keys = np.empty((query_count, room), np.int64)
+        key_counts = np.zeros(query_count, np.int64)
         self._kernels.search(
-            self.files, self.window, self.documents, queries, ranks, mask, k, keys, counts
+            self.files, self.window, self.documents, queries, ranks, mask, k, keys, key_counts
         )
         rows_of = self._rows_by_docid if by_docid else None
-        return [_ranked(keys[q, :found], k, rows_of) for q, found in enumerate(counts.tolist())]
+        lists = []
+        for query, count in enumerate(key_counts.tolist()):
+            lists.append(_rank_keys(keys[query, :count], k, rows_of))
+        return lists
 
     def best_sums(
         self,
@@ -179,16 +191,22 @@ class PostingsSearcher:
         """
         if (allowed is not None and self._few(allowed)) or not pays(len(queries) * self.documents):
             return self._plain_sums(self.packed(queries), others, unit, slacks, k, allowed)
-        room, count = min(4 * k, self.documents) + _SPARE_ROWS, len(queries)
-        rows, sums = np.empty((count, room), np.int32), np.empty((count, room), np.int32)
-        kept = Kept(rows, sums, np.empty((count, room), np.float32))
+        shape = (len(queries), min(4 * k, self.documents) + _SPARE_ROWS)
+        kept = Kept(
+            rows=np.empty(shape, np.int32),
+            sums=np.empty(shape, np.int32),
+            totals=np.empty(shape, np.float32),
+        )
         counts = self._keep(kept, queries, others, unit, slacks, k, threads, allowed)
-        return [
-            None
-            if found < 0
-            else _within(rows[q, :found], sums[q, :found], kept.totals[q, :found], k, slacks[q])
-            for q, found in enumerate(counts.tolist())
-        ]
+        candidates: list[tuple[np.ndarray, np.ndarray] | None] = []
+        for query, count in enumerate(counts.tolist()):
+            if count < 0:
+                candidates.append(None)
+                continue
+            rows = kept.rows[query, :count]
+            sums = kept.sums[query, :count]
+            candidates.append(_within(rows, sums, kept.totals[query, :count], k, slacks[query]))
+        return candidates
 
     def _keep(
         self,
@@ -202,29 +220,42 @@ class PostingsSearcher:
         allowed: RowSet | None,
     ) -> np.ndarray:
         """Fill ``kept``, window by window; returns the number of rows of each query, -1 where there was no room."""
-        count = len(queries)
-        shares = [
-            slice(start, start + -(-count // threads))
-            for start in range(0, count, -(-count // threads))
-        ]
+        query_count = len(queries)
+        share_size = math.ceil(query_count / threads)
+        # The queries of each thread.
+        shares = [slice(start, start + share_size) for start in range(0, query_count, share_size)]
         groups = [self.packed(queries[share]) for share in shares]
-        counts, floors = np.zeros(count, np.int64), np.full(count, -np.inf)
+        counts = np.zeros(query_count, np.int64)
+        # What a total must reach, by query; it rises from window to window.
+        floors = np.full(query_count, -np.inf)
 
-        def one(share: slice, group: Queries, w: int, scores: np.ndarray) -> None:
-            own = Kept(kept.rows[share], kept.sums[share], kept.totals[share])
-            fixed = (w, self.files, self.window, self.documents, group, unit)
+        def search_share(share: slice, group: Queries, w: int, scores: np.ndarray) -> None:
+            # Slices are views: each thread fills its own queries' part of the arrays.
             self._kernels.search_sum(
-                *fixed, scores[share], k, slacks[share], own, counts[share], floors[share]
+                w,
+                self.files,
+                self.window,
+                self.documents,
+                group,
+                unit,
+                scores[share],
+                k,
+                slacks[share],
+                Kept(kept.rows[share], kept.sums[share], kept.totals[share]),
+                counts[share],
+                floors[share],
             )
 
-        with ThreadPoolExecutor(len(groups)) as pool:  # starts threads when they get work
+        # The pool starts threads when they get work, so it costs nothing for one group.
+        with ThreadPoolExecutor(len(groups)) as pool:
+            map_shares = map if len(groups) == 1 else pool.map
             for w, first in enumerate(range(0, self.documents, self.window)):
-                scores = _in_window(
-                    others, first, min(first + self.window, self.documents), count, allowed
-                )
+                last = min(first + self.window, self.documents)
+                scores = _in_window(others, first, last, query_count, allowed)
                 if scores is not None:
-                    each = map if len(groups) == 1 else pool.map
-                    list(each(one, shares, groups, itertools.repeat(w), itertools.repeat(scores)))
+                    window = itertools.repeat(w)
+                    # list waits for all of them: the next window needs their floors.
+                    list(map_shares(search_share, shares, groups, window, itertools.repeat(scores)))
         return counts
 
     def _plain_sums(
@@ -237,35 +268,37 @@ class PostingsSearcher:
         allowed: RowSet | None,
     ) -> list[tuple[np.ndarray, np.ndarray] | None]:
         """As :meth:`best_sums`, by the sums of every allowed row, without compiled loops over postings."""
-        asked, found = _each(queries), list[tuple[np.ndarray, np.ndarray] | None]()
-        rows = np.arange(self.documents) if allowed is None else allowed.rows
-        scores = others(slice(0, self.documents) if allowed is None else rows)
-        for (terms, weights), other, slack in zip(asked, scores, slacks, strict=True):
+        if allowed is None:
+            rows = np.arange(self.documents)
+            scores = others(slice(0, self.documents))
+        else:
+            rows = allowed.rows
+            scores = others(rows)
+        candidates: list[tuple[np.ndarray, np.ndarray] | None] = []
+        for (terms, weights), other, slack in zip(
+            _terms_by_query(queries), scores, slacks, strict=True
+        ):
             sums = self._row_sums(terms, weights, allowed)
-            found.append(
-                _within(rows, sums, other + sums.astype(np.float32) * np.float32(unit), k, slack)
-            )
-        return found
+            totals = other + sums.astype(np.float32) * np.float32(unit)
+            candidates.append(_within(rows, sums, totals, k, slack))
+        return candidates
 
     def packed(self, queries: Sequence[dict[str, int]]) -> Queries:
         """The queries' terms that the index has, one query after the other; raises as :meth:`top` for their weights."""
         lengths = [len(query) for query in queries]
-        weights = np.fromiter(
-            (w for query in queries for w in query.values()), np.float64, sum(lengths)
-        )
+        term_count = sum(lengths)
+        all_weights = itertools.chain.from_iterable(query.values() for query in queries)
+        weights = np.fromiter(all_weights, np.float64, term_count)
         if not ((weights >= 1) & (weights == np.rint(weights))).all():
-            pairs = (pair for query in queries for pair in query.items())
-            term, weight = next((t, w) for t, w in pairs if not (w >= 1 and float(w).is_integer()))
-            raise UsageError(
-                f"the query weight of {term!r} must be a positive whole number, got {weight!r}"
-            )
+            raise UsageError(_wrong_weight(queries))
         ids = self._ids
-        terms = np.fromiter(
-            (ids.get(t, -1) for query in queries for t in query), np.int64, sum(lengths)
-        )
-        known, owner = terms >= 0, np.repeat(np.arange(len(queries)), lengths)[terms >= 0]
+        all_terms = itertools.chain.from_iterable(queries)
+        terms = np.fromiter((ids.get(term, -1) for term in all_terms), np.int64, term_count)
+        known = terms >= 0
+        owner = np.repeat(np.arange(len(queries)), lengths)[known]
         weights = weights[known]
-        if (np.bincount(owner, weights, len(queries)) * HIGHEST_IMPACT > HIGHEST_SCORE).any():
+        highest_scores = np.bincount(owner, weights, len(queries)) * HIGHEST_IMPACT
+        if (highest_scores > HIGHEST_SCORE).any():
             raise UsageError(
                 "a query could score 2**31 or more, which search by postings cannot represent; scale its weights down"
             )
@@ -273,30 +306,50 @@ class PostingsSearcher:
         return Queries(starts, terms[known], weights.astype(np.int32))
 
 
-def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Keys, in any order, to the ``k`` best rows and their scores."""
+def _wrong_weight(queries: Sequence[dict[str, int]]) -> str:
+    """What to say of the first weight that is not a positive whole number."""
+    for query in queries:
+        for term, weight in query.items():
+            if not (weight >= 1 and float(weight).is_integer()):
+                return (
+                    f"the query weight of {term!r} must be a positive whole number, got {weight!r}"
+                )
+    raise AssertionError("every weight is a positive whole number")
+
+
+def _rank_keys(
+    keys: np.ndarray, k: int, rows_of: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ``k`` best rows and their scores, from keys in any order; ``rows_of``: the row of each rank of a docid."""
     best = np.sort(keys)[: -k - 1 : -1]
-    places = (1 << 32) - 1 - (best & ((1 << 32) - 1))
-    return places if rows_of is None else rows_of[places], best >> 32
+    rows = (1 << 32) - 1 - (best & ((1 << 32) - 1))
+    if rows_of is not None:
+        rows = rows_of[rows]
+    return rows, best >> 32
 
 
 def _add_window(
     files: Files, w: int, terms: np.ndarray, weights: np.ndarray, sums: np.ndarray
 ) -> None:
     """Add the impacts of a query in window ``w`` to ``sums``, (n,) int64 of the window's rows."""
-    begin, columns, pointers = int(files.starts[w]), files.columns[w], files.pointers[w]
+    window_start = int(files.starts[w])
+    columns = files.columns[w]
+    pointers = files.pointers[w]
     for term, weight in zip(terms.tolist(), weights.tolist(), strict=True):
-        if column := int(columns[term]):
+        column = int(columns[term])
+        if column:
+            # A frequent term: an impact for every row of the window, 0 included.
             start = int(files.column_starts[w]) + (column - 1) * len(sums)
             sums += files.dense[start : start + len(sums)].astype(np.int64) * weight
         else:
-            of, to = begin + int(pointers[term]), begin + int(pointers[term + 1])
-            sums[files.rows[of:to]] += (
-                files.impacts[of:to].astype(np.int64) * weight
-            )  # a row has a term once
+            postings = slice(
+                window_start + int(pointers[term]), window_start + int(pointers[term + 1])
+            )
+            # A row has a term once, so no row is added to twice.
+            sums[files.rows[postings]] += files.impacts[postings].astype(np.int64) * weight
 
 
-def _each(queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+def _terms_by_query(queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
     """Terms and weights of each query."""
     parts = [slice(start, end) for start, end in itertools.pairwise(queries.starts.tolist())]
     return [(queries.terms[part], queries.weights[part]) for part in parts]

@@ -71,15 +71,14 @@ class TextEncoder(TermEncoder):
         )
         self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
         self.dim: int | None = model.dim if "cls" in parts else None
-        self._pools = (
-            "ot" in parts and config.has_head
-        )  #: whether a layer of the model computes OT weights
+        #: whether a layer of the model computes OT weights
+        self._pools = "ot" in parts and config.has_head
         self._device = device
-        pack = device.type in PACKED and all(map(can_pack, sides.values()))
         self._products = {"document": products, "query": dtype}
-        self._packed: dict[tuple[Retriever, torch.dtype], PackedRetriever] | None = (
-            {} if pack else None
-        )
+        # Packed layers by model and dtype of the products, made when they are first needed; None for padded batches.
+        self._packed: dict[tuple[Retriever, torch.dtype], PackedRetriever] | None = None
+        if device.type in PACKED and all(map(can_pack, sides.values())):
+            self._packed = {}
         self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
         self.on_share: Callable[[float], object] = lambda _: None
 
@@ -91,15 +90,18 @@ class TextEncoder(TermEncoder):
 
         Raises :class:`UsageError` for an invalid choice and :class:`CheckpointError` for an unusable checkpoint.
         """
-        parts, activation = options.get("parts"), options.get("activation")
-        parts = PARTS if parts is None else parts
+        parts = options.get("parts")
+        if parts is None:
+            parts = PARTS
+        activation = options.get("activation")
         if not parts or set(parts) - set(PARTS):
             raise UsageError(f"`parts` must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
         if activation is not None and activation not in pooling.ACTIVATIONS:
             raise UsageError(
                 f"`activation` must be one of {', '.join(pooling.ACTIVATIONS)}, got {activation}"
             )
-        folder, device = model_folder(model), pick_device(options.get("device") or "auto")[0]
+        folder = model_folder(model)
+        device, _ = pick_device(options.get("device") or "auto")
         computed = options.get("head") is None and "ot" in parts
         need_ot = computed and (not folder.is_dir() or read_config(folder).needs_lm_head)
         module, tokenizer, config = load_model(
@@ -124,42 +126,48 @@ class TextEncoder(TermEncoder):
 
         Raises :class:`UsageError` for a model without a layer for them.
         """
-        layer, query = self.model.side(side).token_vectors, side == "query"
+        model = self.model.side(side)
+        layer = model.token_vectors
         if layer is None:
             raise UsageError(f"{self.name}: has no vectors of single tokens (no {COLBERT_LINEAR})")
-        prompt = self.config.document_prompt
-        pieces = (
-            self._query_pieces(texts)
-            if query
-            else self._tokenise(texts, prompt, self.settings.document_length)
-        )
+        if side == "query":
+            pieces = self._query_pieces(texts)
+        else:
+            pieces = self._tokenise(
+                texts, self.config.document_prompt, self.settings.document_length
+            )
+        packed = self._on(side)
         vectors = [torch.empty(0)] * len(pieces)
         with torch.inference_mode():
             for rows in batches_by_tokens([len(p) for p in pieces], self._batch_tokens):
-                some, one = [pieces[row] for row in rows], self._on(side)
-                for row, states in zip(
-                    rows,
-                    one.hidden(some) if one else self.model.side(side).hidden(*self._pad(some)),
-                    strict=True,
-                ):
-                    own = layer(states[1 : len(pieces[row])])
-                    vectors[row] = torch.nn.functional.normalize(own.float(), dim=-1).cpu()
+                batch = [pieces[row] for row in rows]
+                if packed:
+                    hidden = packed.hidden(batch)
+                else:
+                    hidden = model.hidden(*self._pad(batch))
+                for row, states in zip(rows, hidden, strict=True):
+                    # Without the first token, and without padding.
+                    token_states = layer(states[1 : len(pieces[row])])
+                    unit = torch.nn.functional.normalize(token_states.float(), dim=-1)
+                    vectors[row] = unit.cpu()
         return vectors
 
     @property
     def running(self) -> dict[str, str]:
         """What was chosen for this machine, each with its reason: device, dtype, kernel, head, threads, batch."""
-        chosen = {"device": self.settings.device, "dtype": self.settings.dtype}
-        if one := self._on("document"):
-            chosen |= {"kernel": f"packed: {one.kernel}"}
-            chosen |= {"head": one.head_kernel} if self._pools else {}
+        choices = {"device": self.settings.device, "dtype": self.settings.dtype}
+        packed = self._on("document")
+        if packed:
+            choices["kernel"] = f"packed: {packed.kernel}"
+            if self._pools:
+                choices["head"] = packed.head_kernel
             if self._device.type == "cpu":
-                chosen |= {
-                    "threads": f"{torch.get_num_threads()} (torch's), each with batches of its own"
-                }
+                threads = torch.get_num_threads()
+                choices["threads"] = f"{threads} (torch's), each with batches of its own"
         else:
-            chosen |= {"kernel": "padded batches through transformers' own model"}
-        return chosen | {"batch": f"{self._batch_tokens:,} word pieces: {self._batch_reason}"}
+            choices["kernel"] = "padded batches through transformers' own model"
+        choices["batch"] = f"{self._batch_tokens:,} word pieces: {self._batch_reason}"
+        return choices
 
     def with_settings(self, **changes: Any) -> TextEncoder:
         """An encoder with other settings that shares the weights of this one."""
@@ -182,8 +190,8 @@ class TextEncoder(TermEncoder):
             if cls is not None and dense is not None:
                 cls[batch] = dense.float().numpy()
             assert head is not None
-            for row, one in zip(batch, head.float().numpy(), strict=True):
-                matrices[row] = self._lexicon.matrix([rows[row]], keep, [one])
+            for row, head_weights in zip(batch, head.float().numpy(), strict=True):
+                matrices[row] = self._lexicon.matrix([rows[row]], keep, [head_weights])
         empty = sp.csr_matrix((0, self._lexicon.width), dtype=np.float32)
         return Representation(cls, sp.vstack([empty, *matrices], format="csr"))
 
@@ -198,12 +206,11 @@ class TextEncoder(TermEncoder):
                 cls[rows] = dense.float().numpy()
             if top_ids is None or top_weights is None:
                 continue
-            for r, i, w in zip(rows, top_ids.numpy(), top_weights.numpy(), strict=True):
-                found = int((i >= 0).sum())
-                kept_ids[r], kept_weights[r] = (
-                    i[:found].astype(np.int32),
-                    w[:found].copy(),
-                )  # not their batch
+            for row, ids, weights in zip(rows, top_ids.numpy(), top_weights.numpy(), strict=True):
+                count = int((ids >= 0).sum())
+                # Copies: a view would keep the memory of the complete batch.
+                kept_ids[row] = ids[:count].astype(np.int32)
+                kept_weights[row] = weights[:count].copy()
         if not self._pools:
             return Representation(cls, None)
         indptr = np.cumsum([0, *map(len, kept_ids)])
@@ -220,20 +227,26 @@ class TextEncoder(TermEncoder):
         if self.dim is None and not self._pools:
             return
         batches = list(batches_by_tokens([len(p) for p in pieces], self._batch_tokens))
-        threads, work = torch.get_num_threads(), partial(self._results, pieces, side, keep)
-        # The bits of an index must not depend on the threads; one batch of queries is answered sooner by all of them.
-        cpu = self._device.type == "cpu"
-        own = (
-            cpu and self._on(side) is not None and threads > 1 and len(batches) > (side == "query")
-        )
-        results = (
-            side_by_side(work, batches, min(threads, len(batches))) if own else map(work, batches)
-        )
-        if not cpu:  # a batch's results are read when the next one is on the device
+        threads = torch.get_num_threads()
+        work = partial(self._results, pieces, side, keep)
+        on_cpu = self._device.type == "cpu"
+        # One thread computes a batch of documents, since the bits of an index must not depend on the threads. A single
+        # batch of queries is answered sooner by all of them.
+        min_batches = 2 if side == "query" else 1
+        batch_per_thread = on_cpu and self._on(side) is not None and threads > 1
+        if batch_per_thread and len(batches) >= min_batches:
+            results = side_by_side(work, batches, min(threads, len(batches)))
+        else:
+            results = map(work, batches)
+        if not on_cpu:
+            # A batch's results are read when the next one is on the device.
             results = (first for first, _ in pairwise(chain(results, [[]])))
-        done, total = 0, max(1, sum(map(len, pieces)))
-        for batch, found in zip(batches, results, strict=True):
-            yield from ((rows, fetched()) for rows, fetched in found)
+
+        done = 0
+        total = max(1, sum(map(len, pieces)))
+        for batch, parts in zip(batches, results, strict=True):
+            for rows, wait_for_copy in parts:
+                yield rows, wait_for_copy()
             done += sum(len(pieces[row]) for row in batch)
             self.on_share(done / total)
 
@@ -241,18 +254,19 @@ class TextEncoder(TermEncoder):
         self, pieces: list[list[int]], side: str, keep: int, batch: Rows
     ) -> list[tuple[Rows, Fetch]]:
         """The result of a batch, or of smaller ones where it does not fit into memory; see :func:`fetch`."""
-        queue, results = deque([batch]), list[tuple[Rows, Fetch]]()
+        queue = deque([batch])
+        results: list[tuple[Rows, Fetch]] = []
         while queue:
             rows = queue.popleft()
             try:
                 with torch.inference_mode():
-                    found = fetch(self._forward([pieces[r] for r in rows], side, keep))
+                    result = fetch(self._forward([pieces[row] for row in rows], side, keep))
             except (RuntimeError, MemoryError) as e:
                 if not out_of_memory(e):
                     raise
                 queue.extendleft(self._halves(rows, pieces))
                 continue
-            results.append((rows, found))
+            results.append((rows, result))
         return results
 
     def _halves(self, rows: Rows, pieces: list[list[int]]) -> tuple[Rows, Rows]:
@@ -263,17 +277,24 @@ class TextEncoder(TermEncoder):
                 "pieces; use a smaller `document_length` or `dtype` bfloat16"
             ) from None
         torch.cuda.empty_cache()
-        self._batch_tokens = max(1, len(rows) // 2 * len(pieces[rows[0]]))
+        half = len(rows) // 2
+        # The first text of a batch is the longest.
+        self._batch_tokens = max(1, half * len(pieces[rows[0]]))
         self._batch_reason = "halved until it fitted into memory"
-        return rows[len(rows) // 2 :], rows[: len(rows) // 2]
+        return rows[half:], rows[:half]
 
     def _forward(self, pieces: list[list[int]], side: str, keep: int) -> Batch:
-        cls, keep = self.dim is not None, keep if self._pools else 0
+        cls = self.dim is not None
+        if not self._pools:
+            keep = 0
+        # Weights of terms that become one are added up before the largest are chosen.
         folds = self.settings.fold_terms if keep > 0 else ""
-        if one := self._on(side):
-            dense, ids, weights = one(pieces, cls, WHOLE if folds else keep)
+        packed = self._on(side)
+        ids = None
+        if packed:
+            dense, ids, weights = packed(pieces, cls, WHOLE if folds else keep)
         else:
-            (dense, weights), ids = self.model.side(side)(*self._pad(pieces), cls, keep != 0), None
+            dense, weights = self.model.side(side)(*self._pad(pieces), cls, keep != 0)
         if folds and weights is not None:
             same = torch.from_numpy(self._folded).to(weights.device).expand_as(weights)
             how = "amax" if folds == "max" else "sum"

@@ -212,7 +212,8 @@ class LazyTextEncoder(TermEncoder):
     ) -> None:
         super().__init__(name, config, settings, tokenizer, width, parts)
         self.dim: int | None = None if model is None else model.dim
-        self._model, self._complete = model, complete
+        self._model = model
+        self._complete = complete
 
     def is_quick(self, texts: Sequence[str]) -> bool:
         """Whether these texts are encoded without torch."""
@@ -229,24 +230,33 @@ class LazyTextEncoder(TermEncoder):
         if not self.is_quick(texts):
             return self.whole().encode_queries(texts, cap)
         cls, row, keep = self._parts_of(texts[0], cap)
-        return Representation(
-            cls, None if self._lexicon is None else self._lexicon.matrix([row], keep)
-        )
+        if self._lexicon is None:
+            return Representation(cls, None)
+        return Representation(cls, self._lexicon.matrix([row], keep))
 
     def encode_query(
         self, text: str, cap: int = 1024
     ) -> tuple[np.ndarray | None, tuple[np.ndarray, np.ndarray] | None]:
         """As :meth:`LazyEncoder.encode_query`."""
         if self._table is not None:
-            return None, self._table.arrays(self._query_pieces([text])[0], self._query_terms(cap))
+            (pieces,) = self._query_pieces([text])
+            return None, self._table.arrays(pieces, self._query_terms(cap))
         cls, row, keep = self._parts_of(text, cap)
-        return cls, None if self._lexicon is None else self._lexicon.arrays(row, keep)
+        if self._lexicon is None:
+            return cls, None
+        return cls, self._lexicon.arrays(row, keep)
 
     def _parts_of(self, text: str, cap: int) -> tuple[np.ndarray | None, TermWeights, int]:
         """[CLS] of a query, its lexical weights, and how many of them are kept."""
-        keep, (pieces,) = self._query_terms(cap), self._query_pieces([text])
-        cls = None if self._model is None else self._model.cls(pieces)
-        return cls, {} if self._lexicon is None else self._lexicon.query(text), keep
+        keep = self._query_terms(cap)
+        (pieces,) = self._query_pieces([text])
+        cls = None
+        if self._model is not None:
+            cls = self._model.cls(pieces)
+        weights: TermWeights = {}
+        if self._lexicon is not None:
+            weights = self._lexicon.query(text)
+        return cls, weights, keep
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """As :meth:`TextEncoder.encode_documents`."""
@@ -270,7 +280,8 @@ class LazyTextEncoder(TermEncoder):
 
 def _once(load: LoadComplete) -> LoadComplete:
     """``load`` called once, by the first of several threads."""
-    lock, loaded = threading.Lock(), list["TextEncoder"]()
+    lock = threading.Lock()
+    loaded: list[TextEncoder] = []
 
     def load_once() -> TextEncoder:
         with lock:
@@ -290,12 +301,11 @@ def read_lazy(
     Computed are plain BERT folders with [CLS] pooling, in float32 on the CPU, whose OT part is lexical or not
     requested; and OT parts whose query weights are in a table.
     """
-    parts, activation, normalize = (
-        options.get("parts"),
-        options.get("activation"),
-        options.get("normalize"),
-    )
-    parts = PARTS if parts is None else parts
+    parts = options.get("parts")
+    if parts is None:
+        parts = PARTS
+    activation = options.get("activation")
+    normalize = options.get("normalize")
     precision = options.get("dtype") or "float32"  # mixed encodes queries in float32
     if precision not in ("float32", MIXED) or not is_plain_cpu(options.get("device") or "auto"):
         return None
@@ -303,22 +313,21 @@ def read_lazy(
         return None
     try:
         folder = model_folder(model)
-        if (modules := read_modules(folder)) is not None and modules.settings.get("query_table"):
-            return (
-                None
-                if "cls" in parts
-                else _read_table(model, options, modules, precision, _once(complete))
-            )
-        config, files = with_head(read_config(folder), options), read_plain_files(folder)
-        if (
-            files is None
-            or config.pooling != "cls"
-            or config.sparse_encoder
-            or ("ot" in parts and config.has_head)
-        ):
+        modules = read_modules(folder)
+        if modules is not None and modules.settings.get("query_table"):
+            if "cls" in parts:
+                return None
+            return _read_table(model, options, modules, precision, _once(complete))
+
+        config = with_head(read_config(folder), options)
+        files = read_plain_files(folder)
+        if files is None or config.pooling != "cls" or config.sparse_encoder:
             return None
-        size, pieces = files.shape.vocab_size, files.tokenizer.get_vocab().values()
-        if len(files.tokenizer) > size or vocabulary_gap(pieces, size):
+        if "ot" in parts and config.has_head:
+            return None  # the head's weights take torch
+        size = files.shape.vocab_size
+        piece_ids = files.tokenizer.get_vocab().values()
+        if len(files.tokenizer) > size or vocabulary_gap(piece_ids, size):
             return None
         config = replace(
             config,
@@ -330,7 +339,8 @@ def read_lazy(
         )
         dense = None
         if "cls" in parts:
-            if (stored := read_stored(folder)) is None:
+            stored = read_stored(folder)
+            if stored is None:
                 return None
             dense = OneQuery(folder, files.shape, stored, config.normalize, settings.dimensions)
         return LazyTextEncoder(
@@ -348,16 +358,14 @@ def _read_table(
     complete: LoadComplete,
 ) -> LazyTextEncoder | None:
     """The encoder of a model with a table of query weights; None for a tokenizer that is not BERT's."""
-    if (tokenizer := PlainTokenizer.read(modules.encoder)) is None:
+    tokenizer = PlainTokenizer.read(modules.encoder)
+    if tokenizer is None:
         return None
     shape = read_json(modules.encoder / "config.json")
-    width, longest = int(shape["vocab_size"]), int(shape.get("max_position_embeddings", 512))
-    limit = int(
-        min(
-            read_json(modules.encoder / "tokenizer_config.json").get("model_max_length", longest),
-            longest,
-        )
-    )
+    width = int(shape["vocab_size"])
+    longest = int(shape.get("max_position_embeddings", 512))
+    tokenizer_config = read_json(modules.encoder / "tokenizer_config.json")
+    limit = int(min(tokenizer_config.get("model_max_length", longest), longest))
     config = modules.applied(read_config(modules.folder), limit, width)
     config = with_head(
         replace(config, activation=options.get("activation") or config.activation), options

@@ -61,14 +61,15 @@ class PackedRetriever:
     def __init__(self, model: Retriever, products: torch.dtype | None = None) -> None:
         self.model = model
         weight = next(model.lm.parameters())
-        dtype, self._device = weight.dtype, weight.device
+        dtype = weight.dtype
+        self._device = weight.device
         self._linear, self.kernel = pick_linear(dtype, self._device.type)
-        layer_linear, products = self._linear, products or dtype
+        layer_linear = self._linear
+        products = products or dtype
         if products != dtype:
             layer_linear, reason = pick_linear(products)
-            self.kernel += (
-                f"; those of the layers in {str(products).removeprefix('torch.')}: {reason}"
-            )
+            name = str(products).removeprefix("torch.")
+            self.kernel += f"; those of the layers in {name}: {reason}"
         self._stack = pick_stack(model, layer_linear, products)
         self._attention, reason = pick_attention(model, products, self._device)
         self.kernel += f"; {reason}"
@@ -82,10 +83,17 @@ class PackedRetriever:
     ) -> Batch:
         """Token ids of B texts, special tokens included -> [CLS] part, and the ``keep`` largest OT weights of each."""
         packed = self._pack(texts)
-        if not keep and self.model.pooling == "cls":  # nothing needs the other tokens' last states
-            return self.model.project(self._stack.first(packed)) if cls else None, None, None
+        dense = None
+        if not keep and self.model.pooling == "cls":
+            # Nothing needs the other tokens' last states.
+            if cls:
+                dense = self.model.project(self._stack.first(packed))
+            return dense, None, None
         hidden = self._stack.states(packed)
-        return self._cls(hidden, packed) if cls else None, *self._ot(hidden, packed, keep)
+        if cls:
+            dense = self._cls(hidden, packed)
+        ids, weights = self._ot(hidden, packed, keep)
+        return dense, ids, weights
 
     def hidden(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
         """(L, d) last hidden states of each text."""
@@ -98,11 +106,13 @@ class PackedRetriever:
     def _cls(self, hidden: Tensor, texts: Texts) -> Tensor:
         if self.model.pooling == "cls":
             return self.model.project(hidden[texts.starts])
-        ends, tokens = np.cumsum(texts.lengths)[:, None], np.arange(max(texts.lengths))
+        # Other poolings need padded texts: (B, L) rows of the packed states, the last one repeated, and a mask.
+        ends = np.cumsum(texts.lengths)[:, None]
+        tokens = np.arange(max(texts.lengths))
         mask = tokens < np.array(texts.lengths)[:, None]
         rows = (ends - mask.sum(1, keepdims=True) + tokens).clip(max=ends - 1)
-        on_device = [to_device(torch.from_numpy(x), self._device) for x in (rows, mask)]
-        return self.model.cls_part(hidden[on_device[0]], on_device[1].long())
+        padded = hidden[to_device(torch.from_numpy(rows), self._device)]
+        return self.model.cls_part(padded, to_device(torch.from_numpy(mask), self._device).long())
 
     @cached_property
     def _pooled_ids(self) -> np.ndarray:
@@ -112,7 +122,8 @@ class PackedRetriever:
     def _pooled(self, texts: Texts) -> tuple[Tensor, list[int]]:
         """The tokens to pool, as their numbers in the batch, and how many each text has."""
         mask = self._pooled_ids[texts.host_ids]
-        counts = np.diff(np.append(0, mask.cumsum()[np.cumsum(texts.lengths) - 1]))
+        counts_up_to_text = mask.cumsum()[np.cumsum(texts.lengths) - 1]
+        counts = np.diff(np.append(0, counts_up_to_text))
         return to_device(torch.from_numpy(mask.nonzero()[0]), self._device), counts.tolist()
 
     @cached_property
@@ -124,11 +135,9 @@ class PackedRetriever:
     def _words(self) -> RowBlocks | Tensor:
         """The head's projection; in packed blocks if the kernel packs weights and the screen does not replace it."""
         weight = self.model.head.weight
-        return (
-            weight
-            if self._screens or self._linear is torch_linear
-            else row_blocks(weight, self._linear)
-        )
+        if self._screens or self._linear is torch_linear:
+            return weight
+        return row_blocks(weight, self._linear)
 
     def _ot(self, hidden: Tensor, texts: Texts, keep: int) -> tuple[Tensor | None, Tensor | None]:
         model = self.model
@@ -136,35 +145,34 @@ class PackedRetriever:
             return None, None
         tokens, counts = self._pooled(texts)
         if model.token_weight is not None and keep != WHOLE:
-            weights, ids = (
-                model.activated(model.token_weight(hidden[tokens]).squeeze(-1)),
-                texts.ids[tokens],
-            )
-            return pooling.strongest_tokens(
-                weights.where(model.term_mask[ids], 0.0), ids, counts, keep
-            )
+            # Each token has one weight, so no vocabulary logits are needed.
+            ids = texts.ids[tokens]
+            weights = model.activated(model.token_weight(hidden[tokens]).squeeze(-1))
+            weights = weights.where(model.term_mask[ids], 0.0)
+            return pooling.strongest_tokens(weights, ids, counts, keep)
         states = model.head.transform(pad_rows(hidden[tokens]))[: sum(counts)]
-        if (
-            self._screens
-            and 0 < keep < len(model.term_mask)
-            and (top := self._screened_top(states, counts, keep))
-        ):
-            return top
+        if self._screens and 0 < keep < len(model.term_mask):
+            top = self._screened_top(states, counts, keep)
+            if top is not None:
+                return top
         self.unscreened += len(counts)
         pooled = pooling.ot_max_packed(states, counts, self._words, model.head.bias)
         has_tokens = to_device(torch.tensor(counts) > 0, self._device).unsqueeze(1)
         weights = model.activated(pooled.masked_fill_(~(model.term_mask & has_tokens), 0.0))
-        return (None, weights) if keep == WHOLE else pooling.strongest(weights, keep)
+        if keep == WHOLE:
+            return None, weights
+        return pooling.strongest(weights, keep)
 
     def _screened_top(
         self, states: Tensor, counts: Sequence[int], keep: int
     ) -> tuple[Tensor, Tensor] | None:
         """The same top by screening; None if there are too many candidates."""
         model = self.model
-        chosen = candidates(self._screen, states, counts, model.term_mask, keep)
-        if int(chosen.sum()) > MOST_CANDIDATES * keep * len(counts):
+        screened = candidates(self._screen, states, counts, model.term_mask, keep)
+        if int(screened.sum()) > MOST_CANDIDATES * keep * len(counts):
             return None
-        words, values = refine(self._screen, states, counts, chosen)
-        weights = model.activated(values)
-        places, weights = pooling.strongest(weights, keep)
-        return words.gather(1, places.clamp_min(0)).masked_fill_(places < 0, -1), weights
+        words, values = refine(self._screen, states, counts, screened)
+        positions, weights = pooling.strongest(model.activated(values), keep)
+        # Positions among the candidates -> ids of the vocabulary; -1 stays where fewer weights are positive.
+        ids = words.gather(1, positions.clamp_min(0)).masked_fill_(positions < 0, -1)
+        return ids, weights

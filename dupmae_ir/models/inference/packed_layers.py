@@ -46,12 +46,12 @@ _BERT = {
 def can_pack(model: Retriever) -> bool:
     """True for BERT and RoBERTa with absolute positions, and ModernBERT, with GELU and max pooling; others use padded
     batches."""
-    lm, config = model.lm, model.lm.config
+    lm = model.lm
+    config = lm.config
     if model.ot_pooling != "max":
         return False
-    if (
-        type(lm).__name__ in _MODERNBERT
-    ):  # transformers before version 5 keeps its rotations elsewhere
+    if type(lm).__name__ in _MODERNBERT:
+        # transformers before version 5 keeps its rotations elsewhere.
         return config.hidden_activation == "gelu" and hasattr(encoder_of(lm), "rotary_emb")
     absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
     return type(lm).__name__ in _BERT and config.hidden_act == "gelu" and absolute
@@ -62,11 +62,14 @@ def pick_stack(
 ) -> BertStack | ModernBertStack:
     """The stack of a model that :func:`can_pack` accepts; ``products``: the dtype of its products and attention."""
 
-    def rounded(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
-        return factory(weight.to(products), None if bias is None else bias.to(products), gelu)
+    def make_linear(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
+        if bias is not None:
+            bias = bias.to(products)
+        return factory(weight.to(products), bias, gelu)
 
-    stack = ModernBertStack if type(model.lm).__name__ in _MODERNBERT else BertStack
-    return stack(model, rounded, products)
+    if type(model.lm).__name__ in _MODERNBERT:
+        return ModernBertStack(model, make_linear, products)
+    return BertStack(model, make_linear, products)
 
 
 class Texts(NamedTuple):
@@ -94,17 +97,20 @@ class Texts(NamedTuple):
         lengths = [len(text) for text in texts]
         ids = np.fromiter(chain.from_iterable(texts), np.int64, sum(lengths))
         starts = np.cumsum([0, *lengths[:-1]])
+        # Position of each token in its text, from 1: its number in the batch, less the tokens of the texts before.
         real = ids != padding
         number = real.cumsum()
         positions = number - np.repeat(number[starts] - real[starts], lengths)
-        positions = positions - 1 if padding is None else positions * real + padding
-        on_device = [to_device(torch.from_numpy(x), device) for x in (ids, positions, starts)]
+        if padding is None:
+            positions = positions - 1
+        else:
+            positions = positions * real + padding
         return cls(
             ids,
             lengths,
-            pad_rows(on_device[0]),
-            pad_rows(on_device[1]),
-            on_device[2],
+            pad_rows(to_device(torch.from_numpy(ids), device)),
+            pad_rows(to_device(torch.from_numpy(positions), device)),
+            to_device(torch.from_numpy(starts), device),
             kind(lengths, device),
         )
 
@@ -115,9 +121,10 @@ class BertStack:
     def __init__(self, model: Retriever, factory: LinearFactory, products: torch.dtype) -> None:
         bert: Any = encoder_of(model.lm)
         self._embeddings = bert.embeddings
-        self.padding = (
-            model.lm.config.pad_token_id if type(model.lm).__name__.startswith(_ROBERTA) else None
-        )
+        # RoBERTa counts positions from its padding id.
+        self.padding = None
+        if type(model.lm).__name__.startswith(_ROBERTA):
+            self.padding = model.lm.config.pad_token_id
         heads = model.lm.config.num_attention_heads
         self._layers = [_BertLayer(layer, heads, factory, products) for layer in bert.encoder.layer]
 
@@ -130,15 +137,14 @@ class BertStack:
 
         The last layer computes keys and values of all tokens, and everything else for the first tokens alone.
         """
-        return self._layers[-1].first(
-            self._before(texts, len(self._layers) - 1), texts.starts, texts.attention
-        )
+        hidden = self._before(texts, len(self._layers) - 1)
+        return self._layers[-1].first(hidden, texts.starts, texts.attention)
 
     def _before(self, texts: Texts, layers: int) -> Tensor:
         """Hidden states (T or more, d) after the first ``layers`` layers."""
-        e = self._embeddings
-        words = e.word_embeddings(texts.ids) + e.token_type_embeddings.weight[0]
-        hidden = e.LayerNorm(words + e.position_embeddings(texts.positions))
+        embeddings = self._embeddings
+        words = embeddings.word_embeddings(texts.ids) + embeddings.token_type_embeddings.weight[0]
+        hidden = embeddings.LayerNorm(words + embeddings.position_embeddings(texts.positions))
         for layer in self._layers[:layers]:
             hidden = layer(hidden, texts.attention)
         return hidden
@@ -150,32 +156,31 @@ class _BertLayer:
     def __init__(
         self, layer: BertLayer, heads: int, factory: LinearFactory, products: torch.dtype
     ) -> None:
-        self._projections, self._heads, self._factory, self._products = (
-            layer.attention.self,
-            heads,
-            factory,
-            products,
-        )
+        self._projections = layer.attention.self
+        self._heads = heads
+        self._factory = factory
+        self._products = products
         output = layer.attention.output
+        up = layer.intermediate.dense
+        down = layer.output.dense
         self._out: Linear = factory(output.dense.weight, output.dense.bias)
-        self._up: Linear = factory(
-            layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True
-        )
-        self._down: Linear = factory(layer.output.dense.weight, layer.output.dense.bias)
-        self._norm, self._last_norm = output.LayerNorm, layer.output.LayerNorm
+        self._up: Linear = factory(up.weight, up.bias, gelu=True)
+        self._down: Linear = factory(down.weight, down.bias)
+        self._norm = output.LayerNorm
+        self._last_norm = layer.output.LayerNorm
 
     def __call__(self, x: Tensor, attention: Attention) -> Tensor:
         """(T, d) -> (T, d)."""
-        return self._after(attention(self._heads_of(self._qkv, x)).flatten(1), x)
+        context = attention(self._heads_of(self._qkv, x))
+        return self._after(context.flatten(1), x)
 
     def first(self, x: Tensor, starts: Tensor, attention: Attention) -> Tensor:
         """(T, d) states, (B,) first tokens -> their (B, d)."""
         first = pad_rows(x[starts])
         query, key_value = self._query_and_key_value
         queries = self._heads_of(query, first).squeeze(1)
-        return self._after(
-            attention.first(queries, self._heads_of(key_value, x)).flatten(1), first
-        )[: len(starts)]
+        context = attention.first(queries, self._heads_of(key_value, x))
+        return self._after(context.flatten(1), first)[: len(starts)]
 
     def _after(self, context: Tensor, x: Tensor) -> Tensor:
         """The layer's output (T, d) from that of its attention and its input ``x``."""
@@ -197,9 +202,8 @@ class _BertLayer:
     def _fused(self, *names: str) -> Linear:
         """One product for several projections."""
         layers = [getattr(self._projections, name) for name in names]
-        weight, bias = (
-            torch.cat([getattr(one, name) for one in layers]) for name in ("weight", "bias")
-        )
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = torch.cat([layer.bias for layer in layers])
         return self._factory(weight, bias)
 
 
@@ -210,19 +214,20 @@ class ModernBertStack:
 
     def __init__(self, model: Retriever, factory: LinearFactory, products: torch.dtype) -> None:
         encoder: Any = encoder_of(model.lm)
-        self._model, self._heads = encoder, model.lm.config.num_attention_heads
+        self._model = encoder
+        self._heads = model.lm.config.num_attention_heads
         self._layers = [_ModernBertLayer(layer, factory, products) for layer in encoder.layers]
 
     def states(self, texts: Texts) -> Tensor:
         """As :meth:`BertStack.states`."""
         hidden = self._model.embeddings(texts.ids)
-        kinds = {layer.kind for layer in self._layers}
-        turns = {
-            kind: self._model.rotary_emb(hidden, texts.positions.unsqueeze(0), kind)
-            for kind in kinds
-        }
+        positions = texts.positions.unsqueeze(0)
+        # Layers with windows and layers without turn queries and keys by different angles.
+        rotations = {}
+        for kind in {layer.kind for layer in self._layers}:
+            rotations[kind] = self._model.rotary_emb(hidden, positions, kind)
         for layer in self._layers:
-            hidden = layer(hidden, texts.attention, self._heads, turns[layer.kind])
+            hidden = layer(hidden, texts.attention, self._heads, rotations[layer.kind])
         return self._model.final_norm(hidden)
 
     def first(self, texts: Texts) -> Tensor:
@@ -234,29 +239,33 @@ class _ModernBertLayer:
     """One layer: attention with rotated queries and keys, then a gated GELU."""
 
     def __init__(self, layer: Any, factory: LinearFactory, products: torch.dtype) -> None:
-        self.kind, self._products = str(layer.attention_type), products
-        self._window = layer.config.sliding_window if self.kind == "sliding_attention" else None
-        self._norm, self._inner_norm = layer.attn_norm, layer.mlp_norm
-        self._qkv, self._out = (
-            factory(one.weight, one.bias) for one in (layer.attn.Wqkv, layer.attn.Wo)
-        )
+        self.kind = str(layer.attention_type)
+        self._products = products
+        self._window = None
+        if self.kind == "sliding_attention":
+            self._window = layer.config.sliding_window
+        self._norm = layer.attn_norm
+        self._inner_norm = layer.mlp_norm
+        self._qkv = factory(layer.attn.Wqkv.weight, layer.attn.Wqkv.bias)
+        self._out = factory(layer.attn.Wo.weight, layer.attn.Wo.bias)
+        # One matrix has the weights of both factors of the gated GELU.
         inner = layer.mlp.Wi
-        (up, gate), biases = (
-            inner.weight.chunk(2),
-            (None, None) if inner.bias is None else inner.bias.chunk(2),
-        )
-        self._up, self._gate = factory(up, biases[0], gelu=True), factory(gate, biases[1])
+        up, gate = inner.weight.chunk(2)
+        up_bias, gate_bias = (None, None) if inner.bias is None else inner.bias.chunk(2)
+        self._up = factory(up, up_bias, gelu=True)
+        self._gate = factory(gate, gate_bias)
         self._down = factory(layer.mlp.Wo.weight, layer.mlp.Wo.bias)
 
     def __call__(
-        self, x: Tensor, attention: Attention, heads: int, turns: tuple[Tensor, Tensor]
+        self, x: Tensor, attention: Attention, heads: int, rotation: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """(T, d) -> (T, d); ``turns``: cosines and sines (1, T, d / heads) of the rotary positions."""
+        """(T, d) -> (T, d); ``rotation``: cosines and sines (1, T, d / heads) of the rotary positions."""
         qkv = self._qkv(self._norm(x).to(self._products)).view(len(x), 3, heads, -1)
-        turned = qkv[:, :2].to(x.dtype)
-        low, high = turned.chunk(2, -1)
-        cosines, sines = (one[0, :, None, None] for one in turns)
-        qkv[:, :2] = turned * cosines + torch.cat([-high, low], -1) * sines
+        # Queries and keys are turned, values are not.
+        query_key = qkv[:, :2].to(x.dtype)
+        low, high = query_key.chunk(2, -1)
+        cosines, sines = (values[0, :, None, None] for values in rotation)
+        qkv[:, :2] = query_key * cosines + torch.cat([-high, low], -1) * sines
         x = self._out(attention(qkv, self._window).flatten(1)).to(x.dtype).add_(x)
         inner = self._inner_norm(x).to(self._products)
         return self._down(self._up(inner).mul_(self._gate(inner))).to(x.dtype).add_(x)
@@ -266,12 +275,12 @@ class GroupedAttention:
     """Attention within one run of texts of equal length after the other, on any device and in any precision."""
 
     def __init__(self, lengths: Sequence[int], _: torch.device) -> None:
-        self._groups = []  # of at most ATTENTION_TOKENS tokens, or one text: (first token, texts, tokens of each)
+        # Of at most ATTENTION_TOKENS tokens, or one text: (first token, texts, tokens of each).
+        self._groups: list[tuple[int, int, int]] = []
         for start, texts, length in pooling.runs(lengths):
             size = max(1, ATTENTION_TOKENS // length)
-            self._groups += [
-                (start + i * length, min(size, texts - i), length) for i in range(0, texts, size)
-            ]
+            for text in range(0, texts, size):
+                self._groups.append((start + text * length, min(size, texts - text), length))
 
     def __call__(self, qkv: Tensor, window: int | None = None) -> Tensor:
         """(T, 3, heads, d') -> (T, heads, d'). ``window``: a token sees those at most this far away; None for all."""
@@ -283,11 +292,13 @@ class GroupedAttention:
 
     def first(self, q: Tensor, kv: Tensor) -> Tensor:
         """Queries (B, heads, d') of the first tokens, keys and values (T, 2, heads, d') of all -> (B, heads, d')."""
-        context, done = torch.zeros_like(q), 0
+        context = torch.zeros_like(q)
+        first_text = 0
         for start, n, length in self._groups:
+            texts = slice(first_text, first_text + n)
             k, v = kv[start : start + n * length].unflatten(0, (n, length)).unbind(2)
-            context[done : done + n] = _attention(q[done : done + n].unsqueeze(1), k, v).squeeze(1)
-            done += n
+            context[texts] = _attention(q[texts].unsqueeze(1), k, v).squeeze(1)
+            first_text += n
         return context
 
 
@@ -295,9 +306,8 @@ class VarlenAttention:
     """:class:`GroupedAttention` in one call of torch's kernel for texts of any lengths; CUDA in half precision only."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        from torch.nn.attention.varlen import (
-            varlen_attn,
-        )  # imports the compiler, and is not in torch before 2.10
+        # Imports the compiler, and is not in torch before 2.10.
+        from torch.nn.attention.varlen import varlen_attn
 
         self._kernel = varlen_attn
         ends = torch.tensor([[0, *accumulate(lengths)], range(len(lengths) + 1)], dtype=torch.int32)
