@@ -61,7 +61,7 @@ def load_base(
             base, passages, cls_dim=config.cls_dim or None, seed=config.seed, quiet=quiet
         )
         model.activation = config.activation
-    sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
+    sides = _encoders_of(model)
     if config.calibrate:
         sample = sample_passages(passages, config.seed)
         for side in sides:
@@ -74,16 +74,20 @@ def load_base(
             side.projection = copy.deepcopy(projection)
     for side in sides:
         if form != "token_weight":
-            side.token_weight = side.token_vectors = None
+            side.token_weight = None
+            side.token_vectors = None
         elif side.token_weight is None:
             side.token_weight = torch.nn.Linear(int(side.lm.config.hidden_size), 1)
     model = _with_encoders(model, config.encoder)
+    encoders = _encoders_of(model)
     # Both have one learned factor of the head's weights for the form lexical+mlm, and none for the others.
-    encoders = [model] if isinstance(model, Retriever) else [model.query, model.document]
-    stored = encoders[-1].head_scale
-    start = torch.nn.Parameter(torch.tensor(config.head_scale)) if stored is None else stored
+    head_scale = None
+    if form == "lexical+mlm":
+        head_scale = encoders[-1].head_scale
+        if head_scale is None:
+            head_scale = torch.nn.Parameter(torch.tensor(config.head_scale))
     for encoder in encoders:
-        encoder.head_scale = start if form == "lexical+mlm" else None
+        encoder.head_scale = head_scale
     set_dropout(model, config.dropout)
     model.train().requires_grad_(True)
     for encoder in encoders:
@@ -94,8 +98,15 @@ def load_base(
 
 BERT_SPREAD = 1.4
 """Spread of the logits of a head like BERT-base's: word embeddings of norm 1.4, and a LayerNorm with gain 1."""
-FAR = 4.0
+MIN_RESCALED_SPREAD = 4.0
 """Times this spread from which on ``head_rescale`` auto divides; heads below it train as they are."""
+
+
+def _encoders_of(model: Retriever | UntiedRetriever) -> list[Retriever]:
+    """The one encoder, or that of queries and that of documents."""
+    if isinstance(model, Retriever):
+        return [model]
+    return [model.query, model.document]
 
 
 def rescale_head(
@@ -106,22 +117,26 @@ def rescale_head(
     OT weights are logits and similarities their unscaled products, so a head of a large norm makes the first losses,
     and with the usual learning rates the training, collapse (arXiv 2606.18811).
     """
-    encoders = [model] if isinstance(model, Retriever) else [model.query, model.document]
-    heads = [
-        one.head
-        for one in encoders
-        if config.similarity != "cls" and has_head(one.lm) and one.token_weight is None
-    ]
-    heads = list({id(head.norm): head for head in heads if head.norm is not None}.values())
-    if not heads or config.head_rescale == "none":
+    if config.similarity == "cls" or config.head_rescale == "none":
         return {}
+    # Two encoders may share a head, which is divided once.
+    heads_by_norm = {}
+    for encoder in _encoders_of(model):
+        if has_head(encoder.lm) and encoder.token_weight is None:
+            head = encoder.head
+            if head.norm is not None:
+                heads_by_norm[id(head.norm)] = head
+    heads = list(heads_by_norm.values())
+    if not heads:
+        return {}
+
     spread = max(head.spread() for head in heads)
-    is_far = spread >= FAR * BERT_SPREAD
-    factor = (
-        (spread / BERT_SPREAD if is_far else 1.0)
-        if config.head_rescale == "auto"
-        else float(config.head_rescale)
-    )
+    if config.head_rescale != "auto":
+        factor = float(config.head_rescale)
+    elif spread >= MIN_RESCALED_SPREAD * BERT_SPREAD:
+        factor = spread / BERT_SPREAD
+    else:
+        factor = 1.0
     if factor == 1.0:
         return {}
     for head in heads:
@@ -139,8 +154,12 @@ def ot_form(config: FinetuneConfig, base: Path) -> str:
     Raises :class:`UsageError` for one that the base does not allow.
     """
     stored = read_config(base)
-    own = "lexical+mlm" if stored.lexical and stored.has_head else stored.ot
-    form = own if config.ot == "base" else config.ot
+    base_form = stored.ot
+    if stored.lexical and stored.has_head:
+        base_form = "lexical+mlm"
+    form = config.ot
+    if form == "base":
+        form = base_form
     if form.startswith("lexical") and stored.lexical is None:
         raise UsageError(
             f"`ot` {form}: {base} has no lexicon; start from a model with a lexical OT part"
@@ -149,7 +168,7 @@ def ot_form(config: FinetuneConfig, base: Path) -> str:
         raise UsageError(
             "`similarity` ot: a lexical OT part in closed form has nothing to train; use `ot` lexical+mlm"
         )
-    if form == "lexical+mlm" != own and config.similarity == "cls":
+    if form == "lexical+mlm" and base_form != form and config.similarity == "cls":
         raise UsageError("`similarity` cls trains no head; `ot` lexical+mlm needs one")
     return form
 
@@ -197,7 +216,8 @@ def stored_config(
     config: FinetuneConfig, base: Path, tokenizer: PreTrainedTokenizerBase
 ) -> ModelConfig:
     """What the trained folder records about the model: the base's settings with those of this stage."""
-    own, form = read_config(base), ot_form(config, base)
+    stored = read_config(base)
+    form = ot_form(config, base)
     settings: dict[str, Any] = {
         "method": "cot-mote" if config.encoder == "mote" else "dupmae",
         "activation": config.activation,
@@ -207,17 +227,19 @@ def stored_config(
         "impact_scale": None,
         "ot": form.removesuffix("+mlm"),
         "lexical": None,
-        "dense_weight": config.dense_weight or own.dense_weight,
-        "impact_weight": config.impact_weight or own.impact_weight,
+        "dense_weight": config.dense_weight or stored.dense_weight,
+        "impact_weight": config.impact_weight or stored.impact_weight,
     }
     if form.startswith("lexical"):
-        assert own.lexical is not None
+        assert stored.lexical is not None
         # The base's factor of the head's weights, or the one at the start; 0 for no head.
-        scale = (own.lexical.head_scale or config.head_scale) if form == "lexical+mlm" else 0.0
-        settings["lexical"] = replace(own.lexical, head_scale=scale)
+        scale = 0.0
+        if form == "lexical+mlm":
+            scale = stored.lexical.head_scale or config.head_scale
+        settings["lexical"] = replace(stored.lexical, head_scale=scale)
     if config.title_separator:
         settings["title_separator"] = SEPARATORS[config.title_separator]
-    return ModelConfig(**{**own.__dict__, **settings})
+    return ModelConfig(**{**stored.__dict__, **settings})
 
 
 def with_learned_scale(stored: ModelConfig, model: Retriever | UntiedRetriever) -> ModelConfig:
@@ -253,7 +275,8 @@ def load_teacher(
     teacher, _, _ = load_model(model_folder(config.teacher), need_ot=False)
     student = retriever.side("document")
     assert isinstance(teacher, Retriever)  # a sentence encoder, not a pair
-    width, vocabulary = teacher.lm.config.hidden_size, teacher.lm.config.vocab_size
+    width = teacher.lm.config.hidden_size
+    vocabulary = teacher.lm.config.vocab_size
     if width != retriever.dim or vocabulary != student.lm.config.vocab_size:
         raise UsageError(
             f"`teacher` {config.teacher}: its vectors are {width} wide over {vocabulary:,} word pieces, the [CLS] part "
@@ -308,9 +331,8 @@ def _adapted(side: Retriever, config: FinetuneConfig) -> PeftModel:
     )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FutureWarning
-            )  # peft uses names that transformers 5 has deprecated
+            # peft uses names that transformers 5 has deprecated.
+            warnings.simplefilter("ignore", FutureWarning)
             adapted = get_peft_model(side.lm, settings)
     except ValueError as e:
         raise UsageError(f"`lora_targets` {' '.join(targets)}: {one_line(e, 200)}") from None

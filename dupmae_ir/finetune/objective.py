@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,17 +34,20 @@ class BiEncoder(nn.Module):
         self, retriever: Retriever | UntiedRetriever, parts: tuple[bool, bool] = (True, True)
     ) -> None:
         super().__init__()
-        self.retriever, self.parts = retriever, parts
-        self.real_tokens = self.padded_tokens = 0
+        self.retriever = retriever
+        self.parts = parts
+        self.real_tokens = 0
+        self.padded_tokens = 0
 
     def forward(self, batch: dict[str, Tensor], sides: Sequence[str] = SIDES) -> dict[str, Parts]:
         """The parts by side, from ``{side}_ids`` and ``{side}_mask`` of each.
 
         One call for both sides: DistributedDataParallel takes weights that one call does not read for unused.
         """
-        return {
-            side: self.encode(batch[f"{side}_ids"], batch[f"{side}_mask"], side) for side in sides
-        }
+        parts = {}
+        for side in sides:
+            parts[side] = self.encode(batch[f"{side}_ids"], batch[f"{side}_mask"], side)
+        return parts
 
     def encode(self, ids: Tensor, mask: Tensor, side: str) -> Parts:
         """The parts of (n, L) ``ids`` and ``mask``; ``side`` is ``query`` or ``document``."""
@@ -54,14 +58,15 @@ class BiEncoder(nn.Module):
         words = encoder.get_input_embeddings()(ids)
 
         def encode(rows: Tensor, length: int) -> Parts:
-            some_ids, some_mask = ids[rows, :length], mask[rows, :length]
+            group_ids = ids[rows, :length]
+            group_mask = mask[rows, :length]
             if self.training:
-                self.padded_tokens += some_mask.numel()
-            hidden = encoder(
-                inputs_embeds=words[rows, :length], attention_mask=some_mask
-            ).last_hidden_state
-            dense = model.cls_part(hidden, some_mask) if cls else None
-            return dense, model.ot_part(hidden, some_ids, some_mask) if ot else None
+                self.padded_tokens += group_mask.numel()
+            output = encoder(inputs_embeds=words[rows, :length], attention_mask=group_mask)
+            hidden = output.last_hidden_state
+            dense = model.cls_part(hidden, group_mask) if cls else None
+            weights = model.ot_part(hidden, group_ids, group_mask) if ot else None
+            return dense, weights
 
         if self.training:
             self.real_tokens += int(mask.sum())
@@ -77,29 +82,54 @@ def in_groups(mask: Tensor, encode: Callable[[Tensor, int], Parts]) -> Parts:
     """Call ``encode(rows, length)`` for groups of similar length of an (n, L) ``mask``; its results in input order."""
     lengths = mask.sum(1).tolist()
     groups = group_by_length(lengths)
-    done = [encode(torch.tensor(rows, device=mask.device), lengths[rows[0]]) for rows in groups]
-    order = torch.tensor([row for rows in groups for row in rows], device=mask.device).argsort()
-    cls, ot = (None if p[0] is None else torch.cat(list(p))[order] for p in zip(*done, strict=True))
-    return cls, ot
+    cls_parts = []
+    ot_parts = []
+    for rows in groups:
+        # The first row of a group is the longest.
+        cls, ot = encode(torch.tensor(rows, device=mask.device), lengths[rows[0]])
+        cls_parts.append(cls)
+        ot_parts.append(ot)
+    grouped_rows = list(itertools.chain.from_iterable(groups))
+    order = torch.tensor(grouped_rows, device=mask.device).argsort()
+    return _in_order(cls_parts, order), _in_order(ot_parts, order)
+
+
+def _in_order(parts: list[Tensor | None], order: Tensor) -> Tensor | None:
+    """The parts of all groups, one after the other, in ``order``; None for a part that is not computed."""
+    computed = [part for part in parts if part is not None]
+    if not computed:
+        return None
+    return torch.cat(computed)[order]
 
 
 def group_by_length(lengths: Sequence[int], group_cost: int = GROUP_COST) -> list[list[int]]:
     """Partition rows by length, longest first, minimising padded tokens plus ``group_cost`` for each group."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     # A group starts at the first row of a length, and is as long as that row.
-    starts = [at for at, row in enumerate(order) if not at or lengths[row] < lengths[order[at - 1]]]
+    starts = []
+    for position, row in enumerate(order):
+        if position == 0 or lengths[row] < lengths[order[position - 1]]:
+            starts.append(position)
     ends = [*starts[1:], len(order)]
-    cheapest = {len(order): (0, 0)}  # from a start: (tokens, end of the first group)
-    for at in reversed(starts):
-        width = lengths[order[at]]
-        cheapest[at] = min(
-            (width * (end - at) + group_cost + cheapest[end][0], end) for end in ends if end > at
-        )
-    groups, at = [], 0
-    while at < len(order):
-        end = cheapest[at][1]
-        groups.append(order[at:end])
-        at = end
+
+    # Dynamic programming from the end: the cheapest partition of the rows from each start on, as its tokens and the
+    # end of its first group.
+    cheapest = {len(order): (0, 0)}
+    for start in reversed(starts):
+        width = lengths[order[start]]
+        costs = []
+        for end in ends:
+            if end > start:
+                tokens, _ = cheapest[end]
+                costs.append((width * (end - start) + group_cost + tokens, end))
+        cheapest[start] = min(costs)
+
+    groups = []
+    start = 0
+    while start < len(order):
+        _, end = cheapest[start]
+        groups.append(order[start:end])
+        start = end
     return groups
 
 
@@ -125,16 +155,13 @@ def batch_loss(
     with torch.autocast(batch["group"].device.type, enabled=False):
         terms = dict(_terms(queries, documents, batch, objective, anchors))
         zero = batch["group"].new_zeros((), dtype=torch.float32)
-        scaled = {"q": objective.query_flops, "d": objective.document_flops}
         weights = {
             "contrastive": objective.contrastive,
             "distill": 1.0,
             "cls": objective.part,
             "ot": objective.part,
-            **{
-                f"{objective.regularizer}_{side}": regularizer_scale * weight
-                for side, weight in scaled.items()
-            },
+            f"{objective.regularizer}_q": regularizer_scale * objective.query_flops,
+            f"{objective.regularizer}_d": regularizer_scale * objective.document_flops,
             "anchor": objective.anchor,
         }
         return sum((weights[name] * term for name, term in terms.items()), zero), terms

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import pick_device, pick_dtype, processors, with_torch_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, InputError
@@ -30,6 +28,7 @@ from dupmae_ir.io.lines import ResumableJsonl
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.reranker import check_length, load_reranker, score_pairs, separator
 from dupmae_ir.search.fusion import interpolate, rrf
+from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Query
 
 WINDOW = 64  #: queries scored between two saves, and sorted by length together
@@ -49,7 +48,8 @@ def run(config: ScoreConfig) -> dict[str, object]:
         raise InputError(f"{config.mined}: no such file; create it with dupmae-ir finetune.mine")
     if config.teacher == "cross-encoder" and not Path(config.model).is_dir():
         raise CheckpointError(f"{config.model}: no such model folder; nothing is downloaded")
-    dtype, _ = pick_dtype(config.dtype or "float32", pick_device(config.device)[0])
+    device, _ = pick_device(config.device)
+    dtype, _ = pick_dtype(config.dtype or "float32", device)
     digests = {
         "mined": files_digest,
         "model": model_digest if config.teacher == "fused" else folder_digest,
@@ -67,30 +67,24 @@ def run(config: ScoreConfig) -> dict[str, object]:
 
 
 def _score(config: ScoreConfig, job: Job) -> dict[str, object]:
-    work, mined = job.begin(), read_mined(config.mined)
+    work = job.begin()
+    mined = read_mined(config.mined)
     passages = open_passages(config.mined, mined, config.collection)
-    teacher = (
-        fused_teacher(config, mined, passages.source, work)
-        if config.teacher == "fused"
-        else cross_encoder_teacher(config, passages)
-    )
+    if config.teacher == "fused":
+        teacher = fused_teacher(config, mined, passages.source, work)
+    else:
+        teacher = cross_encoder_teacher(config, passages)
     lines = ResumableJsonl(work / "lines.jsonl", len(mined), WINDOW)
     if lines.done:
         say(f"resuming after {lines.done:,} of {len(mined):,} queries", config.quiet)
-    total, done = _pairs(mined), _pairs(mined[: lines.done])
+    total = _pairs(mined)
+    done = _pairs(mined[: lines.done])
     started = time.monotonic()
     with progress("score", "pairs", total, config.quiet, done) as bar:
         for start in range(lines.done, len(mined), WINDOW):
             window = mined[start : start + WINDOW]
-            lines.append(
-                [
-                    {
-                        "qid": m.qid,
-                        "scores": {d: float(f"{scores.get(d, 0.0):.7g}") for d in m.docids},
-                    }
-                    for m, scores in zip(window, teacher(window), strict=True)
-                ]
-            )
+            scored = zip(window, teacher(window), strict=True)
+            lines.append([_scores_line(query, scores) for query, scores in scored])
             bar.update(_pairs(window))
     seconds = time.monotonic() - started
     pace = (total - done) / max(seconds, 1e-9)
@@ -98,8 +92,16 @@ def _score(config: ScoreConfig, job: Job) -> dict[str, object]:
     return job.publish(lines.path, {"queries": len(mined), "pairs": total}) | timing
 
 
+def _scores_line(query: MinedQuery, scores: Scores) -> dict[str, object]:
+    """The line of a query: the score of each of its passages, with seven digits, as float32 has them."""
+    rounded = {}
+    for docid in query.docids:
+        rounded[docid] = float(f"{scores.get(docid, 0.0):.7g}")
+    return {"qid": query.qid, "scores": rounded}
+
+
 def _pairs(mined: Sequence[MinedQuery]) -> int:
-    return sum(len(m.docids) for m in mined)
+    return sum(len(query.docids) for query in mined)
 
 
 def cross_encoder_teacher(config: ScoreConfig, passages: Passages) -> ScoreTeacher:
@@ -112,14 +114,22 @@ def cross_encoder_teacher(config: ScoreConfig, passages: Passages) -> ScoreTeach
     join = separator(config.title_separator, tokenizer)
 
     def score(window: Sequence[MinedQuery]) -> list[Scores]:
-        documents = [[*m.positives, *(passages[d] for d in m.negatives)] for m in window]
-        queries = [m.query for m, group in zip(window, documents, strict=True) for _ in group]
-        texts = [d.joined(join) for group in documents for d in group]
+        documents = []
+        queries = []
+        texts = []
+        for mined in window:
+            group = [*mined.positives, *map(passages.__getitem__, mined.negatives)]
+            documents.append(group)
+            queries += [mined.query] * len(group)
+            texts += [document.joined(join) for document in group]
         scores = score_pairs(model, tokenizer, queries, texts, config.length, config.batch_tokens)
         if not scores.isfinite().all():
             raise DupmaeError(f"{config.model}: some scores are not finite; try `dtype` float32")
         values = iter(scores.tolist())
-        return [{d.docid: next(values) for d in group} for group in documents]
+        scores_by_query: list[Scores] = []
+        for group in documents:
+            scores_by_query.append({document.docid: next(values) for document in group})
+        return scores_by_query
 
     return score
 
@@ -140,12 +150,11 @@ def fused_teacher(
     """
     bm25 = open_bm25(config, source, work / "bm25")
     searcher = open_retriever(config, config.model, source, work / "index")
-    absent = [
-        f"{p.docid} of query {m.qid}"
-        for m in mined
-        for p in m.positives
-        if searcher.row(p.docid) is None
-    ]
+    absent = []
+    for query in mined:
+        for positive in query.positives:
+            if searcher.row(positive.docid) is None:
+                absent.append(f"{positive.docid} of query {query.qid}")
     if absent:
         what = counted(absent, f"positive is not in {source}", f"positives are not in {source}")
         raise InputError(
@@ -153,32 +162,44 @@ def fused_teacher(
             "cross-encoder"
         )
     if config.fusion == "sum":
-        dense, impact = searcher.part_weights if config.parts == "hybrid" else (1.0, 1.0)
-        weights = {
-            "dense_weight": config.dense_weight * dense,
-            "impact_weight": config.dense_weight * impact,
-        }
-        bm25_settings: dict[str, Any] = {
-            "bm25_index": str(work / "bm25"),
-            "k1": config.k1,
-            "b": config.b,
-        }
-        summed = searcher.with_settings(**bm25_settings, **weights)
-        return lambda window: [
-            {e.docid: e.score for e in summed.explain_all(m.query, m.docids)} for m in window
-        ]
+        return _sum_teacher(config, searcher, work / "bm25")
 
     def score(window: Sequence[MinedQuery]) -> list[Scores]:
-        queries = [Query(m.qid, m.query) for m in window]
+        queries = [Query(mined.qid, mined.query) for mined in window]
         by_model = retriever_hits(searcher, queries, config.depth, config.parts)
         by_bm25 = bm25.search(queries, config.depth, config.threads or processors())
         fused: list[Scores] = []
-        for q in queries:
+        for query in queries:
+            lists = by_bm25[query.qid], by_model[query.qid]
             if config.fusion == "rrf":
-                hits = rrf([by_bm25[q.qid], by_model[q.qid]], config.rrf_k)
+                hits = rrf(lists, config.rrf_k)
             else:
-                hits = interpolate(by_bm25[q.qid], by_model[q.qid], 0.5, normalize=True)
-            fused.append({h.docid: h.score for h in hits})
+                hits = interpolate(*lists, 0.5, normalize=True)
+            fused.append({hit.docid: hit.score for hit in hits})
         return fused
+
+    return score
+
+
+def _sum_teacher(config: ScoreConfig, searcher: Searcher, bm25: Path) -> ScoreTeacher:
+    """BM25's score plus the retriever's, weighted, for every candidate."""
+    dense = 1.0
+    impact = 1.0
+    if config.parts == "hybrid":
+        dense, impact = searcher.part_weights
+    summed = searcher.with_settings(
+        bm25_index=str(bm25),
+        k1=config.k1,
+        b=config.b,
+        dense_weight=config.dense_weight * dense,
+        impact_weight=config.dense_weight * impact,
+    )
+
+    def score(window: Sequence[MinedQuery]) -> list[Scores]:
+        scores: list[Scores] = []
+        for mined in window:
+            explanations = summed.explain_all(mined.query, mined.docids)
+            scores.append({one.docid: one.score for one in explanations})
+        return scores
 
     return score

@@ -56,12 +56,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
     from requests import Response, Session
 
-WAITS = (
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-)  #: seconds between attempts; restarted whenever an attempt gets further than all before
+#: seconds between attempts; restarted whenever an attempt gets further than all before
+WAITS = (1.0, 2.0, 4.0, 8.0)
 TIMEOUT = (10.0, 60.0)  #: seconds to connect, seconds without a byte
 
 _RECEIVED = 1 << 17
@@ -87,10 +83,9 @@ def is_url(text: object) -> bool:
 
 def has_credentials(parts: SplitResult) -> bool:
     """Whether a URL contains a password, or a query that looks like a key."""
-    return bool(
-        parts.password
-        or any(_SECRET.search(name) and value for name, value in parse_qsl(parts.query))
-    )
+    if parts.password:
+        return True
+    return any(_SECRET.search(name) and value for name, value in parse_qsl(parts.query))
 
 
 def without_credentials(text: str) -> str:
@@ -124,21 +119,19 @@ class RemoteFile:
 
 def cache_folder() -> Path:
     """``$DUPMAE_IR_CACHE``, else ``$XDG_CACHE_HOME/dupmae_ir``, else ``~/.cache/dupmae_ir``."""
-    home = os.environ.get("DUPMAE_IR_CACHE")
-    return (
-        Path(home)
-        if home
-        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dupmae_ir"
-    )
+    folder = os.environ.get("DUPMAE_IR_CACHE")
+    if folder:
+        return Path(folder)
+    user_caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(user_caches) / "dupmae_ir"
 
 
 def offline_by() -> str | None:
     """The environment variable that forbids the network; None if it is permitted."""
-    names = ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE")
-    return next(
-        (n for n in names if os.environ.get(n, "").strip().lower() in ("1", "on", "yes", "true")),
-        None,
-    )
+    for name in ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE"):
+        if os.environ.get(name, "").strip().lower() in ("1", "on", "yes", "true"):
+            return name
+    return None
 
 
 def download(
@@ -171,16 +164,18 @@ def download(
 
 def _address(source: RemoteFile, mirror: str | None) -> str:
     """The URL to request: the source's own, or the corresponding one of the mirror."""
-    for url, what in (
-        (source.url, "only http and https can be fetched"),
-        (mirror, "a mirror is an http or https URL"),
-    ):
-        if url and not _scheme(url):
-            raise UsageError(f"{url}: {what}")
+    if not _scheme(source.url):
+        raise UsageError(f"{source.url}: only http and https can be fetched")
     if not mirror:
         return source.url
-    _, host, path, query, _ = urlsplit(source.url)
-    return f"{mirror.rstrip('/')}/{host.rpartition('@')[2]}{path}" + (f"?{query}" if query else "")
+    if not _scheme(mirror):
+        raise UsageError(f"{mirror}: a mirror is an http or https URL")
+    parts = urlsplit(source.url)
+    _, _, host = parts.netloc.rpartition("@")
+    address = f"{mirror.rstrip('/')}/{host}{parts.path}"
+    if parts.query:
+        address += f"?{parts.query}"
+    return address
 
 
 def _scheme(url: str) -> str:
@@ -189,7 +184,9 @@ def _scheme(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return ""
-    return parts.scheme if parts.scheme in ("http", "https") and parts.hostname else ""
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return parts.scheme
+    return ""
 
 
 class _Broken(Exception):
@@ -227,21 +224,23 @@ class _Transfer:
         """Fetch what is missing, verify it, and move it to the target."""
         # The part may have been complete when the last call was stopped.
         if not self.part.exists() or self._resumable() != read_json_object(self.note).get("length"):
-            if variable := offline_by():
+            variable = offline_by()
+            if variable:
                 raise self._by_hand(f"{self.target.name} is missing and {variable} is set")
             self._fetch()
         try:
-            found = _checked(self.source, self.part, self.quiet)
+            digests = _check_digests(self.source, self.part, self.quiet)
         except _Mismatch as e:
             self._discard()
             raise EnvironmentProblem(
                 f"{self.target.name} from {self.shown}: {e}; the download was removed. Run the same command "
                 "again; if the error repeats, the file on the server has changed"
             ) from None
+        # Renamed before the note is removed: a part without a note would be downloaded again.
         self.part.replace(self.target)
         fsync_folder(self.target.parent)
         self.note.unlink(missing_ok=True)
-        _remember(self.source, self.target, found, self.quiet)
+        _remember(self.source, self.target, digests, self.quiet)
 
     @property
     def shown(self) -> str:
@@ -270,10 +269,12 @@ class _Transfer:
             except _Broken as e:
                 problem = e
             if _size(self.part) > furthest:
-                furthest, waits = _size(self.part), iter(WAITS)
+                furthest = _size(self.part)
+                waits = iter(WAITS)
+            # A host that was never reached is not asked again.
             hopeless = isinstance(problem, _Unreachable) and furthest == start
-            wait = None if hopeless else next(waits, None)
-            if wait is None:
+            wait = next(waits, None)
+            if hopeless or wait is None:
                 raise self._failed(str(problem))
             say(f"{self.target.name}: {problem}; trying again in {wait:g} s", self.quiet)
             time.sleep(wait)
@@ -305,7 +306,8 @@ class _Transfer:
             note = read_json_object(self.note)
             etag = note.get("etag") or ""
             # If-Range does not accept a weak ETag; _continues compares it.
-            if version := (etag if etag.startswith('"') else note.get("last_modified")):
+            version = etag if etag.startswith('"') else note.get("last_modified")
+            if version:
                 headers["If-Range"] = version
         try:
             return session.get(
@@ -324,12 +326,11 @@ class _Transfer:
         from urllib3.exceptions import NewConnectionError
 
         chain = list(_chain(error))
-        problem = one_line(
-            getattr(chain[-1], "strerror", None) or str(chain[-1]) or type(chain[-1]).__name__
-        )
-        if isinstance(error, kinds.SSLError | kinds.ProxyError | kinds.ConnectTimeout) or any(
-            isinstance(e, NewConnectionError) for e in chain
-        ):
+        cause = chain[-1]
+        problem = one_line(getattr(cause, "strerror", None) or str(cause) or type(cause).__name__)
+        if isinstance(error, kinds.SSLError | kinds.ProxyError | kinds.ConnectTimeout):
+            return _Unreachable(problem)
+        if any(isinstance(e, NewConnectionError) for e in chain):
             return _Unreachable(problem)
         if isinstance(error, kinds.ConnectionError | kinds.Timeout):
             return _Broken(problem)
@@ -337,14 +338,16 @@ class _Transfer:
 
     def _check_redirect(self, response: Response, *_: Any, **__: Any) -> None:
         """Refuse redirects from https to anything else, and from http to anything but http and https."""
-        if response.is_redirect:
-            to = response.headers["location"]
-            with suppress(ValueError):  # malformed: refused below
-                to = urljoin(response.url, to)
-            if _scheme(to) not in (
-                {"https"} if _scheme(response.url) == "https" else {"http", "https"}
-            ):
-                raise self._failed(f"redirects to {without_credentials(to)}, which is not followed")
+        if not response.is_redirect:
+            return
+        target = response.headers["location"]
+        with suppress(ValueError):  # malformed: refused below
+            target = urljoin(response.url, target)
+        allowed = {"http", "https"}
+        if _scheme(response.url) == "https":
+            allowed = {"https"}
+        if _scheme(target) not in allowed:
+            raise self._failed(f"redirects to {without_credentials(target)}, which is not followed")
 
     def _receive(self, response: Response, offset: int) -> None:
         """Write the body of ``response`` to the part from ``offset`` on, and sync it."""
@@ -412,17 +415,22 @@ class _Transfer:
     def _resumable(self) -> int:
         """How many bytes of the part can be kept: all, if the version of the rest can be compared, else none."""
         note = read_json_object(self.note)
-        known = note.get("etag") or note.get("last_modified") or self.source.digests
-        return _size(self.part) if known and note.get("url") == self.source.url else 0
+        comparable = note.get("etag") or note.get("last_modified") or self.source.digests
+        if comparable and note.get("url") == self.source.url:
+            return _size(self.part)
+        return 0
 
     def _continues(self, response: Response, offset: int) -> bool:
         """Whether the response continues the same version of the file."""
         note = read_json_object(self.note)
         start, total = _content_range(response)
-        now = {**_version(response), "length": total}
-        return start == offset and all(
-            note.get(k) in (None, v) for k, v in now.items() if v is not None
-        )
+        if start != offset:
+            return False
+        for name, value in {**_version(response), "length": total}.items():
+            # What either side does not say cannot be compared.
+            if value is not None and note.get(name) not in (None, value):
+                return False
+        return True
 
     def _discard(self) -> None:
         self.part.unlink(missing_ok=True)
@@ -439,14 +447,17 @@ def _version(response: Response) -> dict[str, str | None]:
 
 def _content_range(response: Response) -> tuple[int | None, int | None]:
     """(first byte, length of the whole file); None for what is missing."""
-    match = re.fullmatch(
-        r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", response.headers.get("Content-Range", "").strip()
-    )
-    return (_number(match[1]), _number(match[2])) if match else (None, None)
+    header = response.headers.get("Content-Range", "").strip()
+    match = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", header)
+    if not match:
+        return None, None
+    return _number(match[1]), _number(match[2])
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+    if text and text.isdecimal():
+        return int(text)
+    return None
 
 
 def _status(response: Response) -> str:
@@ -458,8 +469,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         # Not __context__, which leads to whatever our caller was handling.
-        inside = (error.__cause__, getattr(error, "reason", None), *error.args)
-        error = next((e for e in inside if isinstance(e, BaseException)), None)
+        wrapped = (error.__cause__, getattr(error, "reason", None), *error.args)
+        error = next((e for e in wrapped if isinstance(e, BaseException)), None)
 
 
 # --- verifying ---------------------------------------------------------------------------------------------------
@@ -467,32 +478,41 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _verified(source: RemoteFile, target: Path, quiet: bool) -> Path:
     """``target`` if it is the file that ``source`` describes; digests are cached for its size and time."""
-    seen = read_json_object(_memory(target))
-    found = seen.get("digests") if seen.get("file") == _stamp(target) else None
-    known = found if isinstance(found, dict) and found.keys() >= source.digests.keys() else None
+    remembered = _remembered_digests(target)
+    if remembered is not None and not remembered.keys() >= source.digests.keys():
+        remembered = None
     try:
-        checked = _checked(source, target, quiet, known)
+        digests = _check_digests(source, target, quiet, remembered)
     except _Mismatch as e:
         raise InputError(
             f"{target}: {e}; delete it and run the same command, which downloads {source.url}"
         ) from None
-    if known is None:
-        _remember(source, target, checked, quiet)
+    if remembered is None:
+        _remember(source, target, digests, quiet)
     return target
 
 
-def _checked(
-    source: RemoteFile, file: Path, quiet: bool, known: Mapping[str, str] | None = None
+def _remembered_digests(target: Path) -> dict[str, str] | None:
+    """The digests that were recorded of a file, if it has the same size and time still."""
+    record = read_json_object(_memory(target))
+    digests = record.get("digests")
+    if record.get("file") == _stamp(target) and isinstance(digests, dict):
+        return digests
+    return None
+
+
+def _check_digests(
+    source: RemoteFile, file: Path, quiet: bool, remembered: Mapping[str, str] | None = None
 ) -> Mapping[str, str]:
-    """The digests of ``file`` (``known``, or computed). Raises :class:`_Mismatch` for others, or another size."""
+    """The digests of ``file``, ``remembered`` or computed. Raises :class:`_Mismatch` for others, or another size."""
     size = file.stat().st_size
     if source.size is not None and size != source.size:
         raise _Mismatch(f"{size} bytes, expected {source.size}")
-    found = known or _digests(file, {"sha256", *source.digests}, quiet)
+    digests = remembered or _digests(file, {"sha256", *source.digests}, quiet)
     for kind, expected in source.digests.items():
-        if found[kind] != expected:
-            raise _Mismatch(f"{kind} {found[kind]}, expected {expected}")
-    return found
+        if digests[kind] != expected:
+            raise _Mismatch(f"{kind} {digests[kind]}, expected {expected}")
+    return digests
 
 
 def _digests(file: Path, kinds: set[str], quiet: bool) -> dict[str, str]:
@@ -534,15 +554,16 @@ def _size(path: Path) -> int:
 
 def patience() -> float:
     """Seconds without a byte after which a transfer is given up. Raises :class:`UsageError` for no number."""
-    given = os.environ.get(PATIENCE_VARIABLE)
+    text = os.environ.get(PATIENCE_VARIABLE)
+    if not text:
+        return PATIENCE
     try:
-        seconds = float(given) if given else PATIENCE
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
+    # Written so that NaN is refused.
     if not seconds > 0:
-        raise UsageError(
-            f"{PATIENCE_VARIABLE}={given}: expected a number of seconds greater than 0"
-        )
+        raise UsageError(f"{PATIENCE_VARIABLE}={text}: expected a number of seconds greater than 0")
     return seconds
 
 
@@ -557,26 +578,29 @@ def watched(what: str, job: Callable[[Moved], T], moved: Moved | None = None) ->
     every error of a library; :class:`FileNotFoundError` and :class:`DupmaeError` are raised as they are, as is a full
     disk. A thread that is given up ends with its next byte, or with the process.
     """
-    said: queue.SimpleQueue[int | tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    # Numbers of bytes, and then the result or the error.
+    messages: queue.SimpleQueue[int | tuple[T | None, BaseException | None]] = queue.SimpleQueue()
     given_up = threading.Event()
 
     def report(count: int) -> None:
         if given_up.is_set():
             raise TimeoutError
-        said.put(count)
+        messages.put(count)
 
     def run() -> None:
         try:
-            said.put((job(report), None))
+            messages.put((job(report), None))
         except BaseException as e:  # whatever it is, the caller must learn it
-            said.put((None, e))
+            messages.put((None, e))
 
     threading.Thread(target=run, daemon=True).start()
     seconds = patience()
     try:
-        while isinstance(message := said.get(timeout=seconds), int):
+        message = messages.get(timeout=seconds)
+        while isinstance(message, int):
             if moved:
                 moved(message)
+            message = messages.get(timeout=seconds)
     except queue.Empty:
         raise EnvironmentProblem(
             f"{what}: no byte for {seconds:g} s ({PATIENCE_VARIABLE}); check the network and run the same command again"
@@ -585,17 +609,15 @@ def watched(what: str, job: Callable[[Moved], T], moved: Moved | None = None) ->
         given_up.set()
     result, error = message
     if error is not None:
-        raise _translated(what, error)
+        raise _translate_error(what, error)
     return cast(T, result)
 
 
-def _translated(what: str, error: BaseException) -> BaseException:
-    local = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if (
-        local
-        or isinstance(error, FileNotFoundError | DupmaeError)
-        or not isinstance(error, Exception)
-    ):
+def _translate_error(what: str, error: BaseException) -> BaseException:
+    """An :class:`EnvironmentProblem` for an error of a library; other errors as they are."""
+    if isinstance(error, FileNotFoundError | DupmaeError) or not isinstance(error, Exception):
+        return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return error
     reason = without_credentials(one_line(error, 300)) or type(error).__name__
     if isinstance(error, PermissionError) or "credentials" in reason.lower():
@@ -618,9 +640,9 @@ class Remote:
         from fsspec.core import url_to_fs  # takes 0.1 s to import
 
         # Listings are remembered otherwise, and what another process writes is not seen.
-        settings = {"use_listings_cache": False} | (
-            {"auto_mkdir": True} if scheme in ("file", "local") else {}
-        )
+        settings = {"use_listings_cache": False}
+        if scheme in ("file", "local"):
+            settings["auto_mkdir"] = True
         self._fs: AbstractFileSystem
         self._path: str
         try:
@@ -659,12 +681,14 @@ class Remote:
         try:
             if watched(str(self), lambda _: self._fs.info(self._path)).get("type") != "directory":
                 return None
-            found = watched(str(self), lambda _: self._fs.ls(self._path, detail=True))
+            entries = watched(str(self), lambda _: self._fs.ls(self._path, detail=True))
         except FileNotFoundError:
             raise InputError(f"{self}: no such file or folder") from None
-        return [
-            self / PurePosixPath(str(row["name"])).name for row in found if row["type"] == "file"
-        ]
+        files = []
+        for entry in entries:
+            if entry["type"] == "file":
+                files.append(self / PurePosixPath(str(entry["name"])).name)
+        return files
 
     def read(self) -> bytes | None:
         """The bytes of a small object; None if there is none."""
@@ -750,7 +774,8 @@ class RemoteStream(io.RawIOBase):
     """A stream each of whose reads is :func:`watched`."""
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
-        self._stream, self._name = stream, name
+        self._stream = stream
+        self._name = name
 
     def read(self, size: int = -1) -> bytes:
         """Up to ``size`` bytes; none at the end."""
@@ -765,10 +790,12 @@ class RemoteStream(io.RawIOBase):
 def json_object(raw: bytes | None) -> dict[str, Any]:
     """The JSON object in a remote file; empty if there is none."""
     try:
-        found = json.loads(raw or b"")
+        value = json.loads(raw or b"")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    return value
 
 
 def _parsed(url: str) -> SplitResult:

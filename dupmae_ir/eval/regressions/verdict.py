@@ -24,9 +24,9 @@ from dupmae_ir.eval.regressions.execute import Result
 from dupmae_ir.eval.significance import bootstrap_intervals
 
 LEVEL = 0.95
-SAME = 1e-12
+ROUNDING = 1e-12
 """Largest difference between equal means, which may be rounded differently."""
-SHOWN = 5
+MAX_NAMED_QUERIES = 5
 """Queries to name, largest differences first."""
 PAPER = "paper"
 ACCEPTED = "accepted"
@@ -86,31 +86,41 @@ def judge(
         fixed: the weights are the same bytes on every machine, not trained there.
     """
     if result is None:
-        reason = (
-            f"accepted {accepted['date']}; not run in this folder" if accepted else "not run here"
-        )
+        reason = "not run here"
+        if accepted:
+            reason = f"accepted {accepted['date']}; not run in this folder"
         return [CaseVerdict(Status.SKIP, reason=reason)]
     if result.skipped:
         return [CaseVerdict(Status.SKIP, reason=result.skipped)]
     if result.stand_in and not result.problems:
-        values = ", ".join(f"{m} {v:.4f}" for m, v in result.values.items())
+        values = ", ".join(f"{measure} {value:.4f}" for measure, value in result.values.items())
         reason = f"completed on a synthetic stand-in collection, whose values are not comparable: {values}"
         return [CaseVerdict(Status.SKIP, reason=reason)]
     verdicts = [CaseVerdict(Status.FAIL, reason=problem) for problem in result.problems]
-    verdicts += _against_accepted(case, result, accepted, queries, fixed) if accepted else ()
+    if accepted:
+        verdicts += _against_accepted(case, result, accepted, queries, fixed)
     if result.problems:
         # The values of a run that fails its checks mean nothing; only causes are reported.
-        return [v for v in verdicts if not v.measure]
-    verdicts += [_against_paper(case, result, m) for m in case.paper] if case.compare else ()
-    reason = "measured, but there is no printed or accepted value to compare with yet"
-    return verdicts or [CaseVerdict(Status.SKIP, reason=reason)]
+        return [verdict for verdict in verdicts if not verdict.measure]
+    if case.compare:
+        verdicts += [_against_paper(case, result, measure) for measure in case.paper]
+    if not verdicts:
+        reason = "measured, but there is no printed or accepted value to compare with yet"
+        return [CaseVerdict(Status.SKIP, reason=reason)]
+    return verdicts
 
 
 def overall(verdicts: Iterable[CaseVerdict], against: str = "") -> Status | None:
     """The most urgent status; with ``against``, of that side and of verdicts on the whole case. None for no verdict."""
-    order = list(Status)
-    statuses = [v.status for v in verdicts if not against or v.against in ("", against)]
-    return min(statuses, key=order.index) if statuses else None
+    statuses = set()
+    for verdict in verdicts:
+        if not against or verdict.against in ("", against):
+            statuses.add(verdict.status)
+    # Statuses are listed by urgency.
+    for status in Status:
+        if status in statuses:
+            return status
+    return None
 
 
 def _against_accepted(
@@ -123,18 +133,13 @@ def _against_accepted(
     changed = list(_changed_inputs(case, result, accepted, fixed))
     if changed and case.collection == "demo":
         # The embedded collection is the interpreter's documentation, which differs between Python versions.
-        return [
-            CaseVerdict(
-                Status.SKIP,
-                against=ACCEPTED,
-                reason="accepted for the collection of another Python version",
-            )
-        ]
+        reason = "accepted for the collection of another Python version"
+        return [CaseVerdict(Status.SKIP, against=ACCEPTED, reason=reason)]
     verdicts = [CaseVerdict(Status.FAIL, against=ACCEPTED, reason=reason) for reason in changed]
-    measures = dict.fromkeys([*accepted.get("values", {}), *result.values])
-    return verdicts + [
-        _measure(case, result, accepted, queries.get(m, {}), m, fixed) for m in measures
-    ]
+    for measure in dict.fromkeys([*accepted.get("values", {}), *result.values]):
+        accepted_queries = queries.get(measure, {})
+        verdicts.append(_measure(case, result, accepted, accepted_queries, measure, fixed))
+    return verdicts
 
 
 def _changed_inputs(
@@ -150,8 +155,9 @@ def _changed_inputs(
         if then is not None and now.get(name) != then:
             yield f"the {label} differ from those of the accepted values ({_short(then)}, now {_short(now.get(name))})"
     if fixed and accepted.get("weights") != result.key.get("weights"):
-        then, weights = accepted.get("weights"), result.key.get("weights")
-        yield f"the weights differ from those of the accepted values ({_short(then)}, now {_short(weights)}){intended}"
+        then = _short(accepted.get("weights"))
+        weights = _short(result.key.get("weights"))
+        yield f"the weights differ from those of the accepted values ({then}, now {weights}){intended}"
 
 
 def _measure(
@@ -163,90 +169,89 @@ def _measure(
     fixed: bool,
 ) -> CaseVerdict:
     """The verdict on one measure against its accepted value."""
-    value, expected = result.values.get(measure), accepted.get("values", {}).get(measure)
+    value = result.values.get(measure)
+    expected = accepted.get("values", {}).get(measure)
+    verdict = CaseVerdict(Status.FAIL, measure, value, expected, ACCEPTED)
     if value is None:
-        return CaseVerdict(
-            Status.FAIL,
-            measure,
-            None,
-            expected,
-            ACCEPTED,
-            reason="accepted, but no longer measured",
-        )
+        return replace(verdict, reason="accepted, but no longer measured")
     if expected is None:
-        return CaseVerdict(
-            Status.FAIL,
-            measure,
-            value,
-            None,
-            ACCEPTED,
-            reason="measured, but no value was accepted",
-        )
-    if abs(value - expected) <= SAME:
-        return CaseVerdict(Status.OK, measure, value, expected, ACCEPTED, tolerance=0.0)
-    same = dict(result.environment) == accepted.get("environment")
-    reason = "same environment" if same else "different environment"
-    if changed := changed_queries(result.per_query[measure], then):
-        largest = ", ".join(f"{q} {d:+.3f}" for q, d in changed[:SHOWN])
-        reason += f"; {len(changed)} queries changed, most of all {largest}"
-    tolerance = _allowed(case, result, then, measure, fixed, same)
+        return replace(verdict, reason="measured, but no value was accepted")
+    if abs(value - expected) <= ROUNDING:
+        return replace(verdict, status=Status.OK, tolerance=0.0)
+
+    same_environment = dict(result.environment) == accepted.get("environment")
+    reason = "same environment" if same_environment else "different environment"
+    changes = changed_queries(result.per_query[measure], then)
+    if changes:
+        largest = ", ".join(f"{qid} {change:+.3f}" for qid, change in changes[:MAX_NAMED_QUERIES])
+        reason += f"; {len(changes)} queries changed, most of all {largest}"
+    tolerance = _tolerance(case, result, then, measure, fixed, same_environment)
     if tolerance == 0.0:
-        return CaseVerdict(
-            Status.FAIL, measure, value, expected, ACCEPTED, 0.0, f"must be equal; {reason}"
-        )
+        return replace(verdict, tolerance=0.0, reason=f"must be equal; {reason}")
     status = _classify(value - expected, tolerance)
-    return CaseVerdict(status, measure, value, expected, ACCEPTED, tolerance, reason)
+    return replace(verdict, status=status, tolerance=tolerance, reason=reason)
 
 
-def _allowed(
-    case: Case, result: Result, then: Mapping[str, float], measure: str, fixed: bool, same: bool
+def _tolerance(
+    case: Case,
+    result: Result,
+    then: Mapping[str, float],
+    measure: str,
+    fixed: bool,
+    same_environment: bool,
 ) -> float:
     """The largest difference from the accepted value that passes; 0.0: it must be equal."""
-    if case.mode == "bm25" or (same and (case.exact or fixed)):
+    if case.mode == "bm25":
+        return 0.0
+    if same_environment and (case.exact or fixed):
         return 0.0
     if fixed and case.drift is not None:
         return case.drift
-    if (seeds := case.seed_deviation.get(measure)) is not None:
-        return TWO_SEEDS * seeds
+    seed_deviation = case.seed_deviation.get(measure)
+    if seed_deviation is not None:
+        return TWO_SEEDS * seed_deviation
     now = result.per_query[measure]
     # Without the same queries there are no paired differences.
-    return 0.0 if fixed or now.keys() != then.keys() else _noise(now[q] - then[q] for q in now)
+    if fixed or now.keys() != then.keys():
+        return 0.0
+    return _noise(now[qid] - then[qid] for qid in now)
 
 
 def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
+    printed = float(case.paper[measure])
     if measure not in result.values:
-        return CaseVerdict(
-            Status.FAIL, measure, None, float(case.paper[measure]), PAPER, reason="not measured"
-        )
-    value, tolerance = result.values[measure], case.tolerance
+        return CaseVerdict(Status.FAIL, measure, None, printed, PAPER, reason="not measured")
+    value = result.values[measure]
     if result.given:
         names = ", ".join(f"{name} = {folder}" for name, folder in result.given.items())
         reason = f"given model, not compared with the paper: {names}"
-        return CaseVerdict(
-            Status.SKIP, measure, value, float(case.paper[measure]), PAPER, reason=reason
-        )
-    if tolerance is None:
-        seeds = case.seed_deviation.get(measure)
-        tolerance = (
-            _noise(result.per_query[measure].values()) if seeds is None else TWO_SEEDS * seeds
-        )
+        return CaseVerdict(Status.SKIP, measure, value, printed, PAPER, reason=reason)
+
+    tolerance = case.tolerance
+    seed_deviation = case.seed_deviation.get(measure)
+    if tolerance is None and seed_deviation is not None:
+        tolerance = TWO_SEEDS * seed_deviation
+    elif tolerance is None:
+        tolerance = _noise(result.per_query[measure].values())
     verdict = compare_printed(case.paper[measure], value, tolerance, measure)
     power = without_power(case, measure, tolerance)
-    return (
-        replace(verdict, reason="; ".join(filter(None, [verdict.reason, power])))
-        if verdict.status.passes
-        else verdict
-    )
+    if verdict.status.passes and power:
+        reasons = [verdict.reason, power] if verdict.reason else [power]
+        return replace(verdict, reason="; ".join(reasons))
+    return verdict
 
 
 def without_power(case: Case, measure: str, tolerance: float) -> str:
     """Which other system of the same printed table would pass as this one; empty if none would, or none is printed."""
-    name, number, table = case.rivals.get(measure, ("", "inf", ""))
-    verdict = (
-        compare_printed(case.paper[measure], float(number), tolerance, measure) if name else None
-    )
-    passes = verdict and verdict.status in (Status.OK, Status.OKISH)
-    return f"no power: {name}'s {number} ({table}) is within the tolerance too" if passes else ""
+    if measure not in case.rivals:
+        return ""
+    name, number, table = case.rivals[measure]
+    if not name:
+        return ""
+    verdict = compare_printed(case.paper[measure], float(number), tolerance, measure)
+    if verdict.status not in (Status.OK, Status.OKISH):
+        return ""
+    return f"no power: {name}'s {number} ({table}) is within the tolerance too"
 
 
 def against_control(
@@ -256,29 +261,29 @@ def against_control(
 
     They are compared with the differences that the paper prints.
     """
-    if (
-        result is None
-        or other is None
-        or any(r.problems or r.given or r.stand_in for r in (result, other))
-    ):
+    if result is None or other is None:
         return []
+    for compared in (result, other):
+        if compared.problems or compared.given or compared.stand_in:
+            return []
     verdicts = []
-    for measure in (
-        m
-        for m in case.paper
-        if m in control.paper and m in result.per_query and m in other.per_query
-    ):
-        now, then = result.per_query[measure], other.per_query[measure]
+    for measure, printed in case.paper.items():
+        if measure not in control.paper:
+            continue
+        if measure not in result.per_query or measure not in other.per_query:
+            continue
         difference = result.values[measure] - other.values[measure]
-        expected = float(case.paper[measure]) - float(control.paper[measure])
-        seeds = case.seed_deviation.get(measure)
-        # Two trainings here and two in the paper, all with seeds of their own; else the spread over the queries.
-        noise = (
-            _noise(now[q] - then[q] for q in now.keys() & then.keys())
-            if seeds is None
-            else 2 * Z * seeds
-        )
-        allowed = noise + 10.0 ** -len(case.paper[measure].partition(".")[2])
+        expected = float(printed) - float(control.paper[measure])
+        seed_deviation = case.seed_deviation.get(measure)
+        if seed_deviation is not None:
+            # Two trainings here and two in the paper, each with its own seed.
+            noise = 2 * Z * seed_deviation
+        else:
+            here = result.per_query[measure]
+            there = other.per_query[measure]
+            noise = _noise(here[qid] - there[qid] for qid in here.keys() & there.keys())
+        # Each of the two printed numbers may be off by half a unit of its last digit.
+        allowed = noise + 10.0 ** -_decimals(printed)
         status = Status.OKISH if abs(difference - expected) <= allowed else Status.FAIL
         reason = (
             f"difference to {control.id} {difference:+.4f}, printed {expected:+.4f} +-{allowed:.4f}"
@@ -289,23 +294,30 @@ def against_control(
 
 def compare_printed(printed: str, value: float, tolerance: float, measure: str) -> CaseVerdict:
     """The verdict on a value against a printed number: OK if equal to its digits, else by ``tolerance``."""
-    rounding = 0.5 * 10.0 ** -len(printed.partition(".")[2])
+    half_unit = 0.5 * 10.0 ** -_decimals(printed)
     difference = value - float(printed)
-    allowed = rounding + tolerance
-    status = Status.OK if abs(difference) <= rounding + SAME else _classify(difference, allowed)
-    reason = "" if status is Status.OK else f"{difference:+.4f}"
+    allowed = half_unit + tolerance
+    if abs(difference) <= half_unit + ROUNDING:
+        return CaseVerdict(Status.OK, measure, value, float(printed), PAPER, allowed)
+    status = _classify(difference, allowed)
+    reason = f"{difference:+.4f}"
     return CaseVerdict(status, measure, value, float(printed), PAPER, allowed, reason)
+
+
+def _decimals(printed: str) -> int:
+    """Number of digits after the point."""
+    _, _, digits = printed.partition(".")
+    return len(digits)
 
 
 def compare_means(value: float, expected: float, tolerance: float, measure: str) -> CaseVerdict:
     """The verdict on a mean over collections against the mean of their accepted values."""
     difference = value - expected
-    if abs(difference) <= SAME:
+    if abs(difference) <= ROUNDING:
         return CaseVerdict(Status.OK, measure, value, expected, ACCEPTED, tolerance)
+    status = _classify(difference, tolerance)
     reason = f"{difference:+.4f}" if tolerance else "must be equal"
-    return CaseVerdict(
-        _classify(difference, tolerance), measure, value, expected, ACCEPTED, tolerance, reason
-    )
+    return CaseVerdict(status, measure, value, expected, ACCEPTED, tolerance, reason)
 
 
 def _classify(difference: float, tolerance: float) -> Status:
@@ -323,8 +335,11 @@ def _noise(values: Iterable[float]) -> float:
 def changed_queries(now: Mapping[str, float], then: Mapping[str, float]) -> list[tuple[str, float]]:
     """(query id, difference) of the queries whose values changed, largest differences first."""
     # Accepted values per query are stored with six digits.
-    changed = [(q, now[q] - then[q]) for q in now if q in then and abs(now[q] - then[q]) > 1e-5]
-    return sorted(changed, key=lambda item: -abs(item[1]))
+    changes = []
+    for qid, value in now.items():
+        if qid in then and abs(value - then[qid]) > 1e-5:
+            changes.append((qid, value - then[qid]))
+    return sorted(changes, key=lambda item: -abs(item[1]))
 
 
 def _short(digest: str | None) -> str:

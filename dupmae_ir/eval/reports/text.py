@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from dupmae_ir import tables
 from dupmae_ir.console import table, visible
-from dupmae_ir.eval.compare import MARKS, TEST_NAMES, Comparison
+from dupmae_ir.eval.compare import MARKS, TEST_NAMES, Comparison, Difference
 from dupmae_ir.eval.evaluate import SHALLOW, Evaluation
 from dupmae_ir.eval.significance import BOOTSTRAPS, Interval
 from dupmae_ir.measures import Measure
@@ -23,9 +23,8 @@ class EvalReport:
     paths: dict[str, str]  #: name in the table -> file
     remove_unjudged: bool = False
     comparison: Comparison | None = None  #: of the other runs with a baseline
-    intervals: dict[str, dict[str, Interval | None]] = field(
-        default_factory=dict
-    )  #: run -> measure -> of its mean
+    #: run -> measure -> interval of its mean
+    intervals: dict[str, dict[str, Interval | None]] = field(default_factory=dict)
     level: float = 0.95  #: of the intervals
 
     @property
@@ -52,63 +51,77 @@ def as_table(report: EvalReport) -> str:
     """For a terminal: aligned columns, ``*`` at the best of each column, the averaging above, coverage below."""
     several = len(report.runs) > 1
     # Marks follow the number; blanks in their place, also in the header, keep digits aligned.
-    room = several + (len(report.comparison.settings.tests) if report.comparison else 0)
-    found = {
-        name: [f"{c.text}{'*' if c.best else ''}{c.marks}".ljust(len(c.text) + room) for c in row]
-        for name, row in cells(report).items()
-    }
-    body = table(
-        [[name, *row] for name, row in found.items()],
-        ["run", *(f"{m}{' ' * room}" for m in report.measures)],
-    )
-    stars = ["* best of its column"] if "*" in body else []
-    lines = [headline(report), "", body, *stars, *legend(report)]
+    room = int(several)
+    if report.comparison:
+        room += len(report.comparison.settings.tests)
+    rows = []
+    for name, row in cells(report).items():
+        texts = []
+        for cell in row:
+            star = "*" if cell.best else ""
+            texts.append(f"{cell.text}{star}{cell.marks}".ljust(len(cell.text) + room))
+        rows.append([name, *texts])
+    blanks = " " * room
+    body = table(rows, ["run", *(f"{measure}{blanks}" for measure in report.measures)])
+
+    lines = [headline(report), "", body]
+    if "*" in body:
+        lines.append("* best of its column")
+    lines += legend(report)
     if report.comparison and report.comparison.measures:
         # Only the first column is left-aligned, so run and measure share it.
-        (_, _, *header), rows = (
-            comparison_header(report.comparison),
-            comparison_rows(report.comparison),
-        )
-        joined = [[f"{run}  {measure}", *rest] for run, measure, *rest in rows]
+        _, _, *header = comparison_header(report.comparison)
+        joined = []
+        for run, measure, *rest in comparison_rows(report.comparison):
+            joined.append([f"{run}  {measure}", *rest])
         lines += ["", table(joined, ["run  measure", *header]), *moved_lines(report.comparison)]
     return "\n".join([*lines, "", *coverage(report)])
 
 
 def as_markdown(report: EvalReport) -> str:
     """A Markdown table, the best of each column bold."""
-    means = [
-        [name, *(_bold(c, "**{}**") + c.marks for c in row)] for name, row in cells(report).items()
-    ]
+    means = []
+    for name, row in cells(report).items():
+        means.append([name, *(_bold(cell, "**{}**") + cell.marks for cell in row)])
     lines = [
         tables.markdown(["run", *map(str, report.measures)], means),
         "",
         visible(headline(report), breaks=True),
         "",
-        *(f"- {visible(line, breaks=True)}" for line in (*legend(report), *coverage(report))),
+        *_markdown_items([*legend(report), *coverage(report)]),
     ]
     if report.comparison and report.comparison.measures:
-        moved = [f"- {visible(line, breaks=True)}" for line in moved_lines(report.comparison)]
-        compared = tables.markdown(
-            comparison_header(report.comparison), comparison_rows(report.comparison), 2
-        )
-        lines += ["", compared, *(["", *moved] if moved else [])]
+        header = comparison_header(report.comparison)
+        lines += ["", tables.markdown(header, comparison_rows(report.comparison), 2)]
+        moved = moved_lines(report.comparison)
+        if moved:
+            lines += ["", *_markdown_items(moved)]
     return "\n".join(lines)
+
+
+def _markdown_items(lines: Sequence[str]) -> list[str]:
+    return [f"- {visible(line, breaks=True)}" for line in lines]
 
 
 def as_latex(report: EvalReport) -> str:
     """A booktabs table, the best of each column bold; other lines as comments, the legend below the tabular."""
-    rows = [
-        [tables.tex(name), *(_bold(c, r"\textbf{{{}}}") + _dagger(c.marks) for c in row)]
-        for name, row in cells(report).items()
-    ]
+    rows = []
+    for name, row in cells(report).items():
+        texts = [_bold(cell, r"\textbf{{{}}}") + _dagger(cell.marks) for cell in row]
+        rows.append([tables.tex(name), *texts])
     notes = [headline(report), *coverage(report)]
     if report.comparison:
         notes += map("; ".join, comparison_rows(report.comparison))
-    body = tables.latex(["Run", *(tables.tex(str(m)) for m in report.measures)], rows)
-    below = [rf"{{\footnotesize {tables.tex(line)}\par}}" for line in legend(report)]
-    if below:
-        below = [r"\par\smallskip", *below]
-    return "\n".join([*(f"% {visible(line, breaks=True)}" for line in notes), body, *below])
+
+    lines = [f"% {visible(note, breaks=True)}" for note in notes]
+    header = [tables.tex(str(measure)) for measure in report.measures]
+    lines.append(tables.latex(["Run", *header], rows))
+    explanations = legend(report)
+    if explanations:
+        lines.append(r"\par\smallskip")
+    for explanation in explanations:
+        lines.append(rf"{{\footnotesize {tables.tex(explanation)}\par}}")
+    return "\n".join(lines)
 
 
 def as_csv(report: EvalReport) -> str:
@@ -116,62 +129,89 @@ def as_csv(report: EvalReport) -> str:
     the difference from the baseline with its interval, wins, ties, losses, and each test's p and corrected p. Values
     that do not apply (the baseline's own difference, an undefined test) are empty."""
     header = ["run", *map(str, report.measures), *asdict(next(iter(report.runs.values())).counts)]
-    lines = [
-        [name, *e.mean.values(), *asdict(e.counts).values()] for name, e in report.runs.items()
-    ]
-    for measure in report.comparison.measures if report.comparison else ():
-        columns = {name: _compared(report, name, measure) for name in report.runs}
-        header += [f"{measure} {key}" for key in next(iter(columns.values()))]
-        for line, name in zip(lines, report.runs, strict=True):
-            line += columns[name].values()
+    lines: list[list[object]] = []
+    for name, evaluation in report.runs.items():
+        lines.append([name, *evaluation.mean.values(), *asdict(evaluation.counts).values()])
+    if report.comparison:
+        for measure in report.comparison.measures:
+            columns = [_comparison_columns(report, name, measure) for name in report.runs]
+            header += [f"{measure} {key}" for key in columns[0]]
+            for line, values in zip(lines, columns, strict=True):
+                line += values.values()
     return tables.csv_text([header, *lines])
 
 
-def _compared(report: EvalReport, run: str, measure: str) -> Mapping[str, float | None]:
+def _comparison_columns(report: EvalReport, run: str, measure: str) -> dict[str, float | None]:
     """Column -> value of the CSV, besides the mean; None for the baseline's own difference and an undefined test."""
     assert report.comparison
-    difference = report.comparison.runs.get(run, {}).get(measure)
     low, high = report.intervals.get(run, {}).get(measure) or (None, None)
+    columns: dict[str, float | None] = {
+        "low": low,
+        "high": high,
+        "difference": None,
+        "difference low": None,
+        "difference high": None,
+        "wins": None,
+        "ties": None,
+        "losses": None,
+    }
     tests = report.comparison.settings.tests
-    p = [f"{name} {test}" for name in ("p", "p_holm") for test in tests]
-    columns = ("difference", "difference low", "difference high", "wins", "ties", "losses", *p)
+    for kind in ("p", "p_holm"):
+        for test in tests:
+            columns[f"{kind} {test}"] = None
+
+    difference = report.comparison.runs.get(run, {}).get(measure)
     if difference is None:
-        values: Sequence[float | None] = [None] * len(columns)
-    else:
-        d = difference
-        values = [d.mean, *(d.interval or (None, None)), d.wins, d.ties, d.losses]
-        values += [of[test] for of in (d.p, d.corrected) for test in tests]
-    return {"low": low, "high": high, **dict(zip(columns, values, strict=True))}
+        return columns
+    columns["difference"] = difference.mean
+    if difference.interval:
+        columns["difference low"], columns["difference high"] = difference.interval
+    columns["wins"] = difference.wins
+    columns["ties"] = difference.ties
+    columns["losses"] = difference.losses
+    for test in tests:
+        columns[f"p {test}"] = difference.p[test]
+        columns[f"p_holm {test}"] = difference.corrected[test]
+    return columns
 
 
 def as_json(report: EvalReport, per_query: bool = False) -> str:
     """Everything in full precision; ``per_query`` adds query id -> measure -> value to each run."""
-    runs = [
-        {"run": name, "path": report.paths[name], "values": e.mean, "counts": asdict(e.counts)}
-        | ({"intervals": report.intervals[name]} if name in report.intervals else {})
-        | ({"per_query": e.per_query} if per_query else {})
-        for name, e in report.runs.items()
-    ]
-    everything = {
+    measures = []
+    for measure in report.measures:
+        measures.append({"name": str(measure), "trec_eval": measure.trec_flags(report.complete)})
+    runs = []
+    for name, evaluation in report.runs.items():
+        run: dict[str, object] = {
+            "run": name,
+            "path": report.paths[name],
+            "values": evaluation.mean,
+            "counts": asdict(evaluation.counts),
+        }
+        if name in report.intervals:
+            run["intervals"] = report.intervals[name]
+        if per_query:
+            run["per_query"] = evaluation.per_query
+        runs.append(run)
+    everything: dict[str, object] = {
         "qrels": report.qrels,
         "complete": report.complete,
         "remove_unjudged": report.remove_unjudged,
-        "measures": [
-            {"name": str(m), "trec_eval": m.trec_flags(report.complete)} for m in report.measures
-        ],
+        "measures": measures,
         "runs": runs,
-    } | ({"comparison": _comparison(report.comparison)} if report.comparison else {})
+    }
+    if report.comparison:
+        everything["comparison"] = _comparison(report.comparison)
     return json.dumps(everything, indent=2, ensure_ascii=False)
 
 
 def per_query_tsv(report: EvalReport) -> str:
     """Tab-separated, one line per run and query: ``run qid value...`` with a header, in full precision."""
-    lines = [
-        [name, qid, *of.values()]
-        for name, e in report.runs.items()
-        for qid, of in e.per_query.items()
-    ]
-    return tables.csv_text([["run", "qid", *map(str, report.measures)], *lines], "\t")
+    lines: list[list[object]] = [["run", "qid", *map(str, report.measures)]]
+    for name, evaluation in report.runs.items():
+        for qid, values in evaluation.per_query.items():
+            lines.append([name, qid, *values.values()])
+    return tables.csv_text(lines, "\t")
 
 
 def headline(report: EvalReport) -> str:
@@ -210,20 +250,24 @@ FORMATS: dict[str, Callable[[EvalReport], str]] = {
 
 def cells(report: EvalReport) -> dict[str, list[Cell]]:
     """Run -> one printed value per measure; if they differ, the largest as printed is best."""
-    found: dict[str, list[Cell]] = {name: [] for name in report.runs}
+    rows: dict[str, list[Cell]] = {name: [] for name in report.runs}
     for measure in report.measures:
         digits = 0 if measure.total else 4  # as trec_eval prints them
         printed = {name: f"{e.mean[str(measure)]:.{digits}f}" for name, e in report.runs.items()}
         top = max(printed.values(), key=float)
         differ = len(set(printed.values())) > 1 and not measure.total
         for name, text in printed.items():
-            marks = report.comparison.marks(name, str(measure)) if report.comparison else ""
-            found[name].append(Cell(text, differ and text == top, marks))
-    return found
+            marks = ""
+            if report.comparison:
+                marks = report.comparison.marks(name, str(measure))
+            rows[name].append(Cell(text, differ and text == top, marks))
+    return rows
 
 
-def _bold(cell: Cell, how: str) -> str:
-    return how.format(cell.text) if cell.best else cell.text
+def _bold(cell: Cell, template: str) -> str:
+    if cell.best:
+        return template.format(cell.text)
+    return cell.text
 
 
 def _dagger(marks: str) -> str:
@@ -236,28 +280,33 @@ def legend(report: EvalReport) -> list[str]:
     comparison = report.comparison
     if comparison is None:
         return []
-    s, runs = comparison.settings, len(comparison.runs)
-    holm = f"Holm-corrected over {runs} runs" if runs > 1 else "one comparison, nothing to correct"
-    lines = [
-        f"{MARKS[t]} differs from {comparison.baseline}: {TEST_NAMES[t]}, two-sided, p < {s.alpha:g} ({holm})"
-        for t in s.tests
-    ]
-    lines.append(
-        f"{100 * s.level:g} % intervals: percentile bootstrap over queries, {BOOTSTRAPS:,} resamples, seed {s.seed}"
-    )
-    if "permutation" in s.tests:
-        exact = [
-            d.permutation.exact
-            for of in comparison.runs.values()
-            for d in of.values()
-            if d.permutation
-        ]
-        drawn = f"{s.resamples:,} random sign flips, seed {s.seed}"
-        if any(exact):
-            drawn += "; exact where few queries differ"
+    settings = comparison.settings
+    runs = len(comparison.runs)
+    correction = "one comparison, nothing to correct"
+    if runs > 1:
+        correction = f"Holm-corrected over {runs} runs"
+    lines = []
+    for test in settings.tests:
         lines.append(
-            f"permutation tests: {'exact, all sign flips counted' if all(exact) else drawn}"
+            f"{MARKS[test]} differs from {comparison.baseline}: {TEST_NAMES[test]}, two-sided, "
+            f"p < {settings.alpha:g} ({correction})"
         )
+    lines.append(
+        f"{100 * settings.level:g} % intervals: percentile bootstrap over queries, {BOOTSTRAPS:,} resamples, "
+        f"seed {settings.seed}"
+    )
+    if "permutation" in settings.tests:
+        exact = []
+        for measures in comparison.runs.values():
+            for difference in measures.values():
+                if difference.permutation:
+                    exact.append(difference.permutation.exact)
+        method = f"{settings.resamples:,} random sign flips, seed {settings.seed}"
+        if all(exact):
+            method = "exact, all sign flips counted"
+        elif any(exact):
+            method += "; exact where few queries differ"
+        lines.append(f"permutation tests: {method}")
     return lines
 
 
@@ -270,18 +319,20 @@ def comparison_header(comparison: Comparison) -> list[str]:
 
 def comparison_rows(comparison: Comparison) -> list[list[str]]:
     """One row per compared run and measure, with corrected p values."""
-    return [
-        [
-            run,
-            measure,
-            signed(d.mean),
-            interval_text(d.interval),
-            *(p_text(p) for p in d.corrected.values()),
-            f"{d.wins}/{d.ties}/{d.losses}",
-        ]
-        for run, measures in comparison.runs.items()
-        for measure, d in measures.items()
-    ]
+    rows = []
+    for run, measures in comparison.runs.items():
+        for measure, difference in measures.items():
+            rows.append(
+                [
+                    run,
+                    measure,
+                    signed(difference.mean),
+                    interval_text(difference.interval),
+                    *map(p_text, difference.corrected.values()),
+                    f"{difference.wins}/{difference.ties}/{difference.losses}",
+                ]
+            )
+    return rows
 
 
 def signed(value: float) -> str:
@@ -291,57 +342,73 @@ def signed(value: float) -> str:
 
 def interval_text(interval: Interval | None, sign: str = "+") -> str:
     """Four decimals; ``-`` for no interval."""
-    return f"[{interval.low:{sign}.4f}, {interval.high:{sign}.4f}]" if interval else "-"
+    if not interval:
+        return "-"
+    return f"[{interval.low:{sign}.4f}, {interval.high:{sign}.4f}]"
 
 
 def p_text(p: float | None) -> str:
     """Four decimals, ``<0.0001`` for smaller values, ``-`` for an undefined test."""
     if p is None:
         return "-"
-    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
+    if p < 0.0001:
+        return "<0.0001"
+    return f"{p:.4f}"
 
 
 def moved_lines(comparison: Comparison) -> list[str]:
     """For each compared run, the queries with the largest differences in the first measure."""
     lines = []
     for run, measures in comparison.runs.items():
-        for measure, difference in list(measures.items())[:1]:
-            moved = [
-                f"{c.qid} {signed(c.difference)} ({c.baseline:.4f} to {c.run:.4f})"
-                for c in difference.moved(comparison.settings.moved)
-            ]
-            if moved:
-                lines.append(f"{run} moved most in {measure}: {', '.join(moved)}")
+        if not measures:
+            continue
+        measure, difference = next(iter(measures.items()))
+        moved = []
+        for change in difference.moved(comparison.settings.moved):
+            before_and_after = f"({change.baseline:.4f} to {change.run:.4f})"
+            moved.append(f"{change.qid} {signed(change.difference)} {before_and_after}")
+        if moved:
+            lines.append(f"{run} moved most in {measure}: {', '.join(moved)}")
     return lines
 
 
 def _comparison(comparison: Comparison) -> Mapping[str, object]:
     """For JSON: settings, then run -> measure -> values of the difference."""
-    s = comparison.settings
-    runs = {
-        run: {
-            m: {
-                "queries": len(d.changes),
-                "difference": d.mean,
-                "interval": d.interval,
-                "wins": d.wins,
-                "ties": d.ties,
-                "losses": d.losses,
-                "p": d.p,
-                "p_holm": d.corrected,
-                "permutation": d.permutation._asdict() if d.permutation else None,
-                "moved": [asdict(c) | {"difference": c.difference} for c in d.moved(s.moved)],
-            }
-            for m, d in measures.items()
-        }
-        for run, measures in comparison.runs.items()
-    }
+    settings = comparison.settings
+    runs: dict[str, dict[str, object]] = {}
+    for run, measures in comparison.runs.items():
+        runs[run] = {}
+        for measure, difference in measures.items():
+            runs[run][measure] = _difference(difference, settings.moved)
+    interval = {"method": "percentile bootstrap", "level": settings.level, "resamples": BOOTSTRAPS}
     return {
         "baseline": comparison.baseline,
-        "tests": list(s.tests),
+        "tests": list(settings.tests),
         "correction": "holm",
-        "alpha": s.alpha,
-        "interval": {"method": "percentile bootstrap", "level": s.level, "resamples": BOOTSTRAPS},
-        "seed": s.seed,
+        "alpha": settings.alpha,
+        "interval": interval,
+        "seed": settings.seed,
         "runs": runs,
+    }
+
+
+def _difference(difference: Difference, max_moved: int) -> dict[str, object]:
+    """The difference of a run from the baseline in one measure, with the queries that moved most."""
+    moved = []
+    for change in difference.moved(max_moved):
+        moved.append(asdict(change) | {"difference": change.difference})
+    permutation = None
+    if difference.permutation:
+        permutation = difference.permutation._asdict()
+    return {
+        "queries": len(difference.changes),
+        "difference": difference.mean,
+        "interval": difference.interval,
+        "wins": difference.wins,
+        "ties": difference.ties,
+        "losses": difference.losses,
+        "p": difference.p,
+        "p_holm": difference.corrected,
+        "permutation": permutation,
+        "moved": moved,
     }
