@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import pick_device, pick_dtype, processors, with_torch_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, InputError
