@@ -21,8 +21,8 @@ counts per 1,000 lines of code:
 
 A function's lines run from ``def`` to its last line, docstring included. Public means that neither the name nor a
 class around it starts with an underscore. ``Any`` counts where it is the complete annotation. A seam is a public
-function or method of any package but ``config`` and ``io``, which read JSON and TOML into types. Upward imports are
-imports that the order in tests/test_architecture.py does not allow.
+function, or a method of a public class, that another package imports; not those of ``config`` and ``io``, which read
+JSON and TOML into types. Upward imports are imports that the order in tests/test_architecture.py does not allow.
 """
 
 from __future__ import annotations
@@ -219,20 +219,40 @@ def _measure_classes(m: Metrics, sources: list[SourceFile]) -> None:
 
 
 def _measure_seams(m: Metrics, sources: list[SourceFile], package: str) -> None:
-    """``dict[str, Any]`` in signatures of public functions."""
+    """``dict[str, Any]`` in signatures of functions and classes that other packages import."""
+    crossing = _names_imported_across_rooms(sources, package)
     for source in sources:
-        if _room(".".join(source.path.with_suffix("").parts), package) in JSON_READERS:
+        if _room_of(source.path, package) in JSON_READERS:
             continue
-        for node in _public(source.tree.body):
-            if not isinstance(node, Function):
+        for node in source.tree.body:
+            if isinstance(node, Function | ast.ClassDef) and node.name in crossing:
+                for function in _public([node]):
+                    if isinstance(function, Function) and _has_untyped_dict(function):
+                        m.untyped_seams += 1
+                        place = f"{source.path}:{function.lineno}"
+                        m.details.append(
+                            f"{place}: {function.name} has dict[str, Any] in its signature"
+                        )
+
+
+def _names_imported_across_rooms(sources: list[SourceFile], package: str) -> set[str]:
+    names: set[str] = set()
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if not _is_own_import(node, package):
                 continue
-            annotations = [argument.annotation for argument in _arguments(node)]
-            annotations.append(node.returns)
-            for annotation in annotations:
-                if annotation is not None and "dict[str, Any]" in ast.unparse(annotation):
-                    m.untyped_seams += 1
-                    place = f"{source.path}:{node.lineno}"
-                    m.details.append(f"{place}: {node.name} has dict[str, Any] in its signature")
+            if _room(node.module or "", package) != _room_of(source.path, package):
+                names.update(alias.name for alias in node.names)
+    return names
+
+
+def _has_untyped_dict(function: Function) -> bool:
+    annotations = [argument.annotation for argument in _arguments(function)]
+    annotations.append(function.returns)
+    for annotation in annotations:
+        if annotation is not None and "dict[str, Any]" in ast.unparse(annotation):
+            return True
+    return False
 
 
 def _measure_sizes(m: Metrics, functions: list[FunctionAt]) -> None:
@@ -303,7 +323,7 @@ def _measure_upward_imports(
     m: Metrics, sources: list[SourceFile], package: str, order: dict[str, int]
 ) -> None:
     for source in sources:
-        room = _room(".".join(source.path.with_suffix("").parts), package)
+        room = _room_of(source.path, package)
         rank = order.get(room, len(order))
         for node in ast.walk(source.tree):
             if not _is_own_import(node, package):
@@ -324,6 +344,10 @@ def _room(module: str, package: str) -> str:
     if package not in parts[:-1]:
         return ""
     return parts[parts.index(package) + 1]
+
+
+def _room_of(path: Path, package: str) -> str:
+    return _room(".".join(path.with_suffix("").parts), package)
 
 
 def _share(values: list[bool]) -> float:

@@ -15,7 +15,7 @@ import platform
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from dupmae_ir import __version__
 from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, TestCollection
@@ -161,7 +161,7 @@ def collect_facts(
     """
     topics = read_topics(folder / QUERIES)
     texts = {q.qid for q in topics}
-    tests: dict[str, dict[str, Any]] = {}
+    tests: dict[str, FactsOfTest] = {}
     relevant: dict[str, set[str]] = {}
     for name, test in collection.tests.items():
         path = qrels_path(folder, name)
@@ -192,12 +192,22 @@ def collect_facts(
     return Facts(documents.documents, len(texts), tests, files)
 
 
-def facts_of_test(topics: Iterable[Query], qrels: Qrels, judged: Collection[str]) -> dict[str, Any]:
+class FactsOfTest(TypedDict):
+    """Counts and digests of one test of a collection, as its manifest records them."""
+
+    queries: int
+    judgements: int
+    topics_digest: str
+    qrels_digest: str | None  #: None if the queries have answer strings instead of judgements
+
+
+def facts_of_test(topics: Iterable[Query], qrels: Qrels, judged: Collection[str]) -> FactsOfTest:
     """Counts and digests of a test; ``qrels`` are empty if its ``judged`` queries have answer strings instead."""
+    judged_texts = {topic.qid: topic.text for topic in topics if topic.qid in judged}
     return {
         "queries": len(judged),
         "judgements": sum(map(len, qrels.values())),
-        "topics_digest": topics_digest({t.qid: t.text for t in topics if t.qid in judged}),
+        "topics_digest": topics_digest(judged_texts),
         "qrels_digest": qrels_digest(qrels) if qrels else None,
     }
 
