@@ -172,9 +172,9 @@ def _parse(text: str, rel_level: int) -> list[Measure]:
     if parts["family"] in ("num_rel_ret", "NumRelRet"):
         name = "NumRet"
         parameters = parameters or f"rel={rel_level}"
-    cutoffs = [parts.get("cutoff")]
+    cutoffs: list[str | None] = [parts.get("cutoff")]
     if "cutoffs" in parts:
-        cutoffs = parts["cutoffs"].split(",")
+        cutoffs = list(parts["cutoffs"].split(","))
     if name is None:
         hint = _nearest_measure(parts["family"], cutoffs)
         raise UnknownName(f"no measure named {text!r}; known: {', '.join(FAMILIES)}.{hint}")

@@ -15,7 +15,7 @@ import platform
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from dupmae_ir import __version__
 from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, TestCollection
@@ -199,6 +199,7 @@ class FactsOfTest(TypedDict):
     judgements: int
     topics_digest: str
     qrels_digest: str | None  #: None if the queries have answer strings instead of judgements
+    dangling: NotRequired[int]  #: judged documents that the collection lacks
 
 
 def facts_of_test(topics: Iterable[Query], qrels: Qrels, judged: Collection[str]) -> FactsOfTest:

@@ -166,7 +166,7 @@ class WorkerPool(ABC, Generic[W]):
                     continue
                 # What a dead worker had goes first.
                 if self._again:
-                    window = self._again.popleft()
+                    window: Window | None = self._again.popleft()
                 else:
                     window = next(waiting, None)
                 if window is None:

@@ -8,9 +8,10 @@ Chinese, Japanese and Korean into two characters, as Lucene's CJKAnalyzer does, 
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, lru_cache, partial
 from pathlib import Path
 
@@ -28,7 +29,9 @@ from dupmae_ir.models.analyzer import (
 )
 from dupmae_ir.registry import suggest
 
-ENGLISH, OTHER, AUTO = "en", "other", "auto"
+ENGLISH = "en"
+OTHER = "other"
+AUTO = "auto"
 LANGUAGES = {
     "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German",
     "el": "Greek", "en": "English", "eo": "Esperanto", "es": "Spanish", "et": "Estonian", "eu": "Basque",
@@ -43,10 +46,8 @@ SYLLABLES = 3
 """Characters of a term in scripts without blanks and with vowel signs."""
 _TERMS_PER_WORD = {"th": 5, "zh": 2, "ja": 2}
 """About how many terms a word has where texts are cut into pieces: a Chinese text has 2.1 for each English stem."""
-_CJK, _SYLLABIC = (
-    r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}",
-    r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}",
-)
+_CJK = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}"
+_SYLLABIC = r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _APOSTROPHES = "'\u2019"
 _ELIDING = ("ca", "fr", "it")  # l'eau, dell'acqua
 _TURKISH = str.maketrans("Iİ", "ıi")
@@ -76,36 +77,41 @@ def function_words(language: str) -> frozenset[str]:
     """The articles, pronouns, prepositions, auxiliaries and question words of a language, folded; in
     English, their stems."""
     words = _lists().get(language, ())
-    return frozenset(
-        stems(" ".join(words)) if language == ENGLISH else (_fold(language, word) for word in words)
-    )
+    if language == ENGLISH:
+        return frozenset(stems(" ".join(words)))
+    return frozenset(_fold(language, word) for word in words)
 
 
 @cache
 def _lists() -> dict[str, list[str]]:
+    """Code of a language -> its function words, one language a line of the file."""
     path = Path(__file__).with_name("function_words.txt")
-    rows = [
-        row.split()
-        for row in path.read_text(encoding="utf-8").splitlines()
-        if row and row[0] != "#"
-    ]
-    return {row[0]: row[1:] for row in rows}
+    lists = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            language, *words = line.split()
+            lists[language] = words
+    return lists
 
 
 def _fold(language: str, word: str) -> str:
     """A word in the form in which it is compared and stemmed: in lower case, without what is no part of it."""
     word = unicodedata.normalize("NFKC", word)
-    word = (word.translate(_TURKISH) if language == "tr" else word).lower()
+    if language == "tr":
+        word = word.translate(_TURKISH)
+    word = word.lower()
     if language == "el":
-        word = "".join(
-            c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c)
-        ).replace("ς", "σ")
+        # Without accents, and with one form of sigma.
+        letters = unicodedata.normalize("NFD", word)
+        word = "".join(letter for letter in letters if not unicodedata.combining(letter))
+        word = word.replace("ς", "σ")
     elif language == "hi":
         word = word.translate(_HINDI)
     elif language == "ro":
         word = word.translate(_CEDILLAS)
-    if not word.isascii() and any(map(str.isdecimal, word)):  # ७ and 7 are one digit
-        word = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in word)
+    if not word.isascii() and any(map(str.isdecimal, word)):
+        # ७ and 7 are one digit.
+        word = "".join(map(_ascii_digit, word))
     if any(mark in word for mark in _APOSTROPHES):
         before, _, after = word.replace(_APOSTROPHES[1], _APOSTROPHES[0]).partition(_APOSTROPHES[0])
         if language == "tr":  # Ankara'da
@@ -113,6 +119,12 @@ def _fold(language: str, word: str) -> str:
         elif language in _ELIDING and len(before) <= 5:
             word = after
     return word
+
+
+def _ascii_digit(character: str) -> str:
+    if character.isdecimal():
+        return str(unicodedata.decimal(character))
+    return character
 
 
 Spans = list[tuple[str, int, int]]
@@ -133,19 +145,23 @@ class Analyzer:
 
     def __init__(self, language: str = ENGLISH, with_parts: bool = True) -> None:
         check_language(language)
-        self.language, self.with_parts = language, with_parts
+        self.language = language
+        self.with_parts = with_parts
         self.terms_per_word = _TERMS_PER_WORD.get(language, 1)
         self.terms: Callable[[str], list[str]] = stems_and_parts if with_parts else stems
         self.spans: Callable[[str], Spans] = partial(stem_spans, with_parts=with_parts)
         if language != ENGLISH:
-            self.terms, self.spans = self._terms, self._spans
+            self.terms = self._terms
+            self.spans = self._spans
             self._stem = _stemmer(language)
             self.term = lru_cache(1 << 18)(self.term)  # type: ignore[method-assign]
 
     def term(self, word: str) -> str:
         """The index term of a word; empty for a function word."""
         folded = _fold(self.language, word)
-        return "" if folded in function_words(self.language) else self._stem(folded)
+        if folded in function_words(self.language):
+            return ""
+        return self._stem(folded)
 
     def query_terms(self, text: str) -> list[str]:
         """The index terms of a query. Texts in English or several languages keep their function words; a query keeps
@@ -153,28 +169,34 @@ class Analyzer:
         terms = self.terms(text)
         if self.language not in (ENGLISH, OTHER):
             return terms
-        own = (
-            _lists().get(_language_of(text) or OTHER, ())
-            if self.language == OTHER
-            else function_words(ENGLISH)
-        )
-        return [term for term in terms if term not in own] or terms
+        unimportant: Collection[str]
+        if self.language == OTHER:
+            unimportant = _lists().get(_language_of(text) or OTHER, ())
+        else:
+            unimportant = function_words(ENGLISH)
+        return [term for term in terms if term not in unimportant] or terms
 
     def _terms(self, text: str) -> list[str]:
         return [term for term, _, _ in self._spans(text)]
 
     def _spans(self, text: str) -> Spans:
-        return [(term, a, b) for word, a, b in self._words(text) if (term := self.term(word))]
+        spans = []
+        for word, start, end in self._words(text):
+            term = self.term(word)
+            if term:
+                spans.append((term, start, end))
+        return spans
 
     def _words(self, text: str) -> Iterator[tuple[str, int, int]]:
-        for m in _pattern().finditer(text):
-            word, start = m.group(), m.start()
-            if m.lastgroup:
-                size = min(len(word), 2 if m.lastgroup == "cjk" else SYLLABLES)
-                yield from (
-                    (word[i : i + size], start + i, start + i + size)
-                    for i in range(len(word) - size + 1)
-                )
+        for match in _pattern().finditer(text):
+            word = match.group()
+            start = match.start()
+            if match.lastgroup:
+                # A script without blanks: overlapping pieces.
+                size = 2 if match.lastgroup == "cjk" else SYLLABLES
+                size = min(len(word), size)
+                for i in range(len(word) - size + 1):
+                    yield word[i : i + size], start + i, start + i + size
                 continue
             for i in range(0, len(word), LONGEST_TOKEN):
                 piece = word[i : i + LONGEST_TOKEN]
@@ -198,7 +220,10 @@ def _stemmer(language: str) -> Callable[[str], str]:
             "PyStemmer is missing, which stems words: pip install PyStemmer"
         ) from None
     name = LANGUAGES[language].lower()
-    return Stemmer.Stemmer(name, 0).stemWord if name in Stemmer.algorithms() else str
+    if name not in Stemmer.algorithms():
+        return str
+    # 0: without Snowball's own cache, since terms are cached.
+    return Stemmer.Stemmer(name, 0).stemWord
 
 
 def check_language(language: str) -> None:
@@ -219,12 +244,13 @@ _SCRIPTS = {
 _SHARED = ("Latin", "Cyrillic", "Arabic", "Devanagari")
 _DENSE = ("Han", "Hiragana", "Katakana", "Hangul")
 """Scripts with several characters' worth of an alphabet in each."""
-_FEWEST = 0.08
+_MIN_FUNCTION_WORD_SHARE = 0.08
 """Share of function words from which a language is recognised; of running text they are a third or more."""
-_FEWEST_WORDS = 4
-_MOST_OF = 0.6
+_MIN_WORDS = 4
+_MIN_INDEX_SHARE = 0.6
 """Share of a collection from which its language is that of the index."""
-_SAMPLE, _HEAD = 200_000, 2_000
+_SAMPLE_CHARACTERS = 200_000
+_TEXT_CHARACTERS = 2_000
 """Characters that are looked at: of a collection, and of each text."""
 
 
@@ -236,16 +262,20 @@ def detect(texts: Iterable[str]) -> tuple[str, dict[str, float]]:
     sizes: Counter[str] = Counter()
     total = 0
     for text in texts:
-        if (language := _language_of(text[:_HEAD])) is not None:
-            sizes[language] += len(text[:_HEAD])
-        total += len(text[:_HEAD])
-        if total >= _SAMPLE:
+        beginning = text[:_TEXT_CHARACTERS]
+        language = _language_of(beginning)
+        if language is not None:
+            sizes[language] += len(beginning)
+        total += len(beginning)
+        if total >= _SAMPLE_CHARACTERS:
             break
     shares = {language: size / sizes.total() for language, size in sizes.most_common()}
     if not shares or shares.get(ENGLISH, 0) >= 0.5:
         return ENGLISH, shares
-    first = next(iter(shares))
-    return (first if shares[first] >= _MOST_OF else OTHER), shares
+    commonest = next(iter(shares))
+    if shares[commonest] >= _MIN_INDEX_SHARE:
+        return commonest, shares
+    return OTHER, shares
 
 
 def collection_language(chosen: str, texts: Iterable[str]) -> tuple[str, str]:
@@ -253,36 +283,45 @@ def collection_language(chosen: str, texts: Iterable[str]) -> tuple[str, str]:
     if chosen != AUTO:
         return chosen, ""
     language, shares = detect(texts)
-    some = ", ".join(f"{LANGUAGES[one]} {share:.0%}" for one, share in list(shares.items())[:3])
-    name = "several, words without stems" if language == OTHER else LANGUAGES[language]
-    return (
-        language,
-        ""
-        if language == ENGLISH
-        else f"language: {name} ({some}); --language CODE chooses another",
-    )
+    if language == ENGLISH:
+        return language, ""
+    commonest = []
+    for code, share in itertools.islice(shares.items(), 3):
+        commonest.append(f"{LANGUAGES[code]} {share:.0%}")
+    name = LANGUAGES[language]
+    if language == OTHER:
+        name = "several, words without stems"
+    return language, f"language: {name} ({', '.join(commonest)}); --language CODE chooses another"
 
 
 def _language_of(text: str) -> str | None:
     """The language of one text; None where it is not recognised."""
     letters: Counter[str] = Counter()
-    for m in _script_pattern().finditer(text):
-        letters[m.lastgroup] += len(m.group()) * (3 if m.lastgroup in _DENSE else 1)
+    for match in _script_pattern().finditer(text):
+        weight = 3 if match.lastgroup in _DENSE else 1
+        letters[match.lastgroup] += len(match.group()) * weight
     if not letters:
         return None
-    script = letters.most_common(1)[0][0]
-    if script in _DENSE and (letters["Hiragana"] + letters["Katakana"]) * 10 > letters["Han"]:
-        return "ko" if letters["Hangul"] > letters["Hiragana"] + letters["Katakana"] else "ja"
+    ((script, _),) = letters.most_common(1)
+    kana = letters["Hiragana"] + letters["Katakana"]
+    if script in _DENSE and kana * 10 > letters["Han"]:
+        return "ko" if letters["Hangul"] > kana else "ja"
     if script not in _SHARED:
         return _SCRIPTS.get(script, OTHER)
+
+    # Function words tell the languages of one script apart.
+    default = _SCRIPTS[script]
     words = [word.lower() for word in regex.findall(r"[\p{L}\p{M}]+", text)]
-    scores = Counter(language for word in words for language in _owners().get(word, ()))
-    if not scores or len(words) < _FEWEST_WORDS:
-        return _SCRIPTS[script] or None
-    best, count = max(
-        scores.items(), key=lambda item: (item[1], item[0] in (ENGLISH, _SCRIPTS[script]))
-    )
-    return best if count >= _FEWEST * len(words) else _SCRIPTS[script] or None
+    counts: Counter[str] = Counter()
+    for word in words:
+        counts.update(_owners().get(word, ()))
+    if not counts or len(words) < _MIN_WORDS:
+        return default or None
+    # Of languages with as many function words, English or the usual language of the script.
+    best = max(counts, key=lambda language: (counts[language], language in (ENGLISH, default)))
+    if counts[best] >= _MIN_FUNCTION_WORD_SHARE * len(words):
+        return best
+    return default or None
 
 
 @cache

@@ -232,7 +232,7 @@ def answer_query(
     if explained is not None:
         searched = dataclasses.replace(searched, mode="explain")
         max_terms = None
-    shown_hits = []
+    shown_hits: list[ShownHit] = []
     for hit, details in zip(hits, _details(config, searcher, text, hits), strict=True):
         shown_hits.append(
             ShownHit(

@@ -307,7 +307,7 @@ class Answerer:
     def _rank(self, ranking: Ranking, group: Sequence[WorkPiece]) -> None:
         """Rank the queries of searches with the same settings."""
         generation = group[0].generation
-        queries = []
+        queries: list[Query] = []
         for piece in group:
             for text in piece.texts:
                 queries.append(Query(str(len(queries)), text))

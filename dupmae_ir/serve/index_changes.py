@@ -64,14 +64,17 @@ class Writer:
                 line = {"_id": document.docid, "title": document.title, "text": document.text}
                 file.write(json.dumps({**line, "metadata": document.metadata}) + "\n")
             file.flush()
-            kind, run = (UpdateConfig, run_update) if replace else (AddConfig, run_add)
+            corpus = (file.name,)
             model = self.service.config.model
-            return self._change(
-                name,
-                lambda folder: run(
-                    kind(corpus=(file.name,), index=folder, model=model, quiet=True)
-                ),  # type: ignore[arg-type]
-            )
+
+            def change(folder: str) -> ChangeResult:
+                if replace:
+                    return run_update(
+                        UpdateConfig(corpus=corpus, index=folder, model=model, quiet=True)
+                    )
+                return run_add(AddConfig(corpus=corpus, index=folder, model=model, quiet=True))
+
+            return self._change(name, change)
 
     def delete(self, name: str, docids: Sequence[str], ignore_unknown: bool) -> ChangeResponse:
         """Delete documents. Raises :class:`NotFound` for an unknown id; nothing is deleted then."""

@@ -297,7 +297,8 @@ def _filter(where: Where | None) -> models.Filter | None:
     if where is None:
         return None
     if isinstance(where, tuple):
-        ids = [_point(docid) for docid in where]
+        # The client's type is a list of numbers, strings and UUIDs.
+        ids: list[Any] = [_point(docid) for docid in where]
         return models.Filter(must=[models.HasIdCondition(has_id=ids)])
     return models.Filter.model_validate({"must": [condition_filter(where)]})
 

@@ -331,9 +331,9 @@ def inner_products(indptr, terms, impacts, rows, table, out):  # type: ignore[no
 
 
 @njit(nogil=True, cache=True)
-def search_codes(
+def search_codes(  # type: ignore[no-untyped-def]
     files, window, documents, queries, q, codes, asked, allowed, windows, k, least, kept
-):  # type: ignore[no-untyped-def]
+):
     """Rows that can be among the ``k`` best of query q by an inner product, of which ``codes`` give bounds, plus
     ``asked.unit`` times the integer sum of impacts: returns how many are ``kept``, -1 if they did not fit.
 

@@ -142,9 +142,13 @@ def load_model(
     path = Path(folder)
     if plain and read_config(path).ot_pooling == "max":
         with LOADING:
-            if one := read_plain(path, need_ot):
-                sides = dict.fromkeys(SIDES, path), dict.fromkeys(SIDES, one.lm)
-                return _assemble(path, *sides, [one.tokenizer] * 2, None, activation, normalize)
+            plain_model = read_plain(path, need_ot)
+            if plain_model:
+                # One encoder for both sides.
+                homes = dict.fromkeys(SIDES, path)
+                lms = dict.fromkeys(SIDES, plain_model.lm)
+                tokenizers = [plain_model.tokenizer] * len(SIDES)
+                return _assemble(path, homes, lms, tokenizers, None, activation, normalize)
     with quiet_transformers():
         modules = read_modules(path) if published and path.is_dir() else None
         if modules is not None and modules.static:
@@ -200,11 +204,12 @@ def _assemble(
     )
     retriever = _build_retriever(path, lms, projections, tokenizer, config)
     for side in SIDES:
-        one = retriever.side(side)
-        if config.ot_head == "linear" and one.ot_projection is None:
-            one.ot_projection = _load_ot_projection(homes[side], lms[side])
-        if config.ot == "token_weight" and one.token_weight is None:
-            one.token_weight, one.token_vectors = _load_token_layers(homes[side], lms[side])
+        encoder = retriever.side(side)
+        if config.ot_head == "linear" and encoder.ot_projection is None:
+            encoder.ot_projection = _load_ot_projection(homes[side], lms[side])
+        if config.ot == "token_weight" and encoder.token_weight is None:
+            layers = _load_token_layers(homes[side], lms[side])
+            encoder.token_weight, encoder.token_vectors = layers
     return retriever.to(torch.float32).eval(), tokenizer, config
 
 
@@ -219,9 +224,11 @@ def _load_sides(path: Path, need_ot: bool) -> tuple[dict[str, Path], dict[str, P
                 f"{path}: a DPR checkpoint has no masked-LM head, so no OT part; use `parts` cls"
             )
         return dict.fromkeys(SIDES, path.parent), encoders
-    if path.is_dir() and (folders := untied_folders(path)):
+    folders = untied_folders(path) if path.is_dir() else None
+    if folders:
         return folders, {side: _load_lm(_check_folder(folders[side]), need_ot) for side in SIDES}
-    return dict.fromkeys(SIDES, _check_folder(path)), dict.fromkeys(SIDES, _load_lm(path, need_ot))
+    _check_folder(path)
+    return dict.fromkeys(SIDES, path), dict.fromkeys(SIDES, _load_lm(path, need_ot))
 
 
 def _check_folder(folder: Path) -> Path:
@@ -258,18 +265,20 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
         raise
     except Exception as e:
         reason = one_line(e, 300)
-        if (
-            "Weights only load failed" in reason
-        ):  # the library's advice would run what the file contains
+        if "Weights only load failed" in reason:
+            # The library's advice would run what the file contains.
             reason = (
                 "its weights hold more than tensors, which could run code; save only its tensors"
             )
         raise CheckpointError(f"{folder}: the model does not load: {reason}") from None
-    missing = sorted(info["missing_keys"])
-    lost_head = [k for k in missing if any(h in k for h in _HEADS)]
-    lost_body = [
-        k for k in missing if "pooler" not in k and not any(h in k for h in (*_HEADS, *_TIED))
-    ]
+
+    lost_head = []
+    lost_body = []
+    for name in sorted(info["missing_keys"]):
+        if any(part in name for part in _HEADS):
+            lost_head.append(name)
+        elif "pooler" not in name and not any(part in name for part in _TIED):
+            lost_body.append(name)
     if lost_body:
         raise CheckpointError(
             f"{folder}: {len(lost_body)} encoder weights are missing (first: {lost_body[0]}); "
@@ -279,17 +288,18 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     if supported and not lost_head:
         return lm
     if need_ot:
-        why = (
-            f"{lost_head[0]} is missing"
-            if lost_head
-            else f"the head of {type(lm).__name__} is not supported"
-        )
+        why = f"the head of {type(lm).__name__} is not supported"
+        if lost_head:
+            why = f"{lost_head[0]} is missing"
         raise HeadMissing(
             f"{folder}: has no trained masked-LM head ({why}), so there is no OT part; "
             "use `parts` cls, `head` lexical for word weights in closed form, or a checkpoint with a head"
         )
-    encoder = _from_pretrained(AutoModel, folder)[0] if masked else lm
-    encoder.config.use_cache = False  # of decoders, which would keep the keys of every text
+    encoder = lm
+    if masked:
+        encoder, _ = _from_pretrained(AutoModel, folder)
+    # Decoders would keep the keys of every text.
+    encoder.config.use_cache = False
     if getattr(encoder, "pooler", None) is not None:
         # Untrained in most retrievers' checkpoints, and never used.
         encoder.pooler = None
@@ -305,9 +315,8 @@ def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
     state = released.read_tensors(folder / COMPACT)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
-        architecture: Any = type(
-            kind.from_config(config)
-        )  # the Auto classes take no weights without a folder
+        # The Auto classes take no weights without a folder, but the class that they choose does.
+        architecture: Any = type(kind.from_config(config))
     return architecture.from_pretrained(
         None, config=config, state_dict=state, dtype=torch.float32, output_loading_info=True
     )
@@ -315,10 +324,8 @@ def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
 
 def _refuse_reranker(folder: Path) -> None:
     try:
-        names = list(
-            json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures")
-            or []
-        )
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        names = list(config.get("architectures") or [])
     except (ValueError, AttributeError, TypeError):
         return  # from_pretrained reports what is wrong with it
     if any(str(name).endswith("ForSequenceClassification") for name in names):
@@ -356,9 +363,10 @@ def _common_tokenizer(
                 f"{path}: the tokenizer has {len(document)} entries but the model {lm.config.vocab_size}; "
                 "they do not belong together"
             )
-    if not decoder and (
-        problem := vocabulary_gap(document.get_vocab().values(), lms["document"].config.vocab_size)
-    ):
+    if decoder:
+        return document
+    problem = vocabulary_gap(document.get_vocab().values(), lms["document"].config.vocab_size)
+    if problem:
         raise CheckpointError(
             f"{path}: {problem}; restore the tokenizer that the model was trained with"
         )
@@ -539,29 +547,35 @@ class Plain(NamedTuple):
 
 def read_plain(folder: Path, need_ot: bool) -> Plain | None:
     """The model in ``folder``; None if it is not a plain BERT folder. ``need_ot``: it must have a masked-LM head."""
-    if (files := read_plain_files(folder)) is None:
+    files = read_plain_files(folder)
+    if files is None:
         return None
     try:
-        names = (
-            [COMPACT]
-            if is_compact(folder)
-            else [name for name in WEIGHTS if (folder / name).is_file()]
-        )
-        if names not in ([COMPACT], ["model.safetensors"]):
+        if is_compact(folder):
+            weights = COMPACT
+        elif [name for name in WEIGHTS if (folder / name).is_file()] == ["model.safetensors"]:
+            weights = "model.safetensors"
+        else:
             return None
-        lm = _build(files.shape, read_tensors(folder / names[0]), need_ot)
-        return None if lm is None else Plain(lm, files.tokenizer)
+        lm = _build(files.shape, read_tensors(folder / weights), need_ot)
+        if lm is None:
+            return None
+        return Plain(lm, files.tokenizer)
     except (CheckpointError, OSError, ValueError, KeyError):
         return None  # reported by the reader that follows
 
 
 def _build(bert: BertShape, state: Mapping[str, Tensor], need_ot: bool) -> PlainBert | None:
     """A model with the weights of ``state`` in float32; None unless every weight is there, once, in its shape."""
-    state = {
-        name if name.startswith(("bert.", "cls.")) else f"bert.{name}": value
-        for name, value in state.items()
-    }
-    shapes, width = weight_shapes(bert), bert.hidden_size
+    # Bare encoders are stored without the prefix.
+    prefixed = {}
+    for name, value in state.items():
+        if not name.startswith(("bert.", "cls.")):
+            name = f"bert.{name}"
+        prefixed[name] = value
+    state = prefixed
+    shapes = weight_shapes(bert)
+    width = bert.hidden_size
     if f"{_TRANSFORM}.dense.weight" in state:
         words = state["bert.embeddings.word_embeddings.weight"]
         bias = "cls.predictions.bias" if "cls.predictions.bias" in state else f"{_DECODER}.bias"

@@ -141,6 +141,7 @@ class TextEncoder(TermEncoder):
         with torch.inference_mode():
             for rows in batches_by_tokens([len(p) for p in pieces], self._batch_tokens):
                 batch = [pieces[row] for row in rows]
+                hidden: Iterable[Tensor]
                 if packed:
                     hidden = packed.hidden(batch)
                 else:
