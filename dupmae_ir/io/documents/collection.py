@@ -1,10 +1,4 @@
-"""Folders and files of documents as a collection of passages.
-
-:func:`structured_passages` cuts along headings and sentences, with an overlap inside a section. Lengths are in tokens,
-a cheap estimate of an encoder's word pieces: words of up to six letters or digits (longer ones count several times),
-other characters one by one. A passage is a slice of the text, so its offsets say where it is. Collections of lines are
-cut by :func:`dupmae_ir.encode.passages.word_passages`.
-"""
+"""Folders and files of documents as a collection of passages."""
 
 from __future__ import annotations
 
@@ -13,18 +7,16 @@ import hashlib
 import os
 import re
 import shlex
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from dupmae_ir.console import megabytes
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import DocumentSource, FileReport, Input
-from dupmae_ir.io.documents.extracted import Extracted, Heading, Unreadable
 from dupmae_ir.io.documents.files import (
+    DocumentText,
     FoundFile,
     ending_of,
     extract,
@@ -33,26 +25,20 @@ from dupmae_ir.io.documents.files import (
     need_extra,
     read_file,
 )
+from dupmae_ir.io.documents.passages import TextSpan, structured_passages
+from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable
 from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
 
-LENGTH, OVERLAP = 300, 40
-"""Tokens of a passage, and of what two passages share."""
-MOST_NAMED = 1000
+LENGTH = 300
+"""Tokens of a passage."""
+OVERLAP = 40
+"""Tokens that two passages of a section share."""
+MAX_NAMED_FILES = 1000
 """Unreadable files that a record names; their number is always recorded."""
 DOMINATING_BYTES = 2_000_000
 """Bytes of a file that is named if it has half of a collection's."""
-_LONGEST_TITLE = 300
+_MAX_TITLE = 300
 _UNSAFE = re.compile(rf"[\s%{PASSAGE_DELIMITER}\x00-\x1f\x7f\ud800-\udfff]")
-_WIDE = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_TOKEN = re.compile(rf"[{_WIDE}]|[^\W_{_WIDE}]{{1,6}}|\S")
-_SENTENCE_END = re.compile(
-    r"(?<=[.!?])[\"'\u201d\u2019)\]]{0,3}\s+(?=[\"'\u201c\u2018(\[]?[^\W_a-z])"
-    r"|(?<=[\u3002\uff01\uff1f])|\n[ \t]*\n|\n(?=[ \t]*(?:[-*\u2022+]|\d{1,3}[.)])[ \t])"
-)
-_LINE_END = re.compile(r"\n")
-_BLANK_LINE = re.compile(r"[ \t]*\n[ \t]*\n")
-_STOPS = ".!?\u3002\uff01\uff1f"
-_LONGEST_HEADING = 300
 
 
 class DocumentCollection(DocumentSource):
@@ -80,7 +66,9 @@ class DocumentCollection(DocumentSource):
                 f"`passage_overlap` {overlap} must be at most half of `passage_length` {length}"
             )
         super().__init__(" ".join(sources))
-        self.length, self.overlap, self.exclude = length, overlap, tuple(exclude)
+        self.length = length
+        self.overlap = overlap
+        self.exclude = tuple(exclude)
         walk = find_files([Path(source) for source in sources], exclude)
         self.files = walk.files
         self.total_bytes = sum(map(text_size, self.files))
@@ -101,10 +89,11 @@ class DocumentCollection(DocumentSource):
 
     @property
     def report(self) -> FileReport | None:
+        most_frequent_first = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
         return {
             "files": self.read,
-            "skipped": dict(sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))),
-            "unreadable": dict(list(self.unreadable.items())[:MOST_NAMED]),
+            "skipped": dict(most_frequent_first),
+            "unreadable": dict(list(self.unreadable.items())[:MAX_NAMED_FILES]),
             "unreadable_files": len(self.unreadable),
         }
 
@@ -128,10 +117,13 @@ class DocumentCollection(DocumentSource):
         need_extra(self.files, self.source)
         for file in self.files:
             try:
-                if (found := extract(file.name, read_file(file.path))) and found[1].text.strip():
-                    return
+                reading = extract(file.name, read_file(file.path))
             except Unreadable as e:
                 self.unreadable[shown_name(file.name)] = str(e)
+                continue
+            # The first file with text is enough; iterating reads them all.
+            if reading is not None and reading.extracted.text.strip():
+                return
         raise self._nothing()
 
     def __iter__(self) -> Iterator[Document]:
@@ -162,9 +154,9 @@ class DocumentCollection(DocumentSource):
         return self.digests()
 
     def _digest(self) -> str:
-        return hashlib.sha256(
-            "\n".join(self._digests).encode("utf-8", "surrogateescape")
-        ).hexdigest()
+        lines = "\n".join(self._digests)
+        # Names of files may have bytes that are not UTF-8.
+        return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
     def _add_digest(self, file: FoundFile, data: bytes | None) -> None:
         if kind_of(file.name) is not None:
@@ -172,58 +164,65 @@ class DocumentCollection(DocumentSource):
             self._digests.append(f"{file.name}\0{digest}")
 
     def _passages(self, file: FoundFile) -> Iterator[Document]:
-        data = None
-        try:
-            if kind_of(file.name) is not None:
-                data = read_file(file.path)
-            found = None if data is None else extract(file.name, data)
-        except Unreadable as e:
-            self.unreadable[shown_name(file.name)] = str(e)
-            self._unread.add(f"{path_id(file.name)}{PASSAGE_DELIMITER}")
-            found = None
-        else:
-            if found is None:
-                self.skipped[ending_of(file.name)] += 1
-        self._add_digest(file, data)
-        if found is None:
+        reading = self._read(file)
+        if reading is None:
             return
-        kind, extracted = found
+        extracted = reading.extracted
         if extracted.problems:
-            self.unreadable[shown_name(file.name)] = (
-                f"read in part: {'; '.join(extracted.problems[:3])}"
-            )
+            problems = "; ".join(extracted.problems[:3])
+            self.unreadable[shown_name(file.name)] = f"read in part: {problems}"
         if not extracted.text.strip():
             self.skipped[f"{ending_of(file.name)} without text"] += 1
             return
         self.read += 1
-        for passage in self._documents(file, kind, extracted):
+        for passage in self._documents(file, reading.kind, extracted):
             self.documents += 1
             yield passage
+
+    def _read(self, file: FoundFile) -> DocumentText | None:
+        """The text of a file; None, after taking note of it, for one that is no document or cannot be read."""
+        data = None
+        reading = None
+        try:
+            if kind_of(file.name) is not None:
+                data = read_file(file.path)
+                reading = extract(file.name, data)
+        except Unreadable as e:
+            self.unreadable[shown_name(file.name)] = str(e)
+            self._unread.add(f"{path_id(file.name)}{PASSAGE_DELIMITER}")
+        else:
+            if reading is None:
+                self.skipped[ending_of(file.name)] += 1
+        # The digest is of the bytes, also of those that no reader understands.
+        self._add_digest(file, data)
+        return reading
 
     def _documents(self, file: FoundFile, kind: str, extracted: Extracted) -> Iterator[Document]:
         name = shown_name(file.name)
         prefix = path_id(file.name)
-        path = Path(name)
-        # A document without a title has its last folder and its name without endings.
-        short_name = "/".join([*path.parent.parts[-1:], path.name.partition(".")[0] or path.name])
-        title = extracted.title[:_LONGEST_TITLE] or short_name
+        title = extracted.title[:_MAX_TITLE] or _short_name(Path(name))
+        about_file: dict[str, MetadataValue] = {"path": name, "type": kind, "title": title}
+        about_file |= extracted.metadata
         modified = _modified(file.path)
-        before, size = self.bytes_read, text_size(file)
-        for number, (start, end, heading) in enumerate(
-            structured_passages(extracted, self.length, self.overlap)
-        ):
-            nearest = heading.rpartition(" > ")[2]
-            metadata: dict[str, MetadataValue] = {"path": name, "type": kind, "title": title}
-            if heading:
-                metadata["heading"] = heading
-            metadata |= {"start": start, "end": end}
-            if (page := extracted.page(start)) is not None:
-                metadata["page"] = page
+        bytes_before = self.bytes_read
+        size = text_size(file)
+        spans = structured_passages(extracted, self.length, self.overlap)
+        for number, span in enumerate(spans):
+            # The order of the keys is that of the metadata in an index.
+            metadata = dict(about_file)
+            if span.heading:
+                metadata["heading"] = span.heading
+            metadata["start"] = span.start
+            metadata["end"] = span.end
+            metadata |= extracted.place(span.start)
             metadata["modified"] = modified
-            full = title if not nearest or nearest == title else f"{title}: {nearest}"
-            self.bytes_read = before + size * end // len(extracted.text)
+            # Progress inside a file: its bytes in proportion to the characters so far.
+            self.bytes_read = bytes_before + size * span.end // len(extracted.text)
             yield Document(
-                f"{prefix}{PASSAGE_DELIMITER}{number}", extracted.text[start:end], full, metadata
+                f"{prefix}{PASSAGE_DELIMITER}{number}",
+                extracted.text[span.start : span.end],
+                _passage_title(title, span),
+                metadata,
             )
 
     def _nothing(self) -> InputError:
@@ -241,7 +240,25 @@ class DocumentCollection(DocumentSource):
 def path_id(name: str) -> str:
     """The id of a file: its path, with ``%XX`` for white space, ``%``, ``#``, control characters and bytes that are not
     UTF-8."""
-    return _UNSAFE.sub(lambda m: "".join(f"%{byte:02X}" for byte in os.fsencode(m.group())), name)
+    return _UNSAFE.sub(_percent_encoded, name)
+
+
+def _percent_encoded(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in os.fsencode(match.group()))
+
+
+def _short_name(path: Path) -> str:
+    """The title of a document without one: its last folder and its name without endings."""
+    name = path.name.partition(".")[0] or path.name
+    return "/".join([*path.parent.parts[-1:], name])
+
+
+def _passage_title(title: str, span: TextSpan) -> str:
+    """The title of the document, with the nearest heading unless that is the title."""
+    nearest = span.heading.rpartition(" > ")[2]
+    if not nearest or nearest == title:
+        return title
+    return f"{title}: {nearest}"
 
 
 def shown_name(name: str) -> str:
@@ -263,122 +280,3 @@ def _modified(path: Path) -> str:
     except OSError:
         seconds = 0.0
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class TextSpan(NamedTuple):
-    """A slice of the text, and the headings that it is under, joined by ``>``."""
-
-    start: int
-    end: int
-    heading: str
-
-
-class _Unit(NamedTuple):
-    """A sentence, a line, or a part of a long one."""
-
-    start: int
-    end: int
-    tokens: int
-
-
-def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iterator[TextSpan]:
-    """The passages of a text, in order; none is blank. ``length`` and ``overlap`` are in tokens.
-
-    A heading begins a new passage, unless all that the section before it has is less than a quarter of ``length``. A
-    passage that ``length`` ends is followed by one that begins with its last sentences, as many as fit ``overlap``. A
-    line without a full stop before a blank line, such as a caption, does not end a passage. The heading of a passage
-    is the one that most of it is under.
-    """
-    headings = sorted(extracted.headings)
-    borders = [heading.start for heading in headings]
-    names = _paths(headings)
-
-    def joined(units: Sequence[_Unit]) -> TextSpan:
-        sizes: Counter[int] = Counter()
-        for unit in units:
-            sizes[bisect_right(borders, unit.start)] += unit.tokens
-        place = max(sizes, key=sizes.__getitem__)
-        return TextSpan(units[0].start, units[-1].end, names[place - 1] if place else "")
-
-    current: list[_Unit] = []
-    size = repeated = 0  # tokens, and units that are also in the passage before
-    continued = False
-    for begin, end in zip([0, *borders], [*borders, len(extracted.text)], strict=True):
-        if current and (continued or size >= length // 4):
-            yield joined(current)
-            current, size, repeated, continued = [], 0, 0, False
-        for unit in _units(extracted, begin, end, length):
-            if current and size + unit.tokens > length:
-                room, last, moved = length - unit.tokens, current[-1], list[_Unit]()
-                if (
-                    len(current) - 1 > repeated
-                    and last.tokens <= room
-                    and _is_caption(extracted, last.end)
-                ):
-                    moved = [current.pop()]
-                    room -= last.tokens
-                yield joined(current)
-                tail = _tail(current, min(overlap, room))
-                current, repeated, continued = [*tail, *moved], len(tail), True
-                size = sum(kept.tokens for kept in current)
-            current.append(unit)
-            size += unit.tokens
-    if current:
-        yield joined(current)
-
-
-def _is_caption(extracted: Extracted, end: int) -> bool:
-    """Whether a unit that ends at ``end`` is prose without a full stop before a blank line."""
-    text = extracted.text
-    return (
-        not extracted.lines and text[end - 1] not in _STOPS and bool(_BLANK_LINE.match(text, end))
-    )
-
-
-def _tail(units: Sequence[_Unit], room: int) -> list[_Unit]:
-    """The last units that together have at most ``room`` tokens."""
-    kept = len(units)
-    while kept and units[kept - 1].tokens <= room:
-        kept -= 1
-        room -= units[kept].tokens
-    return list(units[kept:])
-
-
-def _units(extracted: Extracted, begin: int, end: int, length: int) -> Iterator[_Unit]:
-    """The sentences or lines between two places; those above ``length`` tokens are cut between words."""
-    text, pattern = extracted.text, _LINE_END if extracted.lines else _SENTENCE_END
-    start = begin
-    for border in (*(m.end() for m in pattern.finditer(text, begin, end)), end):
-        piece = text[start:border]
-        if stripped := piece.strip():
-            first = start + len(piece) - len(piece.lstrip())
-            yield from _cut(text, first, first + len(stripped), length)
-        start = border
-
-
-def _cut(text: str, start: int, end: int, length: int) -> Iterator[_Unit]:
-    tokens: list[
-        int
-    ] = []  # beginnings, of one passage and a token more at most: a log can be one long sentence
-    for match in _TOKEN.finditer(text, start, end):
-        tokens.append(match.start())
-        if len(tokens) > length:
-            cut = next(
-                (i for i in range(length, length // 2, -1) if text[tokens[i] - 1].isspace()), length
-            )
-            stop = tokens[cut]
-            yield _Unit(start, start + len(text[start:stop].rstrip()), cut)
-            start, tokens = stop, tokens[cut:]
-    yield _Unit(start, end, len(tokens))
-
-
-def _paths(headings: Sequence[Heading]) -> list[str]:
-    """Each heading after the headings above it, outermost first."""
-    above: list[Heading] = []
-    found = []
-    for heading in headings:
-        while above and above[-1].level >= heading.level:
-            above.pop()
-        above.append(heading)
-        found.append(" > ".join(h.text for h in above)[-_LONGEST_HEADING:])
-    return found

@@ -1,4 +1,4 @@
-"""Which files of some folders are documents, and how each kind is turned into text."""
+"""Which files below some folders are documents, and the text of each one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,48 +18,34 @@ from typing import NamedTuple
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import natural_key
-from dupmae_ir.io.documents import formats
-from dupmae_ir.io.documents.extracted import LARGEST, MOST_PER_BYTE, Extracted, Unreadable
-from dupmae_ir.io.documents.isolation import ISOLATED, ISOLATION, described
+from dupmae_ir.io.documents.isolation import ISOLATION, described
+from dupmae_ir.io.documents.readers.extracted import (
+    LARGEST,
+    MAX_CHARACTERS_PER_BYTE,
+    Extracted,
+    Unreadable,
+)
+from dupmae_ir.io.documents.readers.registry import FORMATS, KINDS, PACKAGES
 
 EXTRA = "documents"
-PACKAGES = {"lxml": ("html", "epub", "docx"), "docx": ("docx",), "pypdf": ("pdf",)}
-"""Package of the extra -> the kinds of files that need it."""
-
-EXTRACTORS: dict[str, Callable[[bytes], Extracted]] = {
-    "text": formats.text,
-    "md": formats.markdown,
-    "csv": formats.table,
-    "json": formats.json_values,
-    "ipynb": formats.notebook,
-    "code": formats.code,
-}
-"""Kind of a file -> its text; the other kinds are read in a process of their own."""
-
-_CODE = (
-    "py pyi pyx js mjs cjs ts jsx tsx java c h cc cpp cxx hpp hh cs go rs rb php pl pm swift kt kts scala sh bash zsh "
-    "fish lua r jl sql m mm hs ml erl ex exs clj el lisp vim awk sed cmake mk tcl css scss less xml yaml yml toml ini "
-    "cfg conf properties proto graphql tex bib diff patch"
-)
-KINDS = {
-    **dict.fromkeys(("txt", "text", "rst", "log", "me", "asc", "adoc"), "text"),
-    **dict.fromkeys(("md", "markdown", "mdx"), "md"),
-    **dict.fromkeys(("html", "htm", "xhtml"), "html"),
-    **{kind: kind for kind in ("pdf", "docx", "epub", "ipynb")},
-    **dict.fromkeys(("csv", "tsv"), "csv"),
-    **dict.fromkeys(("json", "jsonl", "ndjson"), "json"),
-    **dict.fromkeys(_CODE.split(), "code"),
-}
-"""Ending of a name -> kind. Any other file is text if its beginning is."""
-
-_OTHER_ENDINGS = """
+# A list for what is no document: any other ending may be text.
+_OTHER_ENDING_WORDS = """
     png jpg jpeg gif bmp ico svg webp tif tiff mp3 mp4 wav ogg avi mov webm zip tar bz2 xz zst 7z rar jar whl so o a pyc
     pyo class exe dll bin dat db sqlite pickle pkl npy npz pt safetensors parquet arrow woff woff2 ttf otf eot doc xls
     xlsx ppt pptx odt ods odp ps eps dvi mo gmo lock
 """
-_OTHERS = frozenset(_OTHER_ENDINGS.split())
+_OTHER_ENDINGS = frozenset(_OTHER_ENDING_WORDS.split())
 _SKIPPED_FOLDERS = frozenset({"CVS", "_darcs", "node_modules", "__pycache__"})
-_SNIFFED = 8192
+_SNIFFED_BYTES = 8192
+_TEXT_CONTROLS = (9, 10, 12, 13, 27)
+"""Control characters that text may have: tab, line feed, form feed, carriage return, and escape for colours."""
+
+
+class DocumentText(NamedTuple):
+    """What was read of a file: its kind, and its text."""
+
+    kind: str
+    extracted: Extracted
 
 
 class FoundFile(NamedTuple):
@@ -85,7 +71,8 @@ def find_files(roots: Sequence[Path], exclude: Sequence[str] = ()) -> Walk:
     out. Links to folders are not followed, links to files only where they lead out of the roots, so no loop is possible
     and no file is read twice. Raises :class:`InputError` for a root that does not exist.
     """
-    walk, seen = Walk(), set[str]()
+    walk = Walk()
+    seen: set[str] = set()
     if len(roots) == 1 and roots[0].is_dir():
         base = str(roots[0])
     else:
@@ -120,7 +107,9 @@ def _entries(root: Path, walk: Walk, base: str) -> Iterator[str]:
             folders.clear()  # an index of this package
             continue
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        skipped = {*links, *_SKIPPED_FOLDERS, *(name for name in folders if name.startswith("."))}
+        hidden = [name for name in folders if name.startswith(".")]
+        skipped = {*links, *_SKIPPED_FOLDERS, *hidden}
+        # In place: `os.walk` goes into the folders that stay in its list.
         folders[:] = [name for name in folders if name not in skipped]
         for name in names:
             if not (name.startswith((".", "~$")) or name.endswith("~")):
@@ -141,7 +130,9 @@ def kind_of(name: str) -> str | None:
     """
     plain_name = name.lower().removesuffix(".gz").rpartition("/")[2]
     ending = plain_name.rpartition(".")[2] if "." in plain_name else ""
-    return None if ending in _OTHERS else KINDS.get(ending, "")
+    if ending in _OTHER_ENDINGS:
+        return None
+    return KINDS.get(ending, "")
 
 
 def ending_of(name: str) -> str:
@@ -153,14 +144,15 @@ def read_file(path: Path) -> bytes:
     """The bytes of a file as they are on the disk. Raises :class:`Unreadable`."""
     try:
         with open(path, "rb") as f:
-            if (size := os.fstat(f.fileno()).st_size) > LARGEST:
+            size = os.fstat(f.fileno()).st_size
+            if size > LARGEST:
                 raise Unreadable(f"{size >> 20:,} MiB; the limit is {LARGEST >> 20} MiB")
-            return f.read(LARGEST + 1)
+            return f.read(LARGEST + 1)  # bounded, as the file may grow
     except OSError as e:
         raise Unreadable(e.strerror or str(e)) from None
 
 
-def extract(name: str, data: bytes) -> tuple[str, Extracted] | None:
+def extract(name: str, data: bytes) -> DocumentText | None:
     """The kind and the text of a file; None for one that is no document. Raises :class:`Unreadable`."""
     kind = kind_of(name)
     if kind is None:
@@ -170,22 +162,26 @@ def extract(name: str, data: bytes) -> tuple[str, Extracted] | None:
         if not _looks_like_text(data):
             return None
         kind = "text"
+    document_format = FORMATS[kind]
+    isolated = document_format.isolated
     try:
-        found = ISOLATION.read(kind, data) if kind in ISOLATED else EXTRACTORS[kind](data)
-    except Exception as e:
+        extracted = ISOLATION.read(kind, data) if isolated else document_format.read(data)
+    except Exception as e:  # what libraries raise for damaged files is not documented
         raise Unreadable(described(e)) from None
-    if len(found.text) > max(1 << 20, MOST_PER_BYTE * len(data)):
+    characters = len(extracted.text)
+    if characters > max(1 << 20, MAX_CHARACTERS_PER_BYTE * len(data)):
         raise Unreadable(
-            f"{len(data):,} bytes become {len(found.text):,} characters; {MOST_PER_BYTE} a byte are allowed"
+            f"{len(data):,} bytes become {characters:,} characters; {MAX_CHARACTERS_PER_BYTE} a byte are allowed"
         )
-    return kind, found
+    return DocumentText(kind, extracted)
 
 
 def need_extra(files: Sequence[FoundFile], source: str) -> None:
     """Raise :class:`EnvironmentProblem` where some files need a package of the extra that is not installed."""
-    counts = Counter(kind for file in files if (kind := kind_of(file.name)))
+    counts = Counter(kind_of(file.name) for file in files)
     for package, kinds in PACKAGES.items():
-        if needed := [f"{counts[kind]:,} {kind}" for kind in kinds if counts[kind]]:
+        needed = [f"{counts[kind]:,} {kind}" for kind in kinds if counts[kind]]
+        if needed:
             need_packages(f"{source}: reading {' and '.join(needed)} files", [package], EXTRA)
 
 
@@ -194,19 +190,20 @@ def _unzipped(data: bytes) -> bytes:
         return data
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as f:
-            found = f.read(LARGEST + 1)
+            unpacked = f.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as e:
         raise Unreadable(f"damaged gzip data: {e}") from None
-    if len(found) > LARGEST:
+    if len(unpacked) > LARGEST:
         raise Unreadable(f"unpacks to more than {LARGEST >> 20} MiB, the limit")
-    return found
+    return unpacked
 
 
 def _looks_like_text(data: bytes) -> bool:
-    start = data[:_SNIFFED]
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+    start = data[:_SNIFFED_BYTES]
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16 has zero bytes
         return True
-    controls = sum(
-        start.count(bytes([code])) for code in range(32) if code not in (9, 10, 12, 13, 27)
-    )
-    return b"\0" not in start and controls * 20 <= len(start)
+    if b"\0" in start:
+        return False
+    controls = sum(start.count(bytes([code])) for code in range(32) if code not in _TEXT_CONTROLS)
+    # At most one control character in twenty bytes.
+    return controls * 20 <= len(start)

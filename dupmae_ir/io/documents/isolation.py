@@ -1,4 +1,4 @@
-"""Readers of HTML, Word, EPUB and PDF in a process of their own, which is ended when a file exceeds a limit.
+"""Reading HTML, Word, EPUB and PDF in a separate process, which is ended when a file exceeds a limit.
 
 A file of a few kilobytes can keep a library busy for hours or ask it for all memory. The process is started with the
 first such file, and again after one that ended it.
@@ -16,11 +16,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from dupmae_ir.io.documents import formats
-from dupmae_ir.io.documents.extracted import Extracted, Heading, Unreadable
-
-ISOLATED = {"html": formats.html, "pdf": formats.pdf, "docx": formats.docx, "epub": formats.epub}
-"""Kind of a file -> its reader."""
+from dupmae_ir.io.documents.readers.extracted import Block, Extracted, Heading, Unreadable
+from dupmae_ir.io.documents.readers.registry import FORMATS
 
 SECONDS = 120
 """Time for a file, and the same again for each 4 MiB of it."""
@@ -38,14 +35,15 @@ class Isolation:
         self._owner = 0
 
     def read(self, kind: str, data: bytes, seconds: float | None = None) -> Extracted:
-        """The text of a file of a kind of :data:`ISOLATED`. Raises :class:`Unreadable`, also at a limit."""
+        """The text of a file of an isolated format. Raises :class:`Unreadable`, also at a limit."""
         allowed = seconds or SECONDS * (1 + len(data) / (4 << 20))
         with self._lock:
             process = self._running()
             timer = threading.Timer(allowed, process.kill)
             timer.daemon = True
             timer.start()
-            began, answer = time.monotonic(), b""
+            began = time.monotonic()
+            answer = b""
             try:
                 answer = _exchange(process, kind, data)
             finally:  # also after Ctrl-C: the next answer would be that of this file
@@ -56,15 +54,17 @@ class Isolation:
             raise Unreadable(f"takes more than {allowed:,.0f} seconds")
         if not answer:
             raise Unreadable("ended the process that reads it")
-        found = json.loads(answer)
-        if "problem" in found:
-            raise Unreadable(found["problem"])
-        return Extracted(
-            **{**found, "headings": [Heading(*heading) for heading in found["headings"]]}
-        )
+        fields = json.loads(answer)
+        if "problem" in fields:
+            raise Unreadable(fields["problem"])
+        # JSON has lists for named tuples.
+        fields["headings"] = [Heading(*heading) for heading in fields["headings"]]
+        fields["blocks"] = [Block(*block) for block in fields["blocks"]]
+        return Extracted(**fields)
 
     def close(self) -> None:
         """End the process."""
+        # A fork has a copy of this object, but the process belongs to its parent.
         if self._process is not None and self._owner == os.getpid():
             self._process.kill()
             self._process.communicate()
@@ -72,11 +72,12 @@ class Isolation:
 
     def _running(self) -> subprocess.Popen[bytes]:
         """The process; a new one without one, after it ended, and in a fork of the process that started it."""
-        if self._process is not None and (
-            self._owner != os.getpid() or self._process.poll() is not None
-        ):
-            self.close()
+        if self._process is not None:
+            forked = self._owner != os.getpid()
+            if forked or self._process.poll() is not None:
+                self.close()
         if self._process is None:
+            # The process finds the package where this one did, also if it is not installed.
             root = str(Path(__file__).resolve().parents[3])
             paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
             self._owner = os.getpid()
@@ -113,12 +114,13 @@ def described(error: Exception) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return f"needs more than {MEMORY >> 30} GiB of memory"
-    return f"damaged: {' '.join(str(error).split())[:150] or type(error).__name__}"
+    message = " ".join(str(error).split())[:150]
+    return f"damaged: {message or type(error).__name__}"
 
 
 def _answer(kind: str, data: bytes) -> bytes:
     try:
-        return json.dumps(asdict(ISOLATED[kind](data))).encode("ascii")
+        return json.dumps(asdict(FORMATS[kind].read(data))).encode("ascii")
     except Exception as e:
         return json.dumps({"problem": described(e)}).encode("ascii")
 
@@ -131,7 +133,8 @@ def answer_requests() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     except (ImportError, ValueError, OSError):
         pass  # not on this system; the limit of time remains
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    requests = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     while line := requests.readline():
         kind, size = line.split()

@@ -12,18 +12,22 @@ from typing import Any, cast
 import pytest
 from support.document_samples import pdf
 
-from dupmae_ir.io.documents import extracted, formats
-from dupmae_ir.io.documents.extracted import Unreadable
 from dupmae_ir.io.documents.files import extract
 from dupmae_ir.io.documents.isolation import Isolation
+from dupmae_ir.io.documents.readers import extracted, office
+from dupmae_ir.io.documents.readers.books import read_epub
+from dupmae_ir.io.documents.readers.extracted import Block, Unreadable
+from dupmae_ir.io.documents.readers.markup import read_html, read_markdown
+from dupmae_ir.io.documents.readers.pdf import read_pdf
+from dupmae_ir.io.documents.readers.text import read_text
 from dupmae_ir.serve.http_server import Guard
 
 GUARD = Guard(cast("Any", None), "t" * 20, True, (), 1 << 20, 1.0)
 HOSTILE: dict[str, Callable[[int], object]] = {
-    "heading": lambda n: formats.markdown(b"# a" + b" " * n + b"b"),
-    "heading of signs": lambda n: formats.markdown(b"# a" + b" #" * n + b"b"),
-    "front matter": lambda n: formats.markdown(b"---\ntitle: a" + b" " * n + b"b\n---\n"),
-    "underlines": lambda n: formats.text(b"title\n" + b"=" * n + b"x"),
+    "heading": lambda n: read_markdown(b"# a" + b" " * n + b"b"),
+    "heading of signs": lambda n: read_markdown(b"# a" + b" #" * n + b"b"),
+    "front matter": lambda n: read_markdown(b"---\ntitle: a" + b" " * n + b"b\n---\n"),
+    "underlines": lambda n: read_text(b"title\n" + b"=" * n + b"x"),
     "cookie": lambda n: GUARD.allows({"cookie": f'dupmae_ir="{chr(92) * n}"'}),
 }
 """Input of a length that grows -> what reads it."""
@@ -96,16 +100,16 @@ def test_a_book_that_names_a_chapter_again_and_again_is_refused(
         z.writestr("p", f"<package>{item}{spine}</package>")
         z.writestr("c", f"<p>{'word ' * 2000}</p>")
     with pytest.raises(Unreadable, match="the limit"):
-        formats.epub(book.getvalue())
+        read_epub(book.getvalue())
 
 
 def test_pages_that_are_one_page_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pypdf")
     monkeypatch.setattr(extracted, "LARGEST", 5_000)
     file = pdf(("word " * 200,))
-    assert formats.pdf(file).pages == [0]
+    assert read_pdf(file).blocks == [Block(0, {"page": 1})]
     with pytest.raises(Unreadable, match="the limit"):
-        formats.pdf(file.replace(b"[3 0 R] /Count 1", b"[" + b"3 0 R " * 1000 + b"] /Count 1000"))
+        read_pdf(file.replace(b"[3 0 R] /Count 1", b"[" + b"3 0 R " * 1000 + b"] /Count 1000"))
 
 
 @pytest.mark.parametrize("name", ["long.json", "long.csv"])
@@ -131,15 +135,15 @@ def test_a_document_of_empty_paragraphs_is_refused_before_they_are_in_memory(
             if member.filename == "word/document.xml":
                 data = data.replace(b"<w:body>", b"<w:body>" + b"<w:p/>" * 5_000)
             new.writestr(member, data)
-    assert "in a cell" in formats.docx(many.getvalue()).text
-    monkeypatch.setattr(formats, "MOST_ELEMENTS", 5_000)
+    assert "in a cell" in office.read_docx(many.getvalue()).text
+    monkeypatch.setattr(office, "MAX_TAGS", 5_000)
     with pytest.raises(Unreadable, match="more than 5,000 tags"):
-        formats.docx(many.getvalue())
+        office.read_docx(many.getvalue())
 
 
 def test_a_page_of_stray_end_tags_is_refused_at_once() -> None:
     """Each takes time proportional to the open elements."""
     with pytest.raises(Unreadable, match="more than 1,000 end tags without a start"):
-        formats.html(b"<b>" * 20_000 + b"x</i>" * 100_000)
-    assert formats.html(b"<b>" * 2_000 + b"x</i>" * 900).text.count("x") == 900
-    assert formats.html(b"<i>x</i>" * 5_000).text.count("x") == 5_000
+        read_html(b"<b>" * 20_000 + b"x</i>" * 100_000)
+    assert read_html(b"<b>" * 2_000 + b"x</i>" * 900).text.count("x") == 900
+    assert read_html(b"<i>x</i>" * 5_000).text.count("x") == 5_000

@@ -1,20 +1,22 @@
-"""What every format becomes: one text with its title, headings and pages."""
+"""What every format becomes: one text with its title, its headings, and its blocks, which say where they are."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from dupmae_ir.types import MetadataValue
 
 LARGEST = 128 << 20
 """Bytes of a file, and of what an archive or a compressed file contains, above which it is not read; also characters
 of its text."""
 TOO_LONG = f"its text has more than {LARGEST:,} characters, the limit"
 
-MOST_PER_BYTE = 200
+MAX_CHARACTERS_PER_BYTE = 200
 """Characters of text for each byte of a file above which its text is refused, from a million characters on."""
 
 
@@ -30,21 +32,42 @@ class Heading(NamedTuple):
     text: str
 
 
+class Block(NamedTuple):
+    """A part of the text that has its own place in the file: a page, a slide, or a row of a sheet.
+
+    It begins at ``start`` and ends where the next one begins. ``place`` becomes metadata of its passages, for example
+    ``{"page": 3}``; numbers count from 1.
+    """
+
+    start: int
+    place: Mapping[str, MetadataValue]
+
+
 @dataclass(frozen=True)
 class Extracted:
-    """The text of a file. ``lines``: split it at line ends instead of sentences (code, tables). ``pages``: where each
-    page begins. ``problems``: what was left out, and why."""
+    """The text of a file.
+
+    ``lines``: split it at line ends instead of sentences (code, tables). ``blocks``: in the order of their starts; none
+    for formats whose only places are offsets. ``metadata``: about the complete file. ``problems``: what was left out,
+    and why.
+    """
 
     text: str
     title: str = ""
     headings: Sequence[Heading] = ()
     lines: bool = False
-    pages: Sequence[int] = ()
+    blocks: Sequence[Block] = ()
+    metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
     problems: Sequence[str] = ()
 
-    def page(self, offset: int) -> int | None:
-        """The page, from 1, of a place in the text; None for a format without pages."""
-        return bisect_right(self.pages, offset) if self.pages else None
+    def place(self, offset: int) -> Mapping[str, MetadataValue]:
+        """The place of the block that an offset is in; empty for a format without blocks."""
+        number = bisect_right(self.blocks, offset, key=_block_start)
+        return self.blocks[number - 1].place if number else {}
+
+
+def _block_start(block: Block) -> int:
+    return block.start
 
 
 @dataclass
@@ -88,23 +111,31 @@ class Builder:
 
     def done(self, title: str = "") -> Extracted:
         """The text, with ``title`` or the first heading as its title."""
-        title = " ".join(title.split()) or (self.headings[0].text if self.headings else "")
+        title = " ".join(title.split())
+        if not title and self.headings:
+            title = self.headings[0].text
         return Extracted("".join(self.pieces), title, self.headings)
 
     def _append(self, text: str) -> None:
         self.pieces.append(text)
         self.length += len(text)
+        # A small file can repeat its text without end, so the limit holds while the text grows.
         if self.length > LARGEST:
             raise Unreadable(TOO_LONG)
 
 
 def joined(lines: Iterable[str]) -> str:
     """Lines as one text. Raises :class:`Unreadable` above :data:`LARGEST` characters, before they are in memory."""
-    made = Builder()
+    builder = Builder()
     for line in lines:
-        made.gap("\n")
-        made.write(line)
-    return "".join(made.pieces)
+        builder.gap("\n")
+        builder.write(line)
+    return "".join(builder.pieces)
+
+
+def reason(error: BaseException) -> str:
+    """An error's message, or its type if it has none."""
+    return str(error) or type(error).__name__
 
 
 _META_CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*(?:["']\s*)?([A-Za-z0-9_.:-]{2,40})""")
@@ -113,22 +144,28 @@ _META_CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*(?:["']\s*)?([A-Za-z0
 def decoded(data: bytes, declared: bool = False) -> str:
     """Bytes as text, line ends as ``\\n``: by a byte order mark, else (with ``declared``) by the encoding that the
     first 2,048 bytes name, else UTF-8, else Windows-1252. Raises :class:`Unreadable` for binary data."""
-    text = _by_mark(data)
+    text = _decoded_by_mark(data)
     if text is None:
         if b"\0" in data[:8192]:
             raise Unreadable("binary data, not text")
-        named = _META_CHARSET.search(data[:2048]) if declared else None
-        names = [named.group(1).decode("ascii")] if named else []
-        for name in (*names, "utf-8"):
-            with suppress(UnicodeError, LookupError):
-                text = data.decode(name)
-                break
-        else:
-            text = data.decode("cp1252", "replace")
+        text = _decoded_by_name(data, declared)
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
-def _by_mark(data: bytes) -> str | None:
+def _decoded_by_name(data: bytes, declared: bool) -> str:
+    encodings = ["utf-8"]
+    declaration = _META_CHARSET.search(data[:2048]) if declared else None
+    if declaration:
+        encodings.insert(0, declaration.group(1).decode("ascii"))
+    for encoding in encodings:
+        # A page may declare an encoding that does not exist, or that its bytes are not in.
+        with suppress(UnicodeError, LookupError):
+            return data.decode(encoding)
+    return data.decode("cp1252", "replace")
+
+
+def _decoded_by_mark(data: bytes) -> str | None:
+    # The mark of UTF-32 begins with that of UTF-16, so it is tried first.
     marks = {
         b"\xef\xbb\xbf": "utf-8",
         b"\xff\xfe\0\0": "utf-32-le",

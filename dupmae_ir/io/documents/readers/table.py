@@ -1,0 +1,101 @@
+"""Records as lines of ``name: value``: tables in CSV or separated by tabs, and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable, decoded, joined, reason
+from dupmae_ir.io.documents.readers.format import Format
+
+_NUMBER = re.compile(r"[-+]?[\d.,]+%?")
+
+
+def read_table(data: bytes) -> Extracted:
+    """CSV or tab-separated: each row as ``name: value; ...``; split at rows."""
+    text = decoded(data)
+    first_line = text.lstrip("\n").partition("\n")[0]
+    delimiter = max(",;\t|", key=first_line.count)
+    # The module's limit is 128 KiB a cell; the size of the file is limited anyway.
+    csv.field_size_limit(1 << 30)
+    rows = []
+    try:
+        for row in csv.reader(io.StringIO(text), delimiter=delimiter):
+            cells = [cell.strip() for cell in row]
+            if any(cells):
+                rows.append(cells)
+    except csv.Error as e:
+        raise Unreadable(f"not a table: {e}") from None
+
+    header = []
+    if len(rows) > 1 and _is_header(rows[0]):
+        header = rows.pop(0)
+    # A generator: `joined` stops at the limit, before all lines are in memory.
+    lines = (_row_text(row, header) for row in rows)
+    return Extracted(joined(lines), "", (), lines=True)
+
+
+def _is_header(row: list[str]) -> bool:
+    """Whether all cells are different and none is a number."""
+    if len(set(row)) < len(row):
+        return False
+    return not any(_NUMBER.fullmatch(cell) for cell in row)
+
+
+def _row_text(row: list[str], header: list[str]) -> str:
+    """A row as ``name: value; ...``; empty cells are left out, and a cell without a name has none."""
+    parts = []
+    for column, cell in enumerate(row):
+        if not cell:
+            continue
+        value = " ".join(cell.split())
+        if column < len(header) and header[column]:
+            value = f"{header[column]}: {value}"
+        parts.append(value)
+    return "; ".join(parts)
+
+
+def read_json(data: bytes) -> Extracted:
+    """JSON, or JSON lines: each value as ``path: value`` on its own line."""
+    text = decoded(data)
+    try:
+        roots = [json.loads(text)]
+    except (ValueError, RecursionError) as whole_file:
+        try:
+            roots = [json.loads(line) for line in text.split("\n") if line.strip()]
+        except (ValueError, RecursionError):
+            # What is wrong with the file as one value says more than what is wrong with its first line.
+            raise Unreadable(f"not JSON: {reason(whole_file)}") from None
+    return Extracted(joined(_all_lines(roots)), "", (), lines=True)
+
+
+def _all_lines(roots: list[Any]) -> Iterator[str]:
+    for root in roots:
+        yield from _value_lines(root)
+
+
+def _value_lines(root: Any) -> Iterator[str]:
+    """``path: value`` lines in the order of the file, without recursion."""
+    # The last entry comes next, so what is inside a value is pushed in reverse.
+    waiting: list[tuple[str, Any]] = [("", root)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            for key, inner in reversed(value.items()):
+                inner_path = f"{path}.{key}" if path else str(key)
+                waiting.append((inner_path, inner))
+        elif isinstance(value, list):
+            waiting += [(path, inner) for inner in reversed(value)]
+        elif value is not None and value != "":
+            shown = " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
+            yield f"{path}: {shown}" if path else shown
+
+
+FORMATS = (
+    Format("csv", ("csv", "tsv"), read_table),
+    Format("json", ("json", "jsonl", "ndjson"), read_json),
+)
