@@ -22,11 +22,12 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
     path = Path(path)
     if path.is_dir():
         files = [path / "qrels" / f"{split}.tsv", path / f"{split}.tsv"]
-        if not (found := next((file for file in files if file.is_file()), None)):
+        judgements = next((file for file in files if file.is_file()), None)
+        if judgements is None:
             raise InputError(
                 f"{path}: a folder without qrels/{split}.tsv; name the file with the judgements"
             )
-        path = found
+        path = judgements
     qrels: dict[str, dict[str, int]] = {}
     width = 0
     for number, line in numbered_lines(path):
@@ -36,10 +37,10 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
             if width == 3 and _grade(line.split("\t")[2]) is None:
                 continue  # the header
         qid, docid, grade = _judgement(line, width, where)
-        known = qrels.setdefault(qid, {}).setdefault(docid, grade)
-        if known != grade:
+        first_grade = qrels.setdefault(qid, {}).setdefault(docid, grade)
+        if first_grade != grade:
             raise InputError(
-                f"{where}: document {docid!r} of query {qid!r} has grade {grade} here and {known} before"
+                f"{where}: document {docid!r} of query {qid!r} has grade {grade} here and {first_grade} before"
             )
     if not qrels:
         raise InputError(f"{path}: a header and no judgements")

@@ -55,7 +55,9 @@ READING = (
 )
 """The options that decide the documents of a collection, as indexes record them."""
 READ_AS = ("auto", "lines", "documents")
-_SNIFFED_LINES, _SNIFFED_BYTES = 5, 1 << 16
+# How much of a file decides whether it is a collection of lines.
+_SNIFFED_LINES = 5
+_SNIFFED_BYTES = 1 << 16
 _BESIDE = ("readme", "license", "licence", "notice", "changelog", "md5", "sha256")
 """Beginnings and endings of files that lie beside collections of lines and belong to no document."""
 IRDS = "irds:"
@@ -123,20 +125,18 @@ class CorpusOptions(Config):
         sources = self.sources()
         if STDIN in sources and sys.stdin is None:
             raise InputError("<standard input>: is closed; name a `corpus`")
-        if special := [
-            s for s in sources if s == STDIN or s.startswith(IRDS) or is_dataset_folder(Path(s))
-        ]:
+        for source in sources:
+            is_irds = source.startswith(IRDS)
+            if not (source == STDIN or is_irds or is_dataset_folder(Path(source))):
+                continue
             if len(sources) > 1:
-                raise UsageError(
-                    f"`corpus` {special[0]}: cannot be combined with other collections"
-                )
-            if special[0].startswith(IRDS):
-                return IrDataset(special[0], self.fields)
-            if special[0] != STDIN:
-                return HfDataset(
-                    special[0],
-                    RecordReader(self.fields, self.docid_field, self.unescaped_delimiter()),
-                )
+                raise UsageError(f"`corpus` {source}: cannot be combined with other collections")
+            if is_irds:
+                return IrDataset(source, self.fields)
+            # Standard input is read below, as lines.
+            if source != STDIN:
+                reader = RecordReader(self.fields, self.docid_field, self.unescaped_delimiter())
+                return HfDataset(source, reader)
         if _are_lines(sources, self.read_as):
             return LinesCollection(
                 sources, self.fields, self.docid_field, self.unescaped_delimiter()
@@ -161,25 +161,27 @@ def left_out(sources: FileReport | None, most: int = 20) -> str:
     if not sources:
         return ""
     lines = [f"  from {sources['files']:,} files"]
-    if skipped := sources["skipped"]:
-        kinds = ", ".join(f"{ending} {count:,}" for ending, count in list(skipped.items())[:5])
-        lines[0] += (
-            f"; left out: {sum(skipped.values()):,} ({kinds}{', ...' if len(skipped) > 5 else ''})"
-        )
-    if count := sources["unreadable_files"]:
-        lines.append(
-            f"  {count:,} could not be read{'' if count <= most else f'; the first {most}'}:"
-        )
-        lines += [
-            f"    {name}: {reason}" for name, reason in list(sources["unreadable"].items())[:most]
-        ]
+    skipped = sources["skipped"]
+    if skipped:
+        # The report has the most frequent endings first.
+        endings = [f"{ending} {count:,}" for ending, count in list(skipped.items())[:5]]
+        if len(skipped) > 5:
+            endings.append("...")
+        lines[0] += f"; left out: {sum(skipped.values()):,} ({', '.join(endings)})"
+    unreadable_count = sources["unreadable_files"]
+    if unreadable_count:
+        shortened = f"; the first {most}" if unreadable_count > most else ""
+        lines.append(f"  {unreadable_count:,} could not be read{shortened}:")
+        for name, reason in list(sources["unreadable"].items())[:most]:
+            lines.append(f"    {name}: {reason}")
     return "\n".join(["", *lines])
 
 
 def _are_lines(sources: Sequence[str], read_as: str) -> bool:
     """Whether the files hold a document on each line. Raises :class:`InputError` where both kinds are mixed,
     :class:`UsageError` for documents behind a URL."""
-    if url := next((source for source in sources if is_url(source)), None):
+    url = next((source for source in sources if is_url(source)), None)
+    if url is not None:
         remote = Remote(url)
         kind = kind_of(remote.name) or "text"
         if read_as == "documents" or (
@@ -212,7 +214,10 @@ def _is_lines(path: Path) -> bool:
         return True
     if path.exists() and not path.is_file():
         return True  # a pipe
-    if kind_of(path.name) not in ("", "text") or not (lines := _first_lines(path)):
+    if kind_of(path.name) not in ("", "text"):
+        return False
+    lines = _first_lines(path)
+    if not lines:
         return False
     if lines[0].lstrip().startswith("{"):
         return _value_of(lines[0]) is not None
@@ -240,7 +245,10 @@ def _folder_is_lines(folder: Path) -> bool:
         for path in files
         if path not in lines and not _is_beside(path) and kind_of(path.name) is not None
     ]
-    if others and (lines := [path for path in lines if _has_ids(path)]):
+    if others:
+        # Beside documents, objects without ids are documents too, such as settings in JSON.
+        lines = [path for path in lines if _has_ids(path)]
+    if others and lines:
         raise InputError(
             f"{folder}: {lines[0].name} has a document on each line, {others[0].name} is a document; {_CHOOSE}"
         )
@@ -281,8 +289,10 @@ def _first_lines(path: Path) -> list[str]:
     except OSError:
         return []
     lines = start.decode("utf-8-sig", "replace").split("\n")
-    whole = lines if len(start) < _SNIFFED_BYTES or len(lines) == 1 else lines[:-1]
-    return [line.rstrip("\r") for line in whole if line.strip()][:_SNIFFED_LINES]
+    # The last line may be cut; if it is the only one, its beginning has to do.
+    if len(start) == _SNIFFED_BYTES and len(lines) > 1:
+        lines.pop()
+    return [line.rstrip("\r") for line in lines if line.strip()][:_SNIFFED_LINES]
 
 
 class RecordCollection(DocumentSource):
@@ -297,7 +307,9 @@ class RecordCollection(DocumentSource):
         next(iter(type(self).__iter__(self)))
 
     def __iter__(self) -> Iterator[Document]:
-        seen, sha256, number = Seen(), hashlib.sha256(), 0
+        seen = Seen()
+        sha256 = hashlib.sha256()
+        number = 0
         for number, document in enumerate(self.records(), 1):
             where = f"{self.source}: document {number}"
             checked_docid(document.docid, where)
@@ -346,14 +358,16 @@ class IrDataset(RecordCollection):
             names = self.fields or tuple(
                 name for name in _TEXTS if isinstance(values.get(name), str)
             )
-            if missing := [name for name in self.fields if name not in values]:
+            missing = [name for name in self.fields if name not in values]
+            if missing:
                 raise InputError(
                     f"{self.source}: no field {missing[0]!r}; known: {', '.join(values)}"
                 )
             title = values.get("title") if "title" not in self.fields else None
             text = " ".join(str(values[name]) for name in names if values[name])
             if not names and hasattr(record, "default_text"):
-                text, title = str(record.default_text()), None
+                text = str(record.default_text())
+                title = None
             rest = {name: value for name, value in values.items() if name not in (*names, "title")}
             yield Document(docid, text.strip(), str(title or "").strip(), metadata_of(rest))
 
@@ -386,8 +400,9 @@ def dataset_rows(folder: Path) -> Iterator[Mapping[str, Any]]:
     library = importlib.import_module("datasets")
     try:
         with contextlib.ExitStack() as stack:
-            if progress := getattr(library, "disable_progress_bars", None):
-                progress()
+            disable_progress_bars = getattr(library, "disable_progress_bars", None)
+            if disable_progress_bars:
+                disable_progress_bars()
                 stack.callback(library.enable_progress_bars)
             loaded = library.load_from_disk(str(folder))
             for split in loaded.values() if isinstance(loaded, dict) else [loaded]:

@@ -44,7 +44,8 @@ def read_topics(source: str | Path) -> list[Query]:
     parse = None
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
-        parse = parse or (_json_topic if line.lstrip().startswith("{") else _tsv_topic)
+        if parse is None:  # the first line decides for the file
+            parse = _json_topic if line.lstrip().startswith("{") else _tsv_topic
         topic = parse(line, where)
         if not topic.qid:
             raise InputError(f"{where}: the topic has an empty id")
@@ -71,7 +72,9 @@ def _tsv_topic(line: str, where: str) -> Query:
 
 def _json_topic(line: str, where: str) -> Query:
     record = json_record(line, where)
-    qid, text = _field(record, ID_KEYS, "id", where), _field(record, TEXT_KEYS, "text", where)
+    qid = _field(record, ID_KEYS, "id", where)
+    text = _field(record, TEXT_KEYS, "text", where)
+    # True and False are integers in Python, but no ids.
     if isinstance(qid, bool) or not isinstance(qid, str | int):
         raise InputError(f"{where}: the id must be a string or an integer, got {qid!r}")
     if not isinstance(text, str):
