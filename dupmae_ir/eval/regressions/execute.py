@@ -57,8 +57,8 @@ COMPARED = ("documents", "dim", "postings", "sum_of_impacts", "scale")
 """Statistics compared with those of the accepted index."""
 DRIFT = 0.002
 """Relative difference allowed for impacts and scale in another environment, where rounding differs."""
-NAMED = 3
-LEAK = 0.01
+MAX_NAMED = 3
+MAX_LEAKED_SHARE = 0.01
 """Share of the topics that may have the text of a training query: short web queries repeat."""
 
 
@@ -71,17 +71,14 @@ class Result:
     skipped: str = ""  #: why nothing was measured
     problems: tuple[str, ...] = ()  #: failed checks and errors
     values: Mapping[str, float] = field(default_factory=dict)  #: measure -> mean
-    per_query: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  #: measure -> query id -> value
+    #: measure -> query id -> value
+    per_query: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     index: Mapping[str, Any] = field(default_factory=dict)  #: statistics of the index
-    inputs: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: digests of topics and judgements, by content
+    #: digests of topics and judgements, by content
+    inputs: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)  #: models given with --model -> folder
-    key: Mapping[str, Any] = field(
-        default_factory=dict
-    )  #: digests of everything that determines the values
+    #: digests of everything that determines the values
+    key: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     run_sha256: str = ""
     stand_in: bool = False
@@ -105,11 +102,16 @@ def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Re
         return Result(case.id, skipped=str(e))
     except DupmaeError as e:
         return Result(case.id, problems=(str(e),))
-    prepared = workspace.prepared(case.model) if case.model else []
-    given = {name: str(workspace.given[name]) for name in prepared if name in workspace.given}
+    given = {}
+    if case.model:
+        for name in workspace.prepared(case.model):
+            if name in workspace.given:
+                given[name] = str(workspace.given[name])
     key = _key(case, workspace, files, model)
-    if not workspace.fresh and (earlier := _reusable(case, workspace, files, key)):
-        return replace(earlier, given=given)
+    if not workspace.fresh:
+        earlier = _reusable(case, workspace, files, key)
+        if earlier:
+            return replace(earlier, given=given)
     result = Result(
         case.id,
         configuration=case.configuration,
@@ -120,12 +122,11 @@ def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Re
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        result = replace(
-            result, inputs=input_digests(case, files), problems=tuple(input_problems(case, files))
-        )
-        result = replace(
-            result, problems=(*result.problems, *leak_problems(case, workspace, files))
-        )
+        # One step after the other, so that an error keeps what the steps before it have found.
+        problems = tuple(input_problems(case, files))
+        result = replace(result, inputs=input_digests(case, files), problems=problems)
+        problems += tuple(leak_problems(case, workspace, files))
+        result = replace(result, problems=problems)
         result = _index_and_search(case, workspace, files, result, accepted)
     except DupmaeError as e:
         result = replace(result, problems=(*result.problems, str(e)))
@@ -138,45 +139,45 @@ def load_result(path: Path) -> Result | None:
     """The result stored at ``path``, or None if there is none."""
     if not path.is_file():
         return None
-    known = {f.name for f in fields(Result)}
+    names = {setting.name for setting in fields(Result)}
     row = json_record(path.read_text(encoding="utf-8"), str(path))
-    values = {k: v for k, v in row.items() if k in known}
-    return Result(**{**values, "problems": tuple(values["problems"])})
+    values = {name: value for name, value in row.items() if name in names}
+    values["problems"] = tuple(values["problems"])
+    return Result(**values)
 
 
 def input_digests(case: Case, files: CollectionFiles) -> dict[str, str]:
     """Digests of the topics and the judgements of a case, which do not depend on the files' format."""
-    answers = files.answers
-    return {
-        "topics": topics_digest({t.qid: t.text for t in read_topics(files.queries)}),
-        "judgements": sha256_file(answers)
-        if answers
-        else qrels_digest(read_qrels(files.qrels(case.test))),
-    }
+    texts = {topic.qid: topic.text for topic in read_topics(files.queries)}
+    if files.answers:
+        judgements = sha256_file(files.answers)
+    else:
+        judgements = qrels_digest(read_qrels(files.qrels(case.test)))
+    return {"topics": topics_digest(texts), "judgements": judgements}
 
 
 def input_problems(case: Case, files: CollectionFiles) -> list[str]:
     """Differences of topics and judgements from the catalogue's counts and digests, wherever the files come from."""
     if files.stand_in or files.catalogued is None or case.test not in files.catalogued.tests:
         return []
-    expected = replace(
-        files.catalogued, documents=None, tests={case.test: files.catalogued.tests[case.test]}
-    )
-    qrels: Qrels = {} if files.answers else read_qrels(files.qrels(case.test))
-    facts = facts_of_test(
-        read_topics(files.queries), qrels, read_answers(files.answers) if files.answers else qrels
-    )
-    return [
-        f"{files.name}: {p}" for p in differences(expected, Facts(0, 0, {case.test: facts}, {}))
-    ]
+    test = files.catalogued.tests[case.test]
+    expected = replace(files.catalogued, documents=None, tests={case.test: test})
+    topics = read_topics(files.queries)
+    if files.answers:
+        facts = facts_of_test(topics, {}, read_answers(files.answers))
+    else:
+        qrels = read_qrels(files.qrels(case.test))
+        facts = facts_of_test(topics, qrels, qrels)
+    problems = differences(expected, Facts(0, 0, {case.test: facts}, {}))
+    return [f"{files.name}: {problem}" for problem in problems]
 
 
 def leak_problems(case: Case, workspace: Workspace, files: CollectionFiles) -> Iterator[str]:
     """A problem if more test topics are among the queries of the model's training than share a text by chance."""
-    trained = workspace.training_queries(case.model) if case.model else set()
+    training_queries = workspace.training_queries(case.model) if case.model else set()
     topics = read_topics(files.queries)
-    leaked = [t.qid for t in topics if normal(t.text) in trained]
-    if len(leaked) > LEAK * len(topics):
+    leaked = [topic.qid for topic in topics if normal(topic.text) in training_queries]
+    if len(leaked) > MAX_LEAKED_SHARE * len(topics):
         yield f"training: {len(leaked)} of {len(topics)} topics are among the training queries ({_some(leaked)})"
 
 
@@ -205,10 +206,11 @@ def _index_and_search(
         origin["weights"] = result.key["weights"]
     comparable = all(accepted.get(name) == value for name, value in origin.items())
     expected = accepted.get("index", {}) if comparable else {}
-    if problems := list(index_problems(folder, statistics, result.key, files, expected, same)):
-        return replace(
-            result, problems=(*result.problems, *(f"index: {problem}" for problem in problems))
-        )
+    problems = []
+    for problem in index_problems(folder, statistics, result.key, files, expected, same):
+        problems.append(f"index: {problem}")
+    if problems:
+        return replace(result, problems=(*result.problems, *problems))
     _log(workspace, f"$ {command_line(commands.search)}")
     run_path(case, workspace).parent.mkdir(parents=True, exist_ok=True)
     summary = search(commands.search)
@@ -221,7 +223,11 @@ def _measure(
 ) -> Result:
     path = run_path(case, workspace)
     run = read_run(path)
-    judged = read_answers(files.answers) if files.answers else read_qrels(files.qrels(case.test))
+    judged: Collection[str]
+    if files.answers:
+        judged = read_answers(files.answers)
+    else:
+        judged = read_qrels(files.qrels(case.test))
     problems = (*result.problems, *run_problems(run, judged, files, without_hits))
     values, per_query = measured(case, files, run)
     return replace(
@@ -234,20 +240,27 @@ def measured(
 ) -> tuple[dict[str, float], dict[str, Mapping[str, float]]]:
     """(mean, value per query id) of each of the case's measures, computed from its run."""
     qrels: Qrels = {} if files.answers else read_qrels(files.qrels(case.test))
+    measures = []
+    depths = []
+    for measure in case.all_measures:
+        if measure.startswith(ACCURACY):
+            depths.append(int(measure.removeprefix(ACCURACY)))
+        else:
+            measures.append(measure)
+
     values: dict[str, float] = {}
     per_query: dict[str, Mapping[str, float]] = {}
-    if measures := [m for m in case.all_measures if not m.startswith(ACCURACY)]:
+    if measures:
         evaluation = evaluate(qrels, run, measures)
-        values |= evaluation.mean
-        per_query |= {
-            m: {q: v[m] for q, v in evaluation.per_query.items()} for m in evaluation.mean
-        }
-    if depths := [
-        int(m.removeprefix(ACCURACY)) for m in case.all_measures if m.startswith(ACCURACY)
-    ]:
-        accuracies = accuracy(run, files.answers, files.corpus, depths)
-        values |= {m: sum(v.values()) / len(v) for m, v in accuracies.items()}
-        per_query |= accuracies
+        for measure, mean in evaluation.mean.items():
+            values[measure] = mean
+            per_query[measure] = {
+                qid: query_values[measure] for qid, query_values in evaluation.per_query.items()
+            }
+    if depths:
+        for measure, accuracies in accuracy(run, files.answers, files.corpus, depths).items():
+            values[measure] = sum(accuracies.values()) / len(accuracies)
+            per_query[measure] = accuracies
     return values, per_query
 
 
@@ -257,7 +270,7 @@ def _build_index(
     """Build the index, unless the existing one has the same key."""
     folder = Path(config.index)
     sidecar = folder.with_name(f"{folder.name}.{SIDECAR}")
-    index_key = {k: v for k, v in key.items() if k not in SEARCH_KEYS}
+    index_key = {name: value for name, value in key.items() if name not in SEARCH_KEYS}
     exists = sidecar.is_file() and folder.is_dir()
     if exists and not workspace.fresh and _same(read_json_object(sidecar), index_key):
         _log(
@@ -312,10 +325,11 @@ def _reusable(
     path = run_path(case, workspace)
     if result is None or result.problems or not _same(result.key, key) or not path.is_file():
         return None
-    if any(m not in result.values for m in case.all_measures):
+    if any(measure not in result.values for measure in case.all_measures):
         return None
-    if changed := changed_run(case, workspace, files, result):
-        _log(workspace, f"{changed}; searching again")
+    change = changed_run(case, workspace, files, result)
+    if change:
+        _log(workspace, f"{change}; searching again")
         return None
     return replace(result, reused=True)
 
@@ -328,10 +342,10 @@ def changed_run(case: Case, workspace: Workspace, files: CollectionFiles, result
     path = run_path(case, workspace)
     if not path.is_file() or sha256_file(path) != result.run_sha256:
         return f"{path} is not the run that was measured: it was changed, swapped or removed"
-    if all(
-        p.is_file()
-        for p in ([files.answers, files.corpus] if files.answers else [files.qrels(case.test)])
-    ):
+    needed = [files.qrels(case.test)]
+    if files.answers:
+        needed = [files.answers, files.corpus]
+    if all(path_needed.is_file() for path_needed in needed):
         values, per_query = measured(case, files, read_run(path))
         if not _same({**result.values, "q": result.per_query}, {**values, "q": per_query}):
             return f"{result_path(case, workspace)}: values differ from those of its run"
@@ -449,7 +463,7 @@ def _number(value: float | None) -> str:
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    return ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
 
 
 VERBS = {EncodeConfig: "encode", Bm25Config: "index bm25", SearchConfig: "search"}

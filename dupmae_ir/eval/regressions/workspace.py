@@ -133,11 +133,9 @@ class Workspace:
 
     def _preset(self, model: Model) -> Mapping[str, str]:
         """The preset as an input of the model's recipe, if one is chosen and the recipe has presets."""
-        return (
-            {"preset": self.preset}
-            if self.preset and read_toml(self._recipe(model)).get("presets")
-            else {}
-        )
+        if self.preset and read_toml(self._recipe(model)).get("presets"):
+            return {"preset": self.preset}
+        return {}
 
     # Collections
 
@@ -145,7 +143,8 @@ class Workspace:
         """The folder of a collection, whether or not it exists yet."""
         if name == TINY:
             return self.folder / "collections" / TINY
-        if local := self._local(name):
+        local = self._local(name)
+        if local:
             return local
         if name.startswith(LOCAL):
             return Path("COLLECTIONS") / name.removeprefix(LOCAL)
@@ -164,16 +163,16 @@ class Workspace:
             return replace(files, remove_query=True)
         if name.startswith(LOCAL):
             return files
-        known = collections.find(name, self.catalogue)
+        entry = collections.find(name, self.catalogue)
         return replace(
             files,
-            documents=known.documents,
-            query_length=known.query_length,
-            document_length=known.document_length,
-            title_separator=known.title_separator,
-            remove_query=known.remove_query,
-            catalogued=known,
-            answers=home / "answers.jsonl" if known.family == "dpr" else None,
+            documents=entry.documents,
+            query_length=entry.query_length,
+            document_length=entry.document_length,
+            title_separator=entry.title_separator,
+            remove_query=entry.remove_query,
+            catalogued=entry,
+            answers=home / "answers.jsonl" if entry.family == "dpr" else None,
         )
 
     def collection(self, name: str) -> CollectionFiles:
@@ -194,16 +193,16 @@ class Workspace:
                 f"{name.removeprefix(LOCAL)} not found ({where}); name the folder that contains it, in BEIR's layout, "
                 "with `collections`"
             )
-        found = collections.get(
+        prepared = collections.get(
             name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet
         )
         return replace(
             planned,
-            corpus=found.corpus,
-            queries=found.queries,
-            qrels=found.qrels,
-            answers=found.answers,
-            stand_in=found.manifest.stand_in or self.catalogue is not None,
+            corpus=prepared.corpus,
+            queries=prepared.queries,
+            qrels=prepared.qrels,
+            answers=prepared.answers,
+            stand_in=prepared.manifest.stand_in or self.catalogue is not None,
         )
 
     def _local(self, name: str) -> Path | None:
@@ -211,7 +210,9 @@ class Workspace:
         if self.data is None:
             return None
         home = self.data / name.removeprefix(LOCAL).removeprefix(_BEIR)
-        return home if (home / "corpus.jsonl").is_file() else None
+        if (home / "corpus.jsonl").is_file():
+            return home
+        return None
 
     # Models
 
@@ -230,7 +231,8 @@ class Workspace:
     def model(self, name: str) -> Path | None:
         """The model's folder, generated, downloaded or trained if missing; None for the embedded model."""
         for required in self.prepared(name):
-            model, folder = self.models[required], self.model_folder(required)
+            model = self.models[required]
+            folder = self.model_folder(required)
             if folder is None or required in self.given:
                 continue
             if model.tiny:
@@ -249,37 +251,36 @@ class Workspace:
         home = self.cache_folder / "models" / model.name
         record = home.with_name(f"{model.name}.{DIGESTS}")
         # Synthetic stand-ins have other digests, and are not recorded.
-        known = {} if self.catalogue else {**read_json_object(record), **model.pinned}
+        digests: dict[str, str] = {}
+        if not self.catalogue:
+            digests = {**read_json_object(record), **model.pinned}
         for name, url in model.addresses.items():
-            file = download(
-                RemoteFile(url, sha256=known.get(url)),
-                home / name,
-                mirror=self.mirror,
-                quiet=self.quiet,
-            )
-            if not self.catalogue and url not in known:
-                write_json(record, known := {**known, url: sha256_file(file)})
+            source = RemoteFile(url, sha256=digests.get(url))
+            file = download(source, home / name, mirror=self.mirror, quiet=self.quiet)
+            if not self.catalogue and url not in digests:
+                digests[url] = sha256_file(file)
+                write_json(record, digests)
 
     def _training_folder(self, model: Model) -> Path:
         settings = {**model.set, **self._preset(model)}
-        changes = json.dumps(settings, sort_keys=True)
-        suffix = f"-{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if settings else ""
-        return self.folder / "training" / f"{model.recipe}{suffix}"
+        name = model.recipe
+        if settings:
+            # Trainings with other settings than the recipe's have folders of their own.
+            changes = json.dumps(settings, sort_keys=True)
+            name += f"-{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
+        return self.folder / "training" / name
 
     def training(self, model: Model, fetch: bool) -> tuple[Path, Path, dict[str, object]]:
         """(recipe, output folder, inputs) of a model's training; with ``fetch``, missing inputs are obtained."""
         recipe = self._recipe(model)
         values = recipe_inputs(read_toml(recipe), {**self._preset(model), **model.set}, str(recipe))
-        return (
-            recipe,
-            self._training_folder(model),
-            {k: self._resolved(v, fetch) for k, v in values.items()},
-        )
+        inputs = {name: self._resolve(value, fetch) for name, value in values.items()}
+        return recipe, self._training_folder(model), inputs
 
     def _train(self, model: Model) -> None:
         recipe, output, inputs = self.training(model, fetch=True)
         # Weeks of training survive a change of code, as STALE. The seconds of tier tiny are trained again.
-        small = any(self.models[n].tiny for n in self.prepared(model.name))
+        small = any(self.models[name].tiny for name in self.prepared(model.name))
         if self.fresh or (small and any(self._training_changes(model))):
             shutil.rmtree(output, ignore_errors=True)
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -290,12 +291,11 @@ class Workspace:
             )
         finally:
             state = read_json_object(output / STATE)
-            new = {
-                name: self._training_key()
-                for name, step in state.items()
-                if before.get(name) != step
-            }
-            write_json(self._sidecar(model), self._training_record(model) | new)
+            record = self._training_record(model)
+            for name, step in state.items():
+                if before.get(name) != step:
+                    record[name] = self._training_key()
+            write_json(self._sidecar(model), record)
 
     def prepared(self, name: str) -> list[str]:
         """The models that are prepared for ``name``, in order, and ``name`` itself; a given one has none before it."""
@@ -314,25 +314,30 @@ class Workspace:
 
     def _training_changes(self, model: Model) -> Iterator[str]:
         """Each step of a model's training here that had other code or libraries than today's, with the differences."""
-        now, record = _versions(self._training_key()), self._training_record(model)
-        for step in read_json_object(self._training_folder(model) / STATE) if model.recipe else ():
-            then = _versions(record[step]) if step in record else {}
-            changed = [
-                f"{name} {then[name]}, now {now[name]}" for name in then if then[name] != now[name]
-            ]
-            if changed or not then:
-                yield f"{step} of {model.name} was trained with {'; '.join(changed) or 'unrecorded code and libraries'}"
+        if not model.recipe:
+            return
+        now = _versions(self._training_key())
+        record = self._training_record(model)
+        for step in read_json_object(self._training_folder(model) / STATE):
+            if step not in record:
+                yield f"{step} of {model.name} was trained with unrecorded code and libraries"
+            else:
+                changes = []
+                for name, version in _versions(record[step]).items():
+                    if version != now[name]:
+                        changes.append(f"{name} {version}, now {now[name]}")
+                if changes:
+                    yield f"{step} of {model.name} was trained with {'; '.join(changes)}"
             if step == model.step:
                 return  # later steps make other models
 
     def training_changes(self, name: str, given: Mapping[str, str]) -> list[str]:
         """:meth:`_training_changes` of the model ``name`` and of every model that it is trained from."""
-        return [
-            c
-            for n in self.prepared(name)
-            if n not in given
-            for c in self._training_changes(self.models[n])
-        ]
+        changes: list[str] = []
+        for required in self.prepared(name):
+            if required not in given:
+                changes.extend(self._training_changes(self.models[required]))
+        return changes
 
     def origin(self, name: str, given: Mapping[str, str]) -> str:
         """Where the weights of a model come from. ``given``: models used from a folder of the caller -> folder."""
@@ -347,21 +352,26 @@ class Workspace:
 
     def training_queries(self, name: str) -> set[str]:
         """The queries that the model ``name`` and those before it were trained on, in lower case; of steps run here."""
-        models = (self.models[n] for n in self.prepared(name) if n not in self.given)
-        steps = (step.config for m in models if m.recipe for step in self.steps(m))
-        files = {
-            f
-            for c in steps
-            if isinstance(c, FinetuneConfig)
-            for f in (*c.pairs, *([c.mined] if c.mined else ()))
-        }
-        rows = (row for f in sorted(files) for _, row in json_records(f))
-        return {normal(str(row["query"])) for row in rows}
+        files: set[str] = set()
+        for required in self.prepared(name):
+            model = self.models[required]
+            if required in self.given or not model.recipe:
+                continue
+            for step in self.steps(model):
+                if isinstance(step.config, FinetuneConfig):
+                    files.update(step.config.pairs)
+                    if step.config.mined:
+                        files.add(step.config.mined)
+        queries = set()
+        for file in sorted(files):
+            for _, row in json_records(file):
+                queries.add(normal(str(row["query"])))
+        return queries
 
-    def _resolved(self, value: object, fetch: bool) -> object:
+    def _resolve(self, value: object, fetch: bool) -> object:
         """``value`` with references replaced by paths: ``model:``, ``collection:``, ``file:`` and ``tiny:``."""
         if isinstance(value, list):
-            return [self._resolved(v, fetch) for v in value]
+            return [self._resolve(item, fetch) for item in value]
         kind, colon, rest = str(value).partition(":")
         if not colon or kind not in ("model", "collection", "file", TINY):
             return value
@@ -386,17 +396,14 @@ class Workspace:
         source = RemoteFile(entry["url"], **digests)
         home = self.cache_folder / "files" / name
         target = home / source.name
-        if not part:
-            return (
-                download(source, target, mirror=self.mirror, quiet=self.quiet) if fetch else target
-            )
         content = home / "content"
-        if fetch and not content.is_dir():
-            unpack(
-                download(source, target, mirror=self.mirror, quiet=self.quiet),
-                content,
-                quiet=self.quiet,
-            )
+        unpacked = part and content.is_dir()
+        if fetch and not unpacked:
+            download(source, target, mirror=self.mirror, quiet=self.quiet)
+        if not part:
+            return target
+        if fetch and not unpacked:
+            unpack(target, content, quiet=self.quiet)
         if fetch and not (content / part).is_file():
             raise InputError(f"{target}: the archive has no {part}")
         return content / part
@@ -406,7 +413,10 @@ class Workspace:
 def code_digest(*packages: str) -> str:
     """sha256 of the Python sources of ``packages``, or of all, in order of their paths."""
     digest = hashlib.sha256()
-    for path in sorted(p for name in packages or (".",) for p in (PACKAGE / name).rglob("*.py")):
+    paths: list[Path] = []
+    for name in packages or (".",):
+        paths.extend((PACKAGE / name).rglob("*.py"))
+    for path in sorted(paths):
         digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -414,9 +424,9 @@ def code_digest(*packages: str) -> str:
 
 def fingerprint(threads: int) -> Mapping[str, Any]:
     """Everything that can change the last digits: versions, processor, threads. Equal fingerprints, equal bits."""
-    libraries = {k: v for k, v in versions().items() if k not in ("java", "dupmae_ir")}
+    libraries = versions()
     return {
-        **libraries,
+        **{name: libraries[name] for name in libraries if name not in ("java", "dupmae_ir")},
         "numpy": _version("numpy"),
         "scipy": _version("scipy"),
         "pytrec_eval": _version("pytrec_eval-terrier"),
@@ -428,9 +438,10 @@ def fingerprint(threads: int) -> Mapping[str, Any]:
 
 def _versions(key: Mapping[str, Any]) -> Mapping[str, str]:
     """What of a training's key is compared: digest of the code, and versions of libraries."""
-    return {"code": key["code"][:12]} | {
-        name: str(key["environment"].get(name)) for name in TRAINING_LIBRARIES
-    }
+    compared = {"code": key["code"][:12]}
+    for name in TRAINING_LIBRARIES:
+        compared[name] = str(key["environment"].get(name))
+    return compared
 
 
 def normal(query: str) -> str:
