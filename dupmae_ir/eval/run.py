@@ -48,14 +48,18 @@ def run(config: EvalConfig) -> Evaluated:
         need_packages("the HTML report", ["matplotlib"], "charts")
     measures = parse_measures(config.measures, config.rel_level)
     # Named in tables by file name if that is unique, else by path.
-    files = [Path(path).name for path in config.runs]
-    names = dict(
-        zip(files if len(set(files)) == len(files) else config.runs, config.runs, strict=True)
-    )
-    baseline = None if config.baseline is None else _named(config.baseline, names)
-    if baseline is None and config.html and len(names) > 1:
+    table_names: Sequence[str] = [Path(path).name for path in config.runs]
+    if len(set(table_names)) < len(table_names):
+        table_names = config.runs
+    names = dict(zip(table_names, config.runs, strict=True))
+    baseline = None
+    if config.baseline is not None:
+        baseline = _named(config.baseline, names)
+    elif config.html and len(names) > 1:
         baseline = next(iter(names))
-    texts = {t.qid: t.text for t in read_topics(config.topics)} if config.topics else {}
+    texts = {}
+    if config.topics:
+        texts = {topic.qid: topic.text for topic in read_topics(config.topics)}
     options = subset(config, ComparisonOptions)
     evaluations, ranks = _evaluations(config, names, measures)
     intervals = {}
@@ -84,7 +88,8 @@ def _evaluations(
 ) -> tuple[dict[str, Evaluation], dict[str, Ranks]]:
     """Name -> evaluation, and, for HTML, name -> ranks of the relevant documents."""
     qrels = read_qrels(config.qrels, config.split)
-    complete, removed = config.complete, config.remove_unjudged
+    complete = config.complete
+    removed = config.remove_unjudged
     evaluations: dict[str, Evaluation] = {}
     ranks: dict[str, Ranks] = {}
     with progress(
@@ -106,14 +111,29 @@ def _evaluations(
 
 
 def _warn_of_self_hits(path: str, run: Run, quiet: bool) -> None:
-    """Name the queries that retrieve a document with their own id."""
-    own = [qid for qid, hits in run.items() if any(hit.docid == qid for hit in hits)]
-    if not own:
+    """Name the queries that retrieve themselves, in collections whose queries are documents (ArguAna, Quora).
+
+    A query that is a document is its own best match. Where numbers of queries and of documents merely coincide
+    (Cranfield, Vaswani), the document of the same number is anywhere in the list. So the warning needs at least half
+    of the documents with a query's own id to be the first hit.
+    """
+    self_hits = []
+    first_hits = 0
+    for qid, hits in run.items():
+        for rank, hit in enumerate(hits, 1):
+            if hit.docid == qid:
+                self_hits.append(qid)
+                first_hits += rank == 1
+    if not self_hits or 2 * first_hits < len(self_hits):
         return
-    names = ", ".join(own[:3]) + (", ..." if own[3:] else "")
-    some = f"{len(own)} queries retrieve" if own[1:] else "1 query retrieves"
+    names = ", ".join(self_hits[:3])
+    if len(self_hits) > 3:
+        names += ", ..."
+    queries = "1 query retrieves"
+    if len(self_hits) > 1:
+        queries = f"{len(self_hits)} queries retrieve"
     say(
-        f"warning: {path}: {some} the document that has the query's own id ({names}); BEIR and Anserini remove it "
+        f"warning: {path}: {queries} the document that has the query's own id ({names}); BEIR and Anserini remove it "
         "(search --remove-query)",
         quiet,
     )

@@ -15,7 +15,7 @@ from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.finetune import formats
 from dupmae_ir.finetune.data import (
-    SHOWN,
+    MAX_EXAMPLES,
     HardNegative,
     IdTable,
     Passages,
@@ -271,7 +271,7 @@ class Conversion:
         if count:
             self.counts[name] = self.counts.get(name, 0) + count
         examples = self.examples.setdefault(name, [])
-        if example and len(examples) < SHOWN:
+        if example and len(examples) < MAX_EXAMPLES:
             examples.append(example)
 
     def _rows(self) -> Iterator[PublishedRow]:

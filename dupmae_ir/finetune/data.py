@@ -33,7 +33,7 @@ from dupmae_ir.io.lines import json_records, numbered_lines
 from dupmae_ir.io.publishing import combined_digest, sha256_file
 from dupmae_ir.types import Document, Hit
 
-SHOWN = 3
+MAX_EXAMPLES = 3
 """Examples named in an error."""
 _NOT_RECORDED = ("output", "quiet", "json", "threads", "device", "impact_search")
 
@@ -62,18 +62,22 @@ def write_file(
     if Path(config.output).is_dir():
         raise UsageError(f"{config.output} is a folder; name a file to write")
     digests = {"collection": collection_digest, **(digests or {})}
-    names = [
-        f.name
-        for f in fields(config)
-        if f.name not in (*_NOT_RECORDED, *inputs) and applies(config, f.name)
-    ]
-    recorded = {name: getattr(config, name) for name in names if name not in settings}
+    recorded = {}
+    for setting in fields(config):
+        name = setting.name
+        if name in (*_NOT_RECORDED, *inputs) or name in settings:
+            continue
+        if applies(config, name):
+            recorded[name] = getattr(config, name)
     recorded |= {name: value for name, value in settings.items() if value is not None}
 
     def digest_inputs() -> dict[str, str]:
-        return {
-            n: digests.get(n, files_digest)(value) for n in inputs if (value := getattr(config, n))
-        }
+        values = {}
+        for name in inputs:
+            path = getattr(config, name)
+            if path:
+                values[name] = digests.get(name, files_digest)(path)
+        return values
 
     with Job(config.output, command, recorded, digest_inputs, quiet=config.quiet) as job:
         return job.finished() or work(job)
@@ -88,8 +92,14 @@ def files_digest(
     """
     digest = hashlib.sha256()
     for path in map(Path, [paths] if isinstance(paths, str) else paths):
-        for file in sorted(f for p in patterns for f in path.glob(p)) if path.is_dir() else [path]:
-            digest.update(f"{file.name} {sha256_file(file) if file.is_file() else ''}\n".encode())
+        files = [path]
+        if path.is_dir():
+            files = []
+            for pattern in patterns:
+                files.extend(path.glob(pattern))
+        for file in sorted(files):
+            contents = sha256_file(file) if file.is_file() else ""
+            digest.update(f"{file.name} {contents}\n".encode())
     return digest.hexdigest()
 
 
@@ -158,8 +168,9 @@ def passage_object(document: Document, docid: str | None = None) -> dict[str, st
 
 def cap_kinds(pairs: Sequence[Pair], caps: Mapping[str, int], seed: int = 0) -> list[Pair]:
     """A random sample of at most ``caps[kind]`` pairs of each named kind, and all pairs of other kinds, in order."""
-    kinds = {p.kind for p in pairs}
-    if unknown := set(caps) - kinds:
+    kinds = {pair.kind for pair in pairs}
+    unknown = set(caps) - kinds
+    if unknown:
         raise InputError(
             f"no pairs of kind {sorted(unknown)[0]!r}; kinds here: {', '.join(sorted(kinds))}"
         )
@@ -209,11 +220,11 @@ def read_mined(path: str | Path) -> list[MinedQuery]:
         mined = _mined_query(row, where, shared)
         if queries.setdefault(mined.qid, mined) is not mined:
             raise InputError(f"{where}: query {mined.qid!r} occurs twice")
-        positives = {p.docid for p in mined.positives}
-        line = where.rpartition(":")[2]
-        clashes += [
-            f"{n} of query {mined.qid}, line {line}" for n in mined.negatives if n in positives
-        ]
+        positives = {positive.docid for positive in mined.positives}
+        for docid in mined.negatives:
+            if docid in positives:
+                _, _, line = where.rpartition(":")
+                clashes.append(f"{docid} of query {mined.qid}, line {line}")
     if clashes:
         raise InputError(
             f"{path}: {counted(clashes, 'negative is a positive', 'negatives are positives')}; mine again"
@@ -222,26 +233,26 @@ def read_mined(path: str | Path) -> list[MinedQuery]:
 
 
 def _mined_query(row: Mapping[str, Any], where: str, shared: dict[str, str]) -> MinedQuery:
-    qid, query = row.get("qid"), row.get("query")
+    qid = row.get("qid")
+    query = row.get("query")
     if not isinstance(qid, str) or not isinstance(query, str):
         raise InputError(
             f'{where}: expected an object with "qid", "query", "positives" and "negatives"'
         )
     negatives = _list(row, "negatives", str, where)
-    scores, ranks = _list(row, "scores", (int, float), where), _list(row, "ranks", int, where)
+    scores = _list(row, "scores", (int, float), where)
+    ranks = _list(row, "ranks", int, where)
     if not len(negatives) == len(scores) == len(ranks):
         raise InputError(
             f"{where}: {len(negatives)} negatives, {len(scores)} scores, {len(ranks)} ranks: must be equal"
         )
     positives = []
     for passage in _list(row, "positives", dict, where):
-        docid, title, text = passage.get("id"), passage.get("title", ""), passage.get("text")
-        if (
-            not isinstance(docid, str)
-            or not docid
-            or not isinstance(title, str)
-            or not isinstance(text, str)
-        ):
+        docid = passage.get("id")
+        title = passage.get("title", "")
+        text = passage.get("text")
+        are_texts = all(isinstance(value, str) for value in (docid, title, text))
+        if not are_texts or not docid:
             raise InputError(f'{where}: a positive must be {{"id", "title", "text"}}')
         positives.append(Document(docid, text, title))
     if not positives:
@@ -335,22 +346,24 @@ def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
     Raises :class:`InputError` with file and line.
     """
     shared: dict[str, str] = {}  # one string per id, for all queries
-    return {
-        qid: {shared.setdefault(d, d): v for d, v in scores.items()}
-        for qid, scores in teacher_scores(path)
-    }
+    scores_by_query = {}
+    for qid, scores in teacher_scores(path):
+        scores_by_query[qid] = {
+            shared.setdefault(docid, docid): score for docid, score in scores.items()
+        }
+    return scores_by_query
 
 
 def require_scores(
     mined: Iterable[MinedQuery], scores: Mapping[str, Mapping[str, float]], source: str | Path
 ) -> None:
     """Raise :class:`InputError` with counts unless every positive and negative has a score."""
-    missing = [
-        f"{docid} of query {m.qid}"
-        for m in mined
-        for docid in m.docids
-        if docid not in scores.get(m.qid, {})
-    ]
+    missing = []
+    for query in mined:
+        query_scores = scores.get(query.qid, {})
+        for docid in query.docids:
+            if docid not in query_scores:
+                missing.append(f"{docid} of query {query.qid}")
     if missing:
         raise InputError(
             f"{source}: {counted(missing, 'passage has no score', 'passages have no score')}; score the same mined file"
@@ -359,24 +372,31 @@ def require_scores(
 
 def counted(examples: Sequence[str], one: str, many: str, count: int | None = None) -> str:
     """``5 negatives are positives (a, b, c, ...)``; ``count`` if it is not the number of ``examples``."""
-    count = len(examples) if count is None else count
-    shown = ", ".join(examples[:SHOWN]) + (", ..." if count > SHOWN else "")
-    return f"{count:,} {one if count == 1 else many}" + (f" ({shown})" if examples else "")
+    if count is None:
+        count = len(examples)
+    text = f"{count:,} {one if count == 1 else many}"
+    if not examples:
+        return text
+    names = ", ".join(examples[:MAX_EXAMPLES])
+    if count > MAX_EXAMPLES:
+        names += ", ..."
+    return f"{text} ({names})"
 
 
 def text_key(document: Document) -> int:
     """A 64-bit digest of the passage's text, equal for texts that differ only in case, white space or Unicode form."""
     text = unicodedata.normalize("NFKC", document.text or document.title).casefold()
-    return int.from_bytes(
-        hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "little"
-    )
+    normalized = " ".join(text.split())
+    digest = hashlib.blake2b(normalized.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 class IdTable:
     """docid -> 64-bit number, at 16 bytes per id; a collision of two ids is vanishingly unlikely."""
 
     def __init__(self, items: Iterable[tuple[str, int]] = ()) -> None:
-        self._keys, self._values = array("Q"), array("Q")
+        self._keys = array("Q")
+        self._values = array("Q")
         for docid, value in items:
             self.add(docid, value)
 

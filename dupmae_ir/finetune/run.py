@@ -99,23 +99,19 @@ def run(
 def _settings(config: FinetuneConfig, processes: int) -> dict[str, object]:
     """The settings that decide the weights; LoRA's only if it is used."""
     paths = ("model", "teacher", "mined", "scores", "collection", "pairs", "dev")
-    unused = (
-        ()
-        if config.lora_rank
-        else ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter")
-    )
-    return {
-        name: v
-        for name, v in deciding_settings(config, processes, paths).items()
-        if name not in unused
-    }
+    settings = deciding_settings(config, processes, paths)
+    if not config.lora_rank:
+        for name in ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter"):
+            settings.pop(name, None)
+    return settings
 
 
 def _train(
     config: FinetuneConfig, job: DistributedJob, callbacks: Sequence[TrainerCallback]
 ) -> dict[str, object] | None:
     started = time.monotonic()
-    state, work = job.state, job.begin()
+    state = job.state
+    work = job.begin()
     set_seed(config.seed)
     with state.main_process_first():
         data = _read_examples(config, job.quiet)
@@ -125,9 +121,8 @@ def _train(
                 f"a lexical OT part is trained by one process, not by {state.num_processes}; or give `ot` mlm"
             )
         separator = SEPARATORS[config.title_separator or "space"]
-        retriever, tokenizer = load_base(
-            config, base, [p.joined(separator) for p in data.passages], job.quiet
-        )
+        passages = [passage.joined(separator) for passage in data.passages]
+        retriever, tokenizer = load_base(config, base, passages, job.quiet)
     rescaled = rescale_head(config, retriever, job.quiet)
     adapters = add_adapters(retriever, config)
     if config.checkpointing:
@@ -139,7 +134,9 @@ def _train(
     collator = ExampleCollator(
         tokenizer, config.query_length, config.document_length, stored.title_separator, lexical
     )
-    model = BiEncoder(retriever, (config.uses[0], config.uses[1] and stored.has_head))
+    # A lexical OT part without a head is computed outside of the model.
+    uses_cls, uses_ot = config.uses
+    model = BiEncoder(retriever, (uses_cls, uses_ot and stored.has_head))
     config = replace(config, dense_weight=stored.dense_weight, impact_weight=stored.impact_weight)
     trainer = _trainer(config, model, data, collator, job)
     trainer.train_or_resume(callbacks)
@@ -149,29 +146,36 @@ def _train(
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
-    log, steps = read_log(work / LOG), trainer.args.max_steps
+
+    log = read_log(work / LOG)
     seconds = round(time.monotonic() - started)
     stored = with_learned_scale(stored, retriever)
-    scale = {"head_scale": stored.lexical.head_scale} if stored.lexical and stored.has_head else {}
-    counts = {"queries": len(data.examples), "steps": steps, "padding": round(model.waste, 4)}
-    before = _scores_before(config, trainer.data.dev, log, job.quiet)
-    result = {**counts, **_last_scores(log), **before, **scale, **rescaled}
+    counts = {
+        "queries": len(data.examples),
+        "steps": trainer.args.max_steps,
+        "padding": round(model.waste, 4),
+    }
+    result: dict[str, object] = {**counts, **_last_scores(log)}
+    result |= _scores_before(config, trainer.data.dev, log, job.quiet)
+    if stored.lexical and stored.has_head:
+        result["head_scale"] = stored.lexical.head_scale
+    result |= rescaled
     adapter_folder = job.job.fresh("adapters") if config.keep_adapter else None
     merge_adapters(adapters, adapter_folder)
     made = _save(retriever, tokenizer, stored, base, job.job.fresh("model"))
     if adapter_folder is not None:
         for name in adapters:
             (adapter_folder / name).rename(made / name)
-    parts = {"sum": "[CLS] and ordinary tokens", "cls": "[CLS]", "ot": "ordinary tokens"}[
-        config.similarity
-    ]
+    parts = _PARTS_IN_WORDS[config.similarity]
     what = f"A retriever that represents a text by its {parts}, fine-tuned on queries with their passages."
-    write_report(
-        made, job.job, result, f"Retriever fine-tuned from {Path(config.model).name}", what
-    )
-    return job.job.publish(made, result, {**counts, "seconds": seconds, "log": log}) | {
-        "seconds": seconds
-    }
+    title = f"Retriever fine-tuned from {Path(config.model).name}"
+    write_report(made, job.job, result, title, what)
+    published = job.job.publish(made, result, {**counts, "seconds": seconds, "log": log})
+    return published | {"seconds": seconds}
+
+
+_PARTS_IN_WORDS = {"sum": "[CLS] and ordinary tokens", "cls": "[CLS]", "ot": "ordinary tokens"}
+"""Similarity of a stage -> what its model represents a text by."""
 
 
 def _save(
@@ -182,24 +186,29 @@ def _save(
     made: Path,
 ) -> Path:
     # Trained on short texts for speed; the usual lengths apply when encoding.
-    documents, queries = max(256, stored.document_length), max(64, stored.query_length)
-    stored = replace(stored, document_length=documents, query_length=queries)
-    save_model(
-        made, retriever, tokenizer, stored, lexicon=base / LEXICON if stored.lexical else None
+    stored = replace(
+        stored,
+        document_length=max(256, stored.document_length),
+        query_length=max(64, stored.query_length),
     )
+    lexicon = base / LEXICON if stored.lexical else None
+    save_model(made, retriever, tokenizer, stored, lexicon=lexicon)
     return made
 
 
 def _last_scores(log: Sequence[Mapping[str, float]]) -> dict[str, object]:
     """The last training losses, and the last dev scores, of a log."""
-    losses = [row for row in log if "loss" in row]
-    scores = [row for row in log if "eval_mrr" in row]
-    dev = (
-        {k.removeprefix("eval_"): v for k, v in scores[-1].items() if k.startswith("eval_")}
-        if scores
-        else None
-    )
-    return {"last": losses[-1] if losses else None, "dev": dev}
+    last = None
+    dev = None
+    for row in log:
+        if "loss" in row:
+            last = row
+        if "eval_mrr" in row:
+            dev = {}
+            for name, value in row.items():
+                if name.startswith("eval_"):
+                    dev[name.removeprefix("eval_")] = value
+    return {"last": last, "dev": dev}
 
 
 def _scores_before(
@@ -208,8 +217,11 @@ def _scores_before(
     """``before``: MRR@10 on the dev pairs of the start and of the embedded model; empty without dev pairs."""
     if not dev:
         return {}
-    first = [row["eval_mrr"] for row in log if row["step"] == 0 and "eval_mrr" in row]
-    before = {"start": first[0]} if first else {}
+    before = {}
+    for row in log:
+        if row["step"] == 0 and "eval_mrr" in row:
+            before["start"] = row["eval_mrr"]
+            break
     if model_folder(config.model) != model_folder(None):
         with waiting(f"measuring the embedded model on {len(dev):,} dev pairs", quiet):
             before["embedded model"] = encoder_mrr(load_encoder(None), dev)
@@ -217,7 +229,9 @@ def _scores_before(
 
 
 def _read_examples(config: FinetuneConfig, quiet: bool) -> StageExamples:
-    rng, left_out = random.Random(config.seed), 0
+    rng = random.Random(config.seed)
+    left_out = 0
+    passages: list[Document] = []
     if config.mined:
         mined = mined_examples(
             config.mined,
@@ -231,22 +245,21 @@ def _read_examples(config: FinetuneConfig, quiet: bool) -> StageExamples:
             mined.mined = rng.sample(list(mined.mined), min(config.limit, len(mined)))
         examples: PairExamples | MinedExamples = mined
         topical = TopicalBatches([""] * len(mined), config.batch_size, 1, config.seed)
-        passages, left_out = [p for m in mined.mined for p in m.positives], mined.left_out
+        for query in mined.mined:
+            passages.extend(query.positives)
+        left_out = mined.left_out
     else:
-        pairs = [p for path in config.pairs for p in read_pairs(path)]
-        pairs = cap_kinds(pairs, _caps(config.cap), config.seed)
+        pairs = cap_kinds(_read_all_pairs(config.pairs), _caps(config.cap), config.seed)
         if config.limit:
             pairs = rng.sample(pairs, min(config.limit, len(pairs)))
-        passages = [p.positive for p in pairs]
-        topical = TopicalBatches(
-            [p.docid for p in passages], config.batch_size, config.group_size, config.seed
-        )
+        passages = [pair.positive for pair in pairs]
+        docids = [passage.docid for passage in passages]
+        topical = TopicalBatches(docids, config.batch_size, config.group_size, config.seed)
         examples = PairExamples(pairs, config.negatives, config.seed)
-    say(
-        f"{len(examples):,} queries"
-        + (f"; {left_out:,} more have no negative" if left_out else ""),
-        quiet,
-    )
+    summary = f"{len(examples):,} queries"
+    if left_out:
+        summary += f"; {left_out:,} more have no negative"
+    say(summary, quiet)
     return StageExamples(examples, topical, passages)
 
 
@@ -259,7 +272,7 @@ def _trainer(
 ) -> PairTrainer:
     updates = config.epochs * (len(data.examples) // config.batch_size) / config.accumulate
     steps = config.steps or max(1, int(updates))
-    dev = [p for path in config.dev for p in read_pairs(path)]
+    dev = _read_all_pairs(config.dev)
     arguments = training_arguments(
         config,
         job.job.work,
@@ -281,6 +294,13 @@ def _trainer(
         teacher,
         job.quiet,
     )
+
+
+def _read_all_pairs(paths: Sequence[str]) -> list[Pair]:
+    pairs: list[Pair] = []
+    for path in paths:
+        pairs.extend(read_pairs(path))
+    return pairs
 
 
 def _caps(values: tuple[str, ...]) -> dict[str, int]:

@@ -118,8 +118,10 @@ def plan(
     """
     data = read_toml(recipe)
     inputs = recipe_inputs(data, values, str(recipe))
-    if missing := [name for name, value in inputs.items() if value in ("", [])]:
-        raise UsageError(f"{recipe} requires {' and '.join(f'`values` {n}=...' for n in missing)}")
+    missing = [f"`values` {name}=..." for name, value in inputs.items() if value in ("", [])]
+    if missing:
+        raise UsageError(f"{recipe} requires {' and '.join(missing)}")
+    # What steps refer to by name: inputs, the start of a stage, outputs of earlier steps.
     known: dict[str, Any] = {**inputs, "start": inputs.get("model", "")}
     steps: list[Step] = []
     for table in data.get("step", []):
@@ -147,17 +149,19 @@ def recipe_inputs(
     for name in values:
         if name not in inputs:
             raise UsageError(f"`values` {name}: {recipe} has no such input.{suggest(name, inputs)}")
-    if presets := data.get("presets", {}):
+    presets = data.get("presets", {})
+    if presets:
         preset = lookup("preset", str(values.get("preset", inputs.get("preset"))), presets)
-        if unknown := sorted(preset.keys() - inputs.keys()):
+        unknown = sorted(preset.keys() - inputs.keys())
+        if unknown:
             raise InputError(
                 f"{recipe}: a preset sets {unknown[0]}, which is no input.{suggest(unknown[0], inputs)}"
             )
         inputs |= preset
     for name, value in values.items():
-        inputs[name] = (
-            value.split() if isinstance(inputs[name], list) and isinstance(value, str) else value
-        )
+        if isinstance(inputs[name], list) and isinstance(value, str):
+            value = value.split()
+        inputs[name] = value
     return inputs
 
 
@@ -178,7 +182,8 @@ def run_stages(
     overwrite the old output. Interrupted, the same call resumes.
     """
     steps, inputs = plan(find_recipe(recipe), output, values, last)
-    steps = [adjust(step) for step in steps] if adjust else steps
+    if adjust:
+        steps = [adjust(step) for step in steps]
     if dry_run:
         for step in steps:
             say(f"python -m {' '.join(step.words)}")
@@ -213,16 +218,22 @@ def _run(steps: list[Step], before: str, folder: Path, quiet: bool) -> dict[str,
 
 
 def _call(step: Step, quiet: bool) -> dict[str, object]:
-    words = [sys.executable, "-m", *step.words, "--json", *(["--quiet"] if quiet else [])]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode in (130, -2):
+    """Run the command of a step in a process of its own, and return its result."""
+    words = [sys.executable, "-m", *step.words, "--json"]
+    if quiet:
+        words.append("--quiet")
+    completed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    # Ctrl-C reaches the child, too, which ends with 130 or by the signal.
+    if completed.returncode in (130, -2):
         raise KeyboardInterrupt
-    if done.returncode:
+    if completed.returncode:
         raise TrainingFailed(
-            f"step {step.name} ended with status {done.returncode} (see above); run the same command to resume"
+            f"step {step.name} ended with status {completed.returncode} (see above); run the same command to resume"
         )
-    lines = done.stdout.strip().splitlines()
-    return json.loads(lines[-1]) if lines else {}
+    lines = completed.stdout.strip().splitlines()
+    if not lines:
+        return {}
+    return json.loads(lines[-1])
 
 
 def _step(
@@ -234,10 +245,11 @@ def _step(
 ) -> Step:
     shared = common.get(str(table.get("command")), {})
     unset = {*shared.get("unset", ()), *table.get("unset", ())} - table.keys()
-    settings = {
-        key: value for key, value in {**shared, **table}.items() if key not in {"unset", *unset}
-    }
-    name, command = settings.pop("name", None), settings.pop("command", None)
+    settings = {**shared, **table}
+    for key in ("unset", *unset):
+        settings.pop(key, None)
+    name = settings.pop("name", None)
+    command = settings.pop("command", None)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
         raise InputError(
             f"{source}: a step's name is {name!r}; use lower-case letters, digits and _"
@@ -247,20 +259,30 @@ def _step(
         raise InputError(f"{where}: no command {command!r}; choose from {', '.join(COMMANDS)}")
     module, kind, ending = COMMANDS[command]
     config_class = getattr(importlib.import_module(module), kind)
-    values = {key: _filled(value, known, where) for key, value in settings.items()}
-    if unknown := sorted(unset - {f.name for f in fields(config_class)}):
+    values = {key: _fill(value, known, where) for key, value in settings.items()}
+    names = set()
+    lists = set()
+    for setting in fields(config_class):
+        names.add(setting.name)
+        if str(setting.type).startswith("tuple"):
+            lists.add(setting.name)
+    unknown = sorted(unset - names)
+    if unknown:
         raise InputError(f"{where}: unset names {unknown[0]!r}, which is no setting of {command}")
-    lists = {f.name for f in fields(config_class) if str(f.type).startswith("tuple")}
     for key in lists & values.keys():
-        values[key] = [v for item in _listed(values[key]) for v in _listed(item)]
+        # An item that is an input may be a list itself.
+        items: list[Any] = []
+        for item in _listed(values[key]):
+            items.extend(_listed(item))
+        values[key] = items
     values["output"] = str(folder / f"{name}{ending}")
     return Step(name, command, from_mapping(config_class, values, where), values["output"])
 
 
-def _filled(value: Any, known: Mapping[str, Any], where: str) -> Any:
+def _fill(value: Any, known: Mapping[str, Any], where: str) -> Any:
     """``value`` with each ``{name}`` replaced; a value that is only ``{name}`` may become a list."""
     if isinstance(value, list):
-        return [_filled(v, known, where) for v in value]
+        return [_fill(item, known, where) for item in value]
     if not isinstance(value, str):
         return value
     for name in _PLACEHOLDER.findall(value):
@@ -269,22 +291,31 @@ def _filled(value: Any, known: Mapping[str, Any], where: str) -> Any:
                 f"{where}: {{{name}}} is neither an input nor an earlier step.{suggest(name, known)}"
             )
     only = _PLACEHOLDER.fullmatch(value)
-    if only and isinstance(known[only[1]], str) and _PLACEHOLDER.fullmatch(known[only[1]]):
-        return _filled(known[only[1]], known, where)  # an input that names an earlier step
-    return known[only[1]] if only else _PLACEHOLDER.sub(lambda m: str(known[m[1]]), value)
+    if not only:
+        return _PLACEHOLDER.sub(lambda match: str(known[match[1]]), value)
+    replacement = known[only[1]]
+    if isinstance(replacement, str) and _PLACEHOLDER.fullmatch(replacement):
+        return _fill(replacement, known, where)  # an input that names an earlier step
+    return replacement
 
 
 def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return value
+    return [value]
 
 
 def _digest(inputs: Mapping[str, Any]) -> str:
     """A digest of the inputs, and of the contents of those that are files or model folders."""
     contents = {}
     for name, value in inputs.items():
-        paths = [Path(str(v)) for v in _listed(value)]
-        contents[name] = [
-            sha256_file(p) if p.is_file() else f"{p} {folder_digest(p)}" if p.is_dir() else str(p)
-            for p in paths
-        ]
+        contents[name] = [_content_of(Path(str(item))) for item in _listed(value)]
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+
+
+def _content_of(path: Path) -> str:
+    if path.is_file():
+        return sha256_file(path)
+    if path.is_dir():
+        return f"{path} {folder_digest(path)}"
+    return str(path)

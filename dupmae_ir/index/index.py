@@ -38,6 +38,7 @@ from dupmae_ir.index.format.manifest import (
     DeletedRecord,
     Manifest,
     Meta,
+    SegmentRecord,
     read_manifest,
     record_of,
 )
@@ -79,9 +80,15 @@ class Index:
         mapped: bool = False,
     ) -> None:
         """``mapped``: read ids from their files when they are needed, for more documents than memory has room for."""
-        self.path, self.manifest, self.segments, self.live = path, manifest, list(segments), live
-        self.meta, self.digest, self.documents = manifest.meta, manifest.digest, manifest.documents
-        self.parts, self.scale = manifest.parts, manifest.scale
+        self.path = path
+        self.manifest = manifest
+        self.segments = list(segments)
+        self.live = live
+        self.meta = manifest.meta
+        self.digest = manifest.digest
+        self.documents = manifest.documents
+        self.parts = manifest.parts
+        self.scale = manifest.scale
         self.starts = np.cumsum([0, *(segment.documents for segment in segments)], dtype=np.int64)
         self._mapped = mapped
 
@@ -94,10 +101,12 @@ class Index:
         Raises :class:`InputError` for a path that is not a (finished) index, :class:`IndexMismatch` for a damaged one,
         for several ones of different models, scales or parts, and for an id in two of them.
         """
-        indexes = [
-            _open(Path(local_index(path)), str(path), record and len(paths) == 1) for path in paths
-        ]
-        return indexes[0] if len(indexes) == 1 else _join(indexes, [str(path) for path in paths])
+        indexes = []
+        for path in paths:
+            indexes.append(_open(Path(local_index(path)), str(path), record and len(paths) == 1))
+        if len(indexes) == 1:
+            return indexes[0]
+        return _join(indexes, [str(path) for path in paths])
 
     @property
     def only_segment(self) -> Segment:
@@ -126,7 +135,10 @@ class Index:
     def record(self) -> Meta:
         """The manifest of a record of this index."""
         lexical = self.has_ot and (self.meta.get("encoder") or {}).get("ot") == "lexical"
-        packed = lzma.compress(self.frequencies.astype("<i8").tobytes()) if lexical else b""
+        packed = b""
+        if lexical:
+            # Queries need the document frequencies, which a record has no rows to count.
+            packed = lzma.compress(self.frequencies.astype("<i8").tobytes())
         columns = None if self.texts is None else self.texts.columns
         return record_of(self.meta, columns=columns, frequencies=base64.b64encode(packed).decode())
 
@@ -150,9 +162,8 @@ class Index:
         """(V,) int64: the number of documents of each term, without deleted documents."""
         if self.segments:
             return self.forward.frequencies
-        return np.frombuffer(
-            lzma.decompress(base64.b64decode(self.meta["record"]["frequencies"])), "<i8"
-        )
+        packed = base64.b64decode(self.meta["record"]["frequencies"])
+        return np.frombuffer(lzma.decompress(packed), "<i8")
 
     @property
     def part_weights(self) -> tuple[float, float]:
@@ -174,7 +185,10 @@ class Index:
             return MappedDocids([segment.path / "docid" for segment in self.segments])
         if len(self.segments) == 1:
             return self.segments[0].docids
-        return [docid for segment in self.segments for docid in segment.docids]
+        docids: list[str] = []
+        for segment in self.segments:
+            docids.extend(segment.docids)
+        return docids
 
     @cached_property
     def docid_rank(self) -> np.ndarray:
@@ -195,9 +209,12 @@ class Index:
     @cached_property
     def digests(self) -> np.ndarray | None:
         """(rows, 16) uint8: the digest of each document's id, title and text; None where a segment has none."""
-        digests = [segment.digests for segment in self.segments]
-        known = [some for some in digests if some is not None]
-        return np.concatenate(known) if len(known) == len(digests) else None
+        digests = []
+        for segment in self.segments:
+            if segment.digests is None:
+                return None
+            digests.append(segment.digests)
+        return np.concatenate(digests)
 
     @cached_property
     def forward(self) -> JoinedForward:
@@ -225,14 +242,19 @@ class Index:
         that was not read as files."""
         if self.texts is None or not {"path", "start", "end"} <= set(self.texts.columns):
             return {}
-        column, rows = self.texts.column("path"), np.flatnonzero(self.live)
+        column = self.texts.column("path")
+        rows = np.flatnonzero(self.live)
         codes = column.codes[rows]
+        # Sorted by path, and split where the path changes; stable, so that rows stay in order.
         order = np.argsort(codes, kind="stable")
-        groups = np.split(rows[order], np.flatnonzero(np.diff(codes[order])) + 1)
-        named = {
-            column.values[int(column.codes[group[0]])]: group for group in groups if len(group)
-        }
-        return {path: group for path, group in named.items() if isinstance(path, str)}
+        starts = np.flatnonzero(np.diff(codes[order])) + 1
+        files = {}
+        for group in np.split(rows[order], starts):
+            if len(group):
+                path = column.values[int(column.codes[group[0]])]
+                if isinstance(path, str):
+                    files[path] = group
+        return files
 
     def size_in_words(self, documents: int | None = None) -> str:
         """``3,229 passages of 76 files`` for an index of files, ``5,183 documents`` for others; ``documents``: if not
@@ -240,9 +262,9 @@ class Index:
         count = self.documents if documents is None else documents
         if not self.files:
             return f"{count:,} documents"
-        return f"{count:,} passages" + (
-            f" of {len(self.files):,} files" if documents is None else ""
-        )
+        if documents is not None:
+            return f"{count:,} passages"
+        return f"{count:,} passages of {len(self.files):,} files"
 
     def locate(self, row: int) -> tuple[int, int]:
         """The segment of a row, and its row there."""
@@ -278,7 +300,8 @@ def _open(path: Path, name: str, record: bool) -> Index:
             continue
         for segment in segments:
             for part in segment.required_parts:
-                if problem := segment.part_problem(part):
+                problem = segment.part_problem(part)
+                if problem:
                     raise IndexMismatch(f"{problem}; {AGAIN}")
         return Index(path, manifest, segments, live)
     raise IndexMismatch(f"{name}: changes too often to be opened; try again")
@@ -291,8 +314,9 @@ def read_deleted(index: Path, record: DeletedRecord, rows: int) -> np.ndarray:
     damaged one.
     """
     path = index / record.path
-    path.stat()
-    if problem := content_problem(path, record.sha256):
+    path.stat()  # raises for a file that is not there
+    problem = content_problem(path, record.sha256)
+    if problem:
         raise IndexMismatch(f"{problem}; {AGAIN}")
     deleted: np.ndarray = np.load(path, allow_pickle=False)
     if len(deleted) != record.rows or (len(deleted) and not 0 <= deleted[0] <= deleted[-1] < rows):
@@ -307,20 +331,24 @@ def _join(indexes: Sequence[Index], paths: Sequence[str]) -> Index:
     first = indexes[0].manifest
     for path, other in zip(paths[1:], indexes[1:], strict=True):
         _check_alike(indexes[0], other, f"{paths[0]} and {path}")
-    facts: Meta = {
-        name: sum(index.meta.get(name) or 0 for index in indexes) for name in ("documents", *SUMS)
-    }
-    facts["digest"] = hashlib.sha256(
-        "".join(index.digest for index in indexes).encode()
-    ).hexdigest()
-    if len(weights := {index.part_weights for index in indexes}) > 1:
+    facts: Meta = {}
+    for name in ("documents", *SUMS):
+        facts[name] = sum(index.meta.get(name) or 0 for index in indexes)
+    digests = "".join(index.digest for index in indexes)
+    facts["digest"] = hashlib.sha256(digests.encode()).hexdigest()
+    weights = {index.part_weights for index in indexes}
+    if len(weights) > 1:
         # Measured on each collection, so they differ a little: the lowest, whatever the order of the folders.
         dense, impact = map(min, zip(*weights, strict=True))
         facts["encoder"] = {
             **first.meta["encoder"],
             "part_weights": {"dense": dense, "impact": impact},
         }
-    records = tuple(record for index in indexes for record in index.manifest.segments)
+    records: list[SegmentRecord] = []
+    segments: list[Segment] = []
+    for index in indexes:
+        records.extend(index.manifest.segments)
+        segments.extend(index.segments)
     joined = Index(
         indexes[0].path,
         dataclasses.replace(
@@ -328,11 +356,11 @@ def _join(indexes: Sequence[Index], paths: Sequence[str]) -> Index:
             documents=facts["documents"],
             digest=facts["digest"],
             generation=0,
-            segments=records,
+            segments=tuple(records),
             deleted=None,
             meta={**first.meta, **facts},
         ),
-        [segment for index in indexes for segment in index.segments],
+        segments,
         np.concatenate([index.live for index in indexes]),
         mapped=True,
     )
@@ -342,20 +370,23 @@ def _join(indexes: Sequence[Index], paths: Sequence[str]) -> Index:
 
 def _check_alike(first: Index, other: Index, names: str) -> None:
     """Raise :class:`IndexMismatch` for two indexes whose scores cannot be compared: another encoder, scale or parts."""
-    mine, theirs = (
-        {
-            "parts": index.meta["parts"],
-            "scale": index.scale,
-            "dim": index.dim,
-            **{name: (index.meta.get("encoder") or {}).get(name) for name in _SHARED},
-        }
-        for index in (first, other)
-    )
-    if differing := [name for name in mine if mine[name] != theirs[name]]:
+    mine = _compared_values(first)
+    theirs = _compared_values(other)
+    differing = [name for name in mine if mine[name] != theirs[name]]
+    if differing:
         values = ", ".join(f"{name} {mine[name]} and {theirs[name]}" for name in differing)
         raise IndexMismatch(
             f"{names} cannot be searched as one: {values}; encode with one model and one scale"
         )
+
+
+def _compared_values(index: Index) -> dict[str, object]:
+    """What two indexes must share to be searched as one."""
+    values = {"parts": index.meta["parts"], "scale": index.scale, "dim": index.dim}
+    encoder = index.meta.get("encoder") or {}
+    for name in _SHARED:
+        values[name] = encoder.get(name)
+    return values
 
 
 def _check_distinct(index: Index, paths: Sequence[str]) -> None:
@@ -377,10 +408,8 @@ def for_index(encoder: Encoder, index: Index) -> Encoder:
 
     Deleted documents are not counted.
     """
-    if (
-        encoder.settings.ot != "lexical"
-        or not index.has_ot
-        or not isinstance(encoder, LexicalEncoder)
-    ):
+    if encoder.settings.ot != "lexical" or not index.has_ot:
+        return encoder
+    if not isinstance(encoder, LexicalEncoder):
         return encoder
     return encoder.for_collection(CollectionStatistics(index.documents, index.frequencies))

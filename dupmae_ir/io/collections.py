@@ -49,10 +49,8 @@ LONGEST_ID = 32766
 """Lucene's limit on an id, in UTF-8 bytes."""
 _DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
 _CONTENTS = ("title", "text", "contents", "vector", "metadata")  #: keys with a meaning of their own
-_UNUSABLE = (
-    "Cc",
-    "Cs",
-)  #: Unicode's control characters and surrogates; joiners and the like are valid in titles
+#: Unicode's control characters and surrogates; joiners and the like are valid in titles
+_UNUSABLE = ("Cc", "Cs")
 _IGNORED = "_"  #: in ``fields``: a column to skip
 _TSV_LAYOUTS = {2: ("text",), 4: (_IGNORED, "title", "text")}
 _HEADER_NAMES = {
@@ -101,7 +99,8 @@ class DocumentSource(ABC):
     def __init__(self, source: str) -> None:
         self.source = source  #: its name, for messages
         self.total_bytes: int | None = None  #: None if it is not known
-        self.bytes_read = self.documents = 0
+        self.bytes_read = 0
+        self.documents = 0
         self.inputs: list[Input] = []
 
     @property
@@ -156,11 +155,13 @@ class LinesCollection(DocumentSource):
         self.fields = tuple(fields or ())
         self.docid_field = docid_field
         self.delimiter = delimiter
-        self.paths = (
-            [] if self.source == STDIN else [path for one in sources for path in list_files(one)]
-        )
+        self.paths: list[Path | Remote] = []
+        if self.source != STDIN:
+            for one in sources:
+                self.paths.extend(list_files(one))
         sizes = [_size(path) for path in self.paths]
-        self.total_bytes = sum(s for s in sizes if s) if sizes and None not in sizes else None
+        if sizes and None not in sizes:
+            self.total_bytes = sum(size for size in sizes if size)
         if not delimiter:
             raise InputError(
                 "the delimiter between fields is empty; leave it out or give at least one character"
@@ -215,9 +216,10 @@ class LinesCollection(DocumentSource):
             yield parser(line, where), number
 
     def _parser(self, name: str, first: str, where: str) -> RecordReader | _Tsv:
-        as_json = has_ending(name, JSON_ENDINGS) or (
-            not has_ending(name) and first.lstrip()[:1] in "{["
-        )
+        as_json = has_ending(name, JSON_ENDINGS)
+        if not has_ending(name):
+            # Names that say nothing: the first line decides.
+            as_json = first.lstrip()[:1] in "{["
         if as_json and first.lstrip().startswith("["):
             raise InputError(
                 f"{where}: a JSON array; expected one JSON object per line (convert it with: jq -c '.[]', or read it "
@@ -240,9 +242,10 @@ def list_files(source: str | Path, endings: Sequence[str] = ENDINGS) -> Sequence
     entries: Sequence[Path | Remote]
     if is_url(source):
         remote = Remote(str(source))
-        if (listed := remote.files()) is None:
+        remote_files = remote.files()
+        if remote_files is None:
             return [remote]
-        entries = listed
+        entries = remote_files
     else:
         path = Path(source)
         if not path.exists():
@@ -254,20 +257,22 @@ def list_files(source: str | Path, endings: Sequence[str] = ENDINGS) -> Sequence
         except OSError as e:
             raise InputError(f"{path}: cannot be read: {e.strerror or e}") from None
     named = {entry.name: entry for entry in entries if is_collection_name(entry.name, endings)}
-    beir = [named[name] for name in ("corpus.jsonl", "corpus.jsonl.gz") if name in named]
-    if not (found := beir[:1] or [named[name] for name in sorted(named, key=natural_key)]):
+    if not named:
         expected = ", ".join(endings)
         raise InputError(
             f"{source}: no collection in this folder (no {expected} file, gzipped or not)"
         )
-    return found
+    for name in ("corpus.jsonl", "corpus.jsonl.gz"):
+        if name in named:
+            return [named[name]]
+    return [named[name] for name in sorted(named, key=natural_key)]
 
 
 def is_dataset_folder(path: Path) -> bool:
     """Whether ``datasets.Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote the folder."""
-    return (path / "dataset_dict.json").is_file() or (
-        (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
-    )
+    if (path / "dataset_dict.json").is_file():
+        return True
+    return (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
 
 
 def has_ending(name: str, endings: Sequence[str] = ENDINGS) -> bool:
@@ -286,13 +291,20 @@ def is_collection_name(name: str, endings: Sequence[str] = ENDINGS) -> bool:
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Sort key in which digits count as numbers: ``part2`` before ``part10``."""
-    pieces = re.split(r"(\d+)", name)
-    return [(0, int(p), p) if p.isdecimal() else (1, 0, p) for p in pieces if p]
+    key = []
+    for piece in re.split(r"(\d+)", name):
+        if piece.isdecimal():
+            key.append((0, int(piece), piece))
+        elif piece:
+            key.append((1, 0, piece))
+    return key
 
 
 def file_digests(source: str | Path) -> list[str]:
     """The sha256 of every file of a collection, in reading order; standard input is read to its end."""
-    return [_digest(path) for path in ([None] if str(source) == STDIN else list_files(source))]
+    if str(source) == STDIN:
+        return [_digest(None)]
+    return [_digest(path) for path in list_files(source)]
 
 
 class RecordReader:
@@ -301,7 +313,9 @@ class RecordReader:
     id_names = _DOCID_FIELDS
 
     def __init__(self, fields: tuple[str, ...], docid_field: str | None, delimiter: str) -> None:
-        self.fields, self.docid_field, self.delimiter = fields, docid_field, delimiter
+        self.fields = fields
+        self.docid_field = docid_field
+        self.delimiter = delimiter
 
     def __call__(self, line: str, where: str) -> Document:
         return self.document(json_record(line, where), where)
@@ -316,7 +330,8 @@ class RecordReader:
         inner = record.get("metadata")
         used = (*_DOCID_FIELDS, self.docid_field, *_CONTENTS, *self.fields)
         values = {key: value for key, value in record.items() if key not in used}
-        values |= inner if isinstance(inner, dict) else {}
+        if isinstance(inner, dict):
+            values |= inner
         return Document(docid, text, title, metadata_of(values))
 
     def _docid(self, record: Mapping[str, object], where: str) -> str:
@@ -375,16 +390,15 @@ class _Tsv:
     """Parses one tab-separated line into one document; the first line of a file determines the columns."""
 
     def __init__(self, first: str, fields: tuple[str, ...], where: str) -> None:
-        cells = [c.strip().lower() for c in first.split("\t")]
-        self.header = cells[0] in (*_DOCID_FIELDS, "pid") and all(
-            c in _HEADER_NAMES for c in cells[1:]
-        )
+        cells = [cell.strip().lower() for cell in first.split("\t")]
+        names_an_id = cells[0] in (*_DOCID_FIELDS, "pid")
+        self.header = names_an_id and all(cell in _HEADER_NAMES for cell in cells[1:])
         width = len(cells)
-        self.url = (
-            cells.index("url") if self.header and "url" in cells else 0
-        )  #: column of a URL; 0 without one
+        self.url = 0  #: column of a URL; 0 without one
         if self.header:
-            self.columns: tuple[str, ...] = tuple(_HEADER_NAMES[c] for c in cells[1:])
+            self.columns: tuple[str, ...] = tuple(_HEADER_NAMES[cell] for cell in cells[1:])
+            if "url" in cells:
+                self.url = cells.index("url")
         elif fields:
             self.columns = fields
             width = len(fields) + 1

@@ -150,6 +150,15 @@ def test_help_reads_like_a_page(capsys):
         assert wanted in page
 
 
+def test_numbers_of_queries_and_documents_that_merely_coincide_are_no_self_hits(files, capsys):
+    """As in Cranfield: the document with a query's number is anywhere in its list."""
+    (files / "numbers.trec").write_text(
+        "1 Q0 7 1 3.0 t\n1 Q0 1 2 2.0 t\n2 Q0 1 1 3.0 t\n2 Q0 9 2 2.0 t\n2 Q0 2 3 1.0 t\n"
+    )
+    assert main(["--qrels", "q", "numbers.trec", "-m", "MRR@10"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_self_hits_are_reported_with_their_number(files, capsys):
     (files / "own.trec").write_text("1 Q0 1 1 2.0 t\n1 Q0 a 2 1.0 t\n2 Q0 2 1 2.0 t\n")
     assert main(["--qrels", "q", "own.trec", "-m", "MRR@10"]) == 0
