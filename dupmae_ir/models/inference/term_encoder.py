@@ -58,8 +58,12 @@ class TermEncoder:
         parts: tuple[str, ...],
     ) -> None:
         folder = model_folder(model)
-        self.name, self.digest = model_name(model), folder_digest(folder)
-        self.config, self.settings, self.tokenizer, self.parts = config, settings, tokenizer, parts
+        self.name = model_name(model)
+        self.digest = folder_digest(folder)
+        self.config = config
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.parts = parts
         self._width = width
         self._lexicon = None
         if config.lexical is not None and "ot" in parts:
@@ -68,10 +72,10 @@ class TermEncoder:
             self._lexicon = Lexicon.load(home / LEXICON, config.lexical, width, language)
         if settings.fold_terms and (self._lexicon is not None or config.query_table):
             raise UsageError("`fold_terms` is for term weights of the model's own head")
-        table = config.query_table
-        self._table = (
-            QueryTable.load(folder / table, tokenizer.get_vocab(), width) if table else None
-        )
+        self._table = None
+        if config.query_table:
+            vocabulary_ids = tokenizer.get_vocab()
+            self._table = QueryTable.load(folder / config.query_table, vocabulary_ids, width)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11).
@@ -101,7 +105,8 @@ class TermEncoder:
         DupMAE does not truncate the OT part of queries; ``cap`` is Lucene's limit on the clauses of a query. Of a
         SparseEncoder with ``max_active_dims``, no more than these are kept.
         """
-        keep, pieces = self._query_terms(cap), self._query_pieces(texts)
+        keep = self._query_terms(cap)
+        pieces = self._query_pieces(texts)
         if self._table is not None:
             return Representation(None, self._table.matrix(pieces, keep))
         if self._lexicon is None:
@@ -132,29 +137,32 @@ class TermEncoder:
         """Index term -> words of ``text``, for stems of a lexical OT part; their own terms are hashes."""
         if self._lexicon is None or self.terms is None:
             return {}
-        return {
-            self.terms[dimension]: name for dimension, name in self._lexicon.names(text).items()
-        }
+        names = self._lexicon.names(text)
+        return {self.terms[dimension]: name for dimension, name in names.items()}
 
     def term_spans(self, text: str) -> list[tuple[str, int, int]]:
         """(index term, start, end) of each word of ``text`` that gives a term: stems, then word pieces."""
-        if (terms := self.terms) is None:
+        terms = self.terms
+        if terms is None:
             return []
-        spans = (
-            []
-            if self._lexicon is None
-            else [(terms[d], a, b) for d, a, b in self._lexicon.spans(text)]
-        )
-        has_pieces = self._lexicon is None or self._lexicon.pieces
-        if has_pieces and (splitter := self._splitter) is not None:
-            pieces = splitter.encode(text, add_special_tokens=False)
+        spans = []
+        if self._lexicon is not None:
+            for dimension, start, end in self._lexicon.spans(text):
+                spans.append((terms[dimension], start, end))
+            if not self._lexicon.pieces:
+                return spans
+        if self._splitter is None:
+            return spans
+
+        pieces = self._splitter.encode(text, add_special_tokens=False)
+        ids = pieces.ids
+        if self.settings.fold_terms:
+            ids = self._folded[ids]
+        for piece_id, (start, end) in zip(ids, pieces.offsets, strict=True):
             # XLM-R's offsets include the blank before a word.
-            ids = self._folded[pieces.ids] if self.settings.fold_terms else pieces.ids
-            words = [
-                (i, b - len(text[a:b].lstrip()), b)
-                for i, (a, b) in zip(ids, pieces.offsets, strict=True)
-            ]
-            spans += [(terms[i], a, b) for i, a, b in words if a < b]
+            start = end - len(text[start:end].lstrip())
+            if start < end:
+                spans.append((terms[piece_id], start, end))
         return spans
 
     @cached_property
@@ -175,19 +183,20 @@ class TermEncoder:
             return None
         if self._lexicon is None:
             return vocabulary(self.tokenizer, self._width)
-        return self._lexicon.terms(
-            vocabulary(self.tokenizer, self._lexicon.pieces) if self._lexicon.pieces else []
-        )
+        pieces = []
+        if self._lexicon.pieces:
+            pieces = vocabulary(self.tokenizer, self._lexicon.pieces)
+        return self._lexicon.terms(pieces)
 
     @cached_property
     def _folded(self) -> np.ndarray:
         """(V,) the lowest id of the terms that differ from each by case or a leading space alone."""
-        first: dict[str, int] = {}
-        names = (
-            term.lstrip(_SPACES).casefold() or term
-            for term in vocabulary(self.tokenizer, self._width)
-        )
-        return np.array([first.setdefault(name, i) for i, name in enumerate(names)])
+        lowest_id: dict[str, int] = {}
+        folded = []
+        for term_id, term in enumerate(vocabulary(self.tokenizer, self._width)):
+            name = term.lstrip(_SPACES).casefold() or term
+            folded.append(lowest_id.setdefault(name, term_id))
+        return np.array(folded)
 
     def _tokenise(
         self, texts: Sequence[str], prompt: str, length: int, special: bool = True
@@ -209,12 +218,20 @@ class TermEncoder:
         pieces: list[list[int]] = out["input_ids"]
         if len(self.tokenizer) <= self._width:
             return pieces
+        # A tokenizer with more tokens than the model has rows.
         unknown = self.tokenizer.unk_token_id or self.tokenizer.pad_token_id or 0
-        return [[piece if piece < self._width else unknown for piece in one] for one in pieces]
+        known_pieces = []
+        for text_pieces in pieces:
+            known_pieces.append(
+                [piece if piece < self._width else unknown for piece in text_pieces]
+            )
+        return known_pieces
 
     def _query_pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        # A table of query weights has none for special tokens.
+        special = self._table is None
         return self._tokenise(
-            texts, self.config.query_prompt, self.settings.query_length, special=self._table is None
+            texts, self.config.query_prompt, self.settings.query_length, special=special
         )
 
     def _query_terms(self, cap: int) -> int:
@@ -265,25 +282,39 @@ def encoder_settings(
     top_k = options.get("top_k") or config.top_k
     if top_k < 1:
         raise UsageError(f"`top_k` must be at least 1, got {top_k}")
-    if (dimensions := options.get("dimensions")) is not None and dimensions < 1:
+    dimensions = options.get("dimensions")
+    if dimensions is not None and dimensions < 1:
         raise UsageError(f"`dimensions` must be at least 1, got {dimensions}")
-    separator, lexical = options.get("title_separator"), config.lexical
-    fixed = lexical is not None and not config.has_head and "ot" in (options.get("parts") or PARTS)
+    separator = options.get("title_separator")
+    if separator is None:
+        separator = config.title_separator
+
+    lexical = config.lexical
+    impact_scale = config.impact_scale
+    head_scale = 0.0
+    language = ENGLISH
+    if lexical:
+        head_scale = lexical.head_scale
+        language = options.get("language") or ENGLISH
+        parts = options.get("parts") or PARTS
+        if "ot" in parts and not config.has_head:
+            # Weights in closed form have a scale of their own, which needs no calibration.
+            impact_scale = float(lexical.document_scale)
     return EncoderSettings(
         **lengths,
         top_k=top_k,
         activation=config.activation,
         dtype=dtype,
         device=device,
-        title_separator=config.title_separator if separator is None else separator,
-        impact_scale=float(lexical.document_scale) if lexical and fixed else config.impact_scale,
+        title_separator=separator,
+        impact_scale=impact_scale,
         normalize=config.normalize,
         dimensions=dimensions,
         fold_terms=options.get("fold_terms") or "",
         ot=config.ot,
-        head_scale=lexical.head_scale if lexical else 0.0,
+        head_scale=head_scale,
         part_weights=(config.dense_weight, config.impact_weight),
-        language=(options.get("language") if lexical else None) or ENGLISH,
+        language=language,
     )
 
 
