@@ -32,11 +32,11 @@ def run(config: MergeConfig) -> MergeResult:
     target = output.folder
     check_target(target)
     output.prepare()
-    shards = in_order([_opened(path) for path in config.shards])
-    if target in [Path(s.path).absolute() for s in shards]:
+    shards = in_order([_open_shard(path) for path in config.shards])
+    if target in [Path(shard.path).absolute() for shard in shards]:
         raise UsageError(f"`index` {config.index}: is one of the shards; name another folder")
-    inputs = {"shards": shards_digest([s.meta["digest"] for s in shards])}
-    names = {"index": config.index, "shards": [str(s.path) for s in shards]}
+    inputs = {"shards": shards_digest([shard.meta["digest"] for shard in shards])}
+    names = {"index": config.index, "shards": [str(shard.path) for shard in shards]}
     with MergeJob(
         target,
         "encode.merge",
@@ -46,11 +46,12 @@ def run(config: MergeConfig) -> MergeResult:
         resumable=False,
         quiet=config.quiet,
     ) as job:
-        if not (result := job.finished()):
+        result = job.finished()
+        if not result:
             folder = job.begin() / "index"
             for shard in shards:
                 shard.verify()  # every byte is about to be copied, and recorded as part of the new index
-            total = sum(len(s.docids) for s in shards)
+            total = sum(len(shard.docids) for shard in shards)
             with progress("merge", "documents", total=total, quiet=config.quiet) as bar:
                 meta = build_index(
                     interleaved(shards, shards[0].meta["settings"]["window"]),
@@ -73,12 +74,11 @@ class MergeJob(IndexJob):
     def recorded(self) -> JobRecord:
         """The record in ``meta.json``; an index that was not merged has no shards."""
         meta = self.meta()
+        digests = [shard["digest"] for shard in meta.get("merged_from") or []]
         return {
             "made_by": f"dupmae-ir {self.command}",
             "settings": {},
-            "inputs": {
-                "shards": shards_digest([s["digest"] for s in meta.get("merged_from") or []])
-            },
+            "inputs": {"shards": shards_digest(digests)},
             "result": index_summary(meta),
         }
 
@@ -93,57 +93,82 @@ def in_order(shards: Sequence[Index]) -> list[Index]:
     by_number: dict[int, Index] = {}
     first = shards[0]
     for shard in shards:
-        number, of = shard.meta["shard"]["number"], shard.meta["shard"]["of"]
+        number = shard.meta["shard"]["number"]
+        of = shard.meta["shard"]["of"]
         if number in by_number:
             twins = f"{shard.path} and {by_number[number].path}"
             raise IndexMismatch(f"{twins} are both shard {number} of {of}; leave one out")
         by_number[number] = shard
         _check_alike(first, shard)
     of = first.meta["shard"]["of"]
-    if missing := sorted(set(range(of)) - set(by_number)):
+    missing = sorted(set(range(of)) - set(by_number))
+    if missing:
         names = ", ".join(map(str, missing[:10]))
         raise IndexMismatch(
             f"missing of {of} shards: {names} (numbers start at 0); encode them, or name them"
         )
-    return [by_number[n] for n in range(of)]
+    return [by_number[number] for number in range(of)]
 
 
 def interleaved(shards: Sequence[Index], window: int) -> Iterator[EncodedWindow]:
     """The windows of the collection in order, taken from the shards in turn; one window in memory at a time."""
-    at = [0] * len(shards)
+    next_rows = [0] * len(shards)
     for number in range(shards[0].meta["shard"]["windows"]):
         turn = number % len(shards)
-        shard, start = shards[turn], at[turn]
-        end = min(start + window_size(number, window), len(shard.docids))
-        at[turn] = end
-        impacts = shard.only_segment.forward.matrix(np.arange(start, end)) if shard.has_ot else None
-        cls = shard.only_segment.vectors[start:end] if shard.dim is not None else None
-        clipped, dropped = (0, 0) if start else (shard.meta["clipped"], shard.meta["dropped"])
-        documents = shard.texts.get_all(range(start, end)) if shard.texts else None
-        digests = split_digests(shard.digests[start:end]) if shard.digests is not None else None
-        yield EncodedWindow(
-            list(shard.docids[start:end]), cls, impacts, clipped, dropped, documents, digests
-        )
-    if at != [len(s.docids) for s in shards]:
+        start = next_rows[turn]
+        end = min(start + window_size(number, window), len(shards[turn].docids))
+        next_rows[turn] = end
+        yield _window_of(shards[turn], start, end)
+    if next_rows != [len(shard.docids) for shard in shards]:
         raise IndexMismatch(
             f"{shards[0].path} and the other shards have other numbers of documents than they recorded"
         )
 
 
+def _window_of(shard: Index, start: int, end: int) -> EncodedWindow:
+    """Rows ``start`` to ``end`` of a shard."""
+    segment = shard.only_segment
+    impacts = None
+    if shard.has_ot:
+        impacts = segment.forward.matrix(np.arange(start, end))
+    vectors = None
+    if shard.dim is not None:
+        vectors = segment.vectors[start:end]
+    # A shard records how many weights were clipped in all; the count goes with its first window.
+    clipped = 0
+    dropped = 0
+    if start == 0:
+        clipped = shard.meta["clipped"]
+        dropped = shard.meta["dropped"]
+    documents = None
+    if shard.texts:
+        documents = shard.texts.get_all(range(start, end))
+    digests = None
+    if shard.digests is not None:
+        digests = split_digests(shard.digests[start:end])
+    docids = list(shard.docids[start:end])
+    return EncodedWindow(docids, vectors, impacts, clipped, dropped, documents, digests)
+
+
 def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, object]:
     first = shards[0].meta
+    merged_from = []
+    for shard in shards:
+        merged_from.append({"path": str(shard.path), "digest": shard.meta["digest"]})
     return {
         "made_by": "dupmae-ir encode.merge",
         "version": __version__,
-        **{k: first[k] for k in ("encoder", "scale_source", "inputs")},
+        "encoder": first["encoder"],
+        "scale_source": first["scale_source"],
+        "inputs": first["inputs"],
         "settings": {**first["settings"], "shard": None},
         "shard": None,
-        "merged_from": [{"path": str(s.path), "digest": s.meta["digest"]} for s in shards],
+        "merged_from": merged_from,
         "config": to_dict(config),
     }
 
 
-def _opened(path: str) -> Index:
+def _open_shard(path: str) -> Index:
     shard = Index.open(path)
     if not shard.meta.get("shard"):
         raise IndexMismatch(
@@ -155,18 +180,23 @@ def _opened(path: str) -> Index:
 
 def _check_alike(first: Index, shard: Index) -> None:
     """Everything but the shard's own number must agree."""
-    a, b = ({k: v for k, v in s.meta["settings"].items() if k != "shard"} for s in (first, shard))
     pairs = f"{first.path} and {shard.path}"
-    if changed := differences(a, b):
+    changed = differences(
+        {**first.meta["settings"], "shard": None}, {**shard.meta["settings"], "shard": None}
+    )
+    if changed:
         raise IndexMismatch(
             f"{pairs} were made with other settings ({changed}); encode one of them again"
         )
-    if first.meta["shard"]["of"] != shard.meta["shard"]["of"]:
-        of = first.meta["shard"]["of"], shard.meta["shard"]["of"]
+    first_of = first.meta["shard"]["of"]
+    shard_of = shard.meta["shard"]["of"]
+    if first_of != shard_of:
         raise IndexMismatch(
-            f"{pairs} are shards of {of[0]} and of {of[1]}; all must come from one division"
+            f"{pairs} are shards of {first_of} and of {shard_of}; all must come from one division"
         )
-    if [i["sha256"] for i in first.meta["inputs"]] != [i["sha256"] for i in shard.meta["inputs"]]:
+    first_inputs = [file["sha256"] for file in first.meta["inputs"]]
+    shard_inputs = [file["sha256"] for file in shard.meta["inputs"]]
+    if first_inputs != shard_inputs:
         raise IndexMismatch(
             f"{pairs} were made from different collections; encode one of them again"
         )

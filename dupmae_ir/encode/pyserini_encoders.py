@@ -15,6 +15,7 @@ integers; divide them by the square of the index's scale to add them to dense sc
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -31,7 +32,7 @@ from dupmae_ir.index.index import Index, for_index
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder, LexicalEncoder, Representation
 
-REMEMBERED = 4096  #: texts whose representation is cached for the other view
+MAX_CACHED = 4096  #: texts whose representation is cached for the other view
 
 Text = str | Document
 """A query, a document's joined text, or a document whose title and text are weighted apart."""
@@ -54,7 +55,8 @@ class _Vectors:
     ) -> None:
         if view not in ("dense", "impact"):
             raise UsageError(f"no view named {view!r}; use dense or impact")
-        self.encoder, self.view = encoder, view
+        self.encoder = encoder
+        self.view = view
         self._highest = highest
         self.scale = scale or encoder.settings.impact_scale
         self._represent = represent
@@ -94,15 +96,18 @@ class _Vectors:
 
     def represent(self, texts: Sequence[Text]) -> Representation:
         """Both parts of n texts; only texts that are not cached go through the model."""
-        new = list(dict.fromkeys(t for t in texts if t not in self._memo))
-        fresh = dict(zip(new, _rows(self._represent(new)), strict=True)) if new else {}
-        found = [fresh[t] if t in fresh else self._memo[t] for t in texts]
+        if not len(texts):
+            return self._represent([])
+        new = list(dict.fromkeys(text for text in texts if text not in self._memo))
+        if new:
+            self._memo.update(zip(new, _rows(self._represent(new)), strict=True))
+        rows = [self._memo[text] for text in texts]
+        # The least recently used are dropped, after the rows of this call are taken.
         for text in dict.fromkeys(texts):
-            self._memo[text] = fresh.get(text) or self._memo[text]
             self._memo.move_to_end(text)
-        while len(self._memo) > REMEMBERED:
+        while len(self._memo) > MAX_CACHED:
             self._memo.popitem(last=False)
-        return _stacked(found) if found else self._represent([])
+        return _stack(rows)
 
 
 class DupmaeDocumentEncoder(_Vectors):
@@ -121,12 +126,10 @@ class DupmaeDocumentEncoder(_Vectors):
         encoder: Encoder | None = None,
         **settings: Any,
     ) -> None:
-        encoder = encoder or _loaded(model_name, device, settings)
-        represent = (
-            encoder.encode_collection
-            if isinstance(encoder, LexicalEncoder)
-            else encoder.encode_documents
-        )
+        encoder = encoder or _load(model_name, device, settings)
+        represent: Callable[[list[Any]], Representation] = encoder.encode_documents
+        if isinstance(encoder, LexicalEncoder):
+            represent = encoder.encode_collection
         super().__init__(encoder, scale, represent, view)
 
     def encode(
@@ -143,11 +146,15 @@ class DupmaeDocumentEncoder(_Vectors):
 
     def documents(self, texts: Sequence[str], titles: Sequence[str] | None) -> Sequence[Text]:
         """Titles and texts as the model reads them."""
-        titles = [""] * len(texts) if titles is None else titles
-        found = [Document("", text, title or "") for text, title in zip(texts, titles, strict=True)]
+        if titles is None:
+            titles = [""] * len(texts)
+        documents = []
+        for text, title in zip(texts, titles, strict=True):
+            documents.append(Document("", text, title or ""))
         if isinstance(self.encoder, LexicalEncoder):
-            return found
-        return [document.joined(self.encoder.settings.title_separator) for document in found]
+            return documents
+        separator = self.encoder.settings.title_separator
+        return [document.joined(separator) for document in documents]
 
 
 class DupmaeQueryEncoder(_Vectors):
@@ -167,7 +174,7 @@ class DupmaeQueryEncoder(_Vectors):
         encoder: Encoder | None = None,
         **settings: Any,
     ) -> None:
-        loaded = encoder or _loaded(encoder_dir, device, settings)
+        loaded = encoder or _load(encoder_dir, device, settings)
         highest = highest_query_impact(loaded.settings.ot)
         super().__init__(
             loaded, scale, lambda texts: loaded.encode_queries(texts, cap), view, highest
@@ -183,12 +190,12 @@ class DupmaeQueryEncoder(_Vectors):
         """
         meta = read_meta(index)
         made_by = meta["encoder"]
-        cap, view = options.pop("cap", 1024), options.pop("view", "dense")
-        loaded = _loaded(
-            model or (None if made_by["name"] == "default" else made_by["name"]),
-            options.pop("device", "auto"),
-            {**recorded_options(meta), **options},
-        )
+        cap = options.pop("cap", 1024)
+        view = options.pop("view", "dense")
+        device = options.pop("device", "auto")
+        if not model and made_by["name"] != "default":
+            model = made_by["name"]
+        loaded = _load(model or None, device, {**recorded_options(meta), **options})
         if loaded.digest != made_by["digest"]:
             raise IndexMismatch(
                 f"{index} was not made by the model {loaded.name} (digests {made_by['digest'][:12]} and "
@@ -209,31 +216,33 @@ class DupmaeQueryEncoder(_Vectors):
 
 def impact_dicts(impacts: sp.csr_matrix, terms: Sequence[str]) -> Iterator[dict[str, int]]:
     """Rows of an integer CSR as ``{term: impact}`` of Python integers, which the Java bridge requires."""
-    for start, end in zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True):
-        yield {
-            terms[t]: int(i)
-            for t, i in zip(impacts.indices[start:end], impacts.data[start:end], strict=True)
-        }
+    for start, end in itertools.pairwise(impacts.indptr):
+        row_terms = [terms[term] for term in impacts.indices[start:end]]
+        row_impacts = map(int, impacts.data[start:end])
+        yield dict(zip(row_terms, row_impacts, strict=True))
 
 
-def _loaded(model: str | Path | None, device: str, settings: Mapping[str, Any]) -> Encoder:
-    return load_encoder(None if model is None else str(model), device=device, **settings)
+def _load(model: str | Path | None, device: str, settings: Mapping[str, Any]) -> Encoder:
+    if model is not None:
+        model = str(model)
+    return load_encoder(model, device=device, **settings)
 
 
 def _rows(representation: Representation) -> list[Representation]:
-    cls, ot = representation.cls, representation.ot
-    return [
-        Representation(
-            None if cls is None else cls[i : i + 1], None if ot is None else ot[i : i + 1]
-        )
-        for i in range(len(representation))
-    ]
+    rows = []
+    for i in range(len(representation)):
+        cls = None if representation.cls is None else representation.cls[i : i + 1]
+        ot = None if representation.ot is None else representation.ot[i : i + 1]
+        rows.append(Representation(cls, ot))
+    return rows
 
 
-def _stacked(rows: list[Representation]) -> Representation:
-    cls = (
-        None if rows[0].cls is None else np.concatenate([r.cls for r in rows if r.cls is not None])
-    )
-    return Representation(
-        cls, None if rows[0].ot is None else sp.vstack([r.ot for r in rows], format="csr")
-    )
+def _stack(rows: list[Representation]) -> Representation:
+    """One representation of all rows; every row has the same parts."""
+    cls = None
+    if rows[0].cls is not None:
+        cls = np.concatenate([row.cls for row in rows if row.cls is not None])
+    ot = None
+    if rows[0].ot is not None:
+        ot = sp.vstack([row.ot for row in rows], format="csr")
+    return Representation(cls, ot)

@@ -48,7 +48,8 @@ class Window:
     keep: bool = True
 
     def __str__(self) -> str:
-        first, last = self.documents[0].docid, self.documents[-1].docid
+        first = self.documents[0].docid
+        last = self.documents[-1].docid
         return f"window {self.number} (documents {first} to {last})"
 
 
@@ -63,14 +64,17 @@ def windows(documents: Iterable[Document], size: int) -> Iterator[list[Document]
         window.append(document)
         if len(window) == limit:
             yield window
-            window, limit = [], size
+            window = []
+            limit = size
     if window:
         yield window
 
 
 def window_size(number: int, size: int) -> int:
     """Documents in a full window of that number."""
-    return size if number else min(size, CALIBRATION)
+    if number == 0:
+        return min(size, CALIBRATION)
+    return size
 
 
 def document_digest(document: Document) -> bytes:
@@ -89,8 +93,10 @@ def documents_digest(documents: Iterable[Document]) -> str:
     digests."""
     sha256 = hashlib.sha256()
     for document in documents:
-        metadata = [json.dumps(document.metadata, sort_keys=True)] if document.metadata else []
-        for piece in (*document[:3], *metadata):
+        pieces = list(document[:3])
+        if document.metadata:
+            pieces.append(json.dumps(document.metadata, sort_keys=True))
+        for piece in pieces:
             raw = piece.encode()
             sha256.update(b"%d:" % len(raw))
             sha256.update(raw)
@@ -127,13 +133,18 @@ class EncodedWindow:
 
         Raises :class:`IndexMismatch` for a value that is not finite.
         """
-        vectors, weights = representation.cls, representation.ot
-        if vectors is not None and len(wrong := np.flatnonzero(~np.isfinite(vectors).all(axis=1))):
-            raise IndexMismatch(
-                f"the [CLS] vector of document {documents[wrong[0]].docid!r} is not finite; check the model's weights "
-                "and dtype"
-            )
-        impacts, clipped, lost = None, 0, 0
+        vectors = representation.cls
+        if vectors is not None:
+            not_finite = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+            if len(not_finite):
+                docid = documents[not_finite[0]].docid
+                raise IndexMismatch(
+                    f"the [CLS] vector of document {docid!r} is not finite; check the model's weights and dtype"
+                )
+        weights = representation.ot
+        impacts = None
+        clipped = 0
+        lost = 0
         if weights is not None:
             if scale is None:
                 raise ValueError("OT weights need a scale")
@@ -157,14 +168,14 @@ class EncodedWindow:
         if self.cls is not None:
             tensors["cls"] = np.ascontiguousarray(self.cls, np.float32)
         header = {"documents": digest, "clipped": str(self.clipped), "dropped": str(self.dropped)}
-        header |= {"encoder": encoder} if encoder else {}
+        if encoder:
+            header["encoder"] = encoder
         if self.impacts is not None:
             width = self.impacts.shape[1]
             header["vocabulary"] = str(width)
+            id_type = np.uint16 if width <= 1 << 16 else np.uint32
             tensors["indptr"] = self.impacts.indptr.astype(np.int64)
-            tensors["terms"] = self.impacts.indices.astype(
-                np.uint16 if width <= 1 << 16 else np.uint32
-            )
+            tensors["terms"] = self.impacts.indices.astype(id_type)
             tensors["impacts"] = self.impacts.data
         if self.documents is not None:
             tensors["documents"] = pack(self.documents)
@@ -176,18 +187,23 @@ class EncodedWindow:
     def read(cls, path: Path) -> Self:
         """Read the file that was written from :meth:`to_bytes`."""
         with _open(path) as f:
-            header, names = f.metadata(), set(f.keys())
-            docids = f.get_tensor("docids").tobytes().decode().split("\n")
-            vectors = f.get_tensor("cls") if "cls" in names else None
-            impacts = None
-            if "impacts" in names:
-                data, terms, indptr = (f.get_tensor(n) for n in ("impacts", "terms", "indptr"))
-                impacts = sp.csr_matrix(
-                    (data, terms.astype(np.int32), indptr),
-                    shape=(len(docids), int(header["vocabulary"])),
-                )
-            documents = unpack(f.get_tensor("documents")) if "documents" in names else None
-            digests = split_digests(f.get_tensor("digests")) if "digests" in names else None
+            header = f.metadata()
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a dict)
+        docids = tensors["docids"].tobytes().decode().split("\n")
+        vectors = tensors.get("cls")
+        impacts = None
+        if "impacts" in tensors:
+            terms = tensors["terms"].astype(np.int32)
+            impacts = sp.csr_matrix(
+                (tensors["impacts"], terms, tensors["indptr"]),
+                shape=(len(docids), int(header["vocabulary"])),
+            )
+        documents = None
+        if "documents" in tensors:
+            documents = unpack(tensors["documents"])
+        digests = None
+        if "digests" in tensors:
+            digests = split_digests(tensors["digests"])
         return cls(
             docids,
             vectors,
@@ -245,18 +261,23 @@ class WindowFiles:
     def scale(self) -> Scale | None:
         """The impact scale; None before it is chosen, and without impacts."""
         value = self._state["scale"]
-        return None if value is None else Scale(value, str(self._state["scale_source"]))
+        if value is None:
+            return None
+        return Scale(value, str(self._state["scale_source"]))
 
     @property
     def reading(self) -> Reading | None:
         """How well the dense part reads the collection, if it was measured."""
         value = self._state["reading"]
-        return None if value is None else Reading(**value)
+        if value is None:
+            return None
+        return Reading(**value)
 
     def set_scale(self, scale: Scale, reading: Reading | None) -> None:
         """Fix the scale before the first window is saved; later runs read it from here."""
-        known = None if reading is None else dataclasses.asdict(reading)
-        self._state.update(scale=scale.value, scale_source=scale.source, reading=known)
+        self._state["scale"] = scale.value
+        self._state["scale_source"] = scale.source
+        self._state["reading"] = None if reading is None else dataclasses.asdict(reading)
         write_json(self.folder / STATE, self._state)
 
     def numbers(self) -> list[int]:
@@ -328,9 +349,14 @@ def build_index(
         folder, dim=dim, terms=terms, scale=scale, texts=texts, postings=postings
     ) as builder:
         for window in encoded:
-            counts = window.clipped, window.dropped
             builder.add_impacts(
-                window.docids, window.cls, window.impacts, *counts, window.documents, window.digests
+                window.docids,
+                window.cls,
+                window.impacts,
+                window.clipped,
+                window.dropped,
+                window.documents,
+                window.digests,
             )
             on_documents(len(window.docids))
         return builder.finish(describe())

@@ -77,7 +77,7 @@ def test_queries_have_two_views_of_one_forward_pass(calls):
 
 
 def test_what_was_seen_is_forgotten_in_time(calls, monkeypatch):
-    monkeypatch.setattr(pyserini_encoders, "REMEMBERED", 2)
+    monkeypatch.setattr(pyserini_encoders, "MAX_CACHED", 2)
     encoder = DupmaeQueryEncoder("testing:hashing", scale=100.0)
     first = encoder.dense.encode_batch(["a", "b", "c", "a"])
     assert calls == [["a", "b", "c"]]

@@ -157,7 +157,7 @@ class TermEncoder:
         pieces = self._splitter.encode(text, add_special_tokens=False)
         ids = pieces.ids
         if self.settings.fold_terms:
-            ids = self._folded[ids]
+            ids = self._folded[ids].tolist()
         for piece_id, (start, end) in zip(ids, pieces.offsets, strict=True):
             # XLM-R's offsets include the blank before a word.
             start = end - len(text[start:end].lstrip())
