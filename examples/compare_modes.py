@@ -25,16 +25,14 @@ def main() -> None:
     searcher = Searcher.open(folder)
     queries = [Query(str(number), text) for number, text in enumerate(QUERIES)]
     qrels = {str(number): {docid: 1} for number, docid in enumerate(QUERIES.values())}
-    runs = {
-        mode: searcher.search(queries, hits=6, mode=mode) for mode in ("impact", "dense", "hybrid")
-    }
-    for mode, run in runs.items():
-        print(mode, evaluate(qrels, run, ["nDCG@10", "MRR@10"]).mean)
+    runs = {}
+    for mode in ("impact", "dense", "hybrid"):
+        runs[mode] = searcher.search(queries, hits=6, mode=mode)
+        print(mode, evaluate(qrels, runs[mode], ["nDCG@10", "MRR@10"]).mean)
     for mode, by_measure in compare(qrels, runs, ["nDCG@10"], baseline="impact").runs.items():
-        d = by_measure["nDCG@10"]
-        print(
-            f"{mode}: {d.mean:+.3f}, from {d.interval.low:+.3f} to {d.interval.high:+.3f}, p = {d.corrected['t']:.3f}"
-        )
+        gain = by_measure["nDCG@10"]
+        interval = f"from {gain.interval.low:+.3f} to {gain.interval.high:+.3f}"
+        print(f"{mode}: {gain.mean:+.3f}, {interval}, p = {gain.corrected['t']:.3f}")
 
 
 if __name__ == "__main__":
