@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,8 +43,9 @@ from dupmae_ir.training.job import (
     DistributedJob,
     deciding_settings,
     input_digests,
-    run_training,
+    process_state,
     training_arguments,
+    training_job,
 )
 from dupmae_ir.training.layers import recompute_activations
 from dupmae_ir.training.report import write_report
@@ -63,13 +65,16 @@ def run(
 
     ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
-    return run_training(
-        config,
-        "finetune.cross_encoder",
-        lambda processes: deciding_settings(config, processes, ("mined", "model", "collection")),
-        lambda: input_digests({"mined": config.mined}, {"model": model_folder(config.model)}),
-        lambda job: _train(config, job, callbacks),
-    )
+    state = process_state(config)
+    settings = deciding_settings(config, state.num_processes, ("mined", "model", "collection"))
+    inputs = partial(_input_digests, config)
+    with training_job(config, "finetune.cross_encoder", settings, inputs, state) as job:
+        result = job.finished() or _train(config, job, callbacks)
+        return job.deliver(result, config.push_to_hub)
+
+
+def _input_digests(config: CrossEncoderConfig) -> dict[str, str]:
+    return input_digests({"mined": config.mined}, {"model": model_folder(config.model)})
 
 
 def _train(

@@ -2,66 +2,52 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
-from dupmae_ir.console import say, waiting
+from dupmae_ir.console import waiting
 from dupmae_ir.device import with_torch_threads
-from dupmae_ir.errors import UsageError
-from dupmae_ir.finetune.base import (
-    add_adapters,
-    lexical_batches,
-    load_base,
-    load_teacher,
-    merge_adapters,
-    ot_form,
-    rescale_head,
-    stored_config,
-    with_learned_scale,
-)
+from dupmae_ir.finetune.adapters import add_adapters, merge_adapters
+from dupmae_ir.finetune.base import load_base, rescale_head
 from dupmae_ir.finetune.config import FinetuneConfig
-from dupmae_ir.finetune.data import Pair, cap_kinds, read_pairs
-from dupmae_ir.finetune.examples import (
-    ExampleCollator,
-    MinedExamples,
-    PairExamples,
-    TopicalBatches,
-    TopicalSchedule,
-    mined_examples,
-)
+from dupmae_ir.finetune.data import Pair
+from dupmae_ir.finetune.examples import ExampleCollator
+from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.objective import BiEncoder
-from dupmae_ir.finetune.trainer import PairTrainer, TrainingData, encoder_mrr
+from dupmae_ir.finetune.setup import FinetuneSetup, prepare_stage
+from dupmae_ir.finetune.trainer import PairTrainer, encoder_mrr
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.layout import LEXICON, SIDES
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.heads.lexical import Lexicon
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.training.job import (
     DistributedJob,
     deciding_settings,
     input_digests,
-    run_training,
+    process_state,
     training_arguments,
+    training_job,
 )
 from dupmae_ir.training.layers import recompute_activations
 from dupmae_ir.training.report import write_report
 from dupmae_ir.training.trained import LOG, read_log
-from dupmae_ir.types import SEPARATORS, Document
 
-
-class StageExamples(NamedTuple):
-    """The training data of a stage."""
-
-    examples: PairExamples | MinedExamples
-    topical: TopicalBatches
-    passages: list[Document]  #: passages that a new head may be calibrated on
+PATHS = ("model", "teacher", "mined", "scores", "collection", "pairs", "dev")
+"""Options with files and folders, recorded by their last name."""
+LORA_OPTIONS = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter")
+MIN_STORED_DOCUMENT_LENGTH = 256
+MIN_STORED_QUERY_LENGTH = 64
+"""Stages train on short texts for speed; the usual lengths apply when encoding."""
+PARTS_BY_SIMILARITY = {"sum": "[CLS] and ordinary tokens", "cls": "[CLS]", "ot": "ordinary tokens"}
+"""Similarity of a stage -> what its model represents a text by, for the model card."""
 
 
 @with_torch_threads
@@ -76,34 +62,34 @@ def run(
 
     ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
-    return run_training(
-        config,
-        "finetune",
-        lambda processes: _settings(config, processes),
-        lambda: input_digests(
-            {
-                "pairs": config.pairs,
-                "dev": config.dev,
-                "mined": config.mined,
-                "scores": config.scores,
-            },
-            {
-                "model": model_folder(config.model),
-                "teacher": model_folder(config.teacher) if config.teacher else None,
-            },
-        ),
-        lambda job: _train(config, job, callbacks),
-    )
+    state = process_state(config)
+    settings = _settings(config, state.num_processes)
+    inputs = partial(_input_digests, config)
+    with training_job(config, "finetune", settings, inputs, state) as job:
+        result = job.finished() or _train(config, job, callbacks)
+        return job.deliver(result, config.push_to_hub)
 
 
 def _settings(config: FinetuneConfig, processes: int) -> dict[str, object]:
     """The settings that decide the weights; LoRA's only if it is used."""
-    paths = ("model", "teacher", "mined", "scores", "collection", "pairs", "dev")
-    settings = deciding_settings(config, processes, paths)
+    settings = deciding_settings(config, processes, PATHS)
     if not config.lora_rank:
-        for name in ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter"):
+        for name in LORA_OPTIONS:
             settings.pop(name, None)
     return settings
+
+
+def _input_digests(config: FinetuneConfig) -> dict[str, str]:
+    files = {
+        "pairs": config.pairs,
+        "dev": config.dev,
+        "mined": config.mined,
+        "scores": config.scores,
+    }
+    folders = {"model": model_folder(config.model)}
+    if config.teacher:
+        folders["teacher"] = model_folder(config.teacher)
+    return input_digests(files, folders)
 
 
 def _train(
@@ -114,34 +100,19 @@ def _train(
     work = job.begin()
     set_seed(config.seed)
     with state.main_process_first():
-        data = _read_examples(config, job.quiet)
-        base = model_folder(config.model)
-        if state.num_processes > 1 and ot_form(config, base).startswith("lexical"):
-            raise UsageError(
-                f"a lexical OT part is trained by one process, not by {state.num_processes}; or give `ot` mlm"
-            )
-        separator = SEPARATORS[config.title_separator or "space"]
-        passages = [passage.joined(separator) for passage in data.passages]
-        retriever, tokenizer = load_base(config, base, passages, job.quiet)
-    rescaled = rescale_head(config, retriever, job.quiet)
-    adapters = add_adapters(retriever, config)
-    if config.checkpointing:
+        setup = prepare_stage(config, state.num_processes, job.quiet)
+        retriever, tokenizer = load_base(setup.start, setup.passages, job.quiet)
+    rescaled = rescale_head(retriever, setup.start, job.quiet)
+    adapters = add_adapters(retriever, setup.lora)
+    if setup.recompute_activations:
         for side in SIDES:
             recompute_activations(retriever.side(side).lm)
-    stored = stored_config(config, base, tokenizer)
-    width = int(retriever.side("document").lm.config.vocab_size)
-    lexical = lexical_batches(config, stored, base, width)
-    collator = ExampleCollator(
-        tokenizer, config.query_length, config.document_length, stored.title_separator, lexical
-    )
-    # A lexical OT part without a head is computed outside of the model.
-    uses_cls, uses_ot = config.uses
-    model = BiEncoder(retriever, (uses_cls, uses_ot and stored.has_head))
-    config = replace(config, dense_weight=stored.dense_weight, impact_weight=stored.impact_weight)
-    trainer = _trainer(config, model, data, collator, job)
+
+    trainer = _build_trainer(config, setup, retriever, tokenizer, job)
     trainer.train_or_resume(callbacks)
-    if trainer.data.dev:
-        with waiting(f"measuring the model on {len(trainer.data.dev):,} dev pairs", job.quiet):
+    dev = setup.data.dev
+    if dev:
+        with waiting(f"measuring the model on {len(dev):,} dev pairs", job.quiet):
             trainer.evaluate()
     state.wait_for_everyone()
     if not state.is_main_process:
@@ -149,51 +120,101 @@ def _train(
 
     log = read_log(work / LOG)
     seconds = round(time.monotonic() - started)
-    stored = with_learned_scale(stored, retriever)
+    model_config = _stored_config(setup.start.config, retriever, tokenizer)
     counts = {
-        "queries": len(data.examples),
-        "steps": trainer.args.max_steps,
-        "padding": round(model.waste, 4),
+        "queries": len(setup.data.examples),
+        "steps": setup.schedule.steps,
+        "padding": round(trainer.bi_encoder.waste, 4),
     }
     result: dict[str, object] = {**counts, **_last_scores(log)}
-    result |= _scores_before(config, trainer.data.dev, log, job.quiet)
-    if stored.lexical and stored.has_head:
-        result["head_scale"] = stored.lexical.head_scale
+    result |= _scores_before(setup.start.folder, dev, log, job.quiet)
+    if model_config.lexical and model_config.has_head:
+        result["head_scale"] = model_config.lexical.head_scale
     result |= rescaled
-    adapter_folder = job.job.fresh("adapters") if config.keep_adapter else None
+
+    single_job = job.job
+    adapter_folder = single_job.fresh("adapters") if config.keep_adapter else None
     merge_adapters(adapters, adapter_folder)
-    made = _save(retriever, tokenizer, stored, base, job.job.fresh("model"))
+    output_dir = single_job.fresh("model")
+    lexicon = setup.start.folder / LEXICON if model_config.lexical else None
+    save_model(output_dir, retriever, tokenizer, model_config, lexicon=lexicon)
     if adapter_folder is not None:
         for name in adapters:
-            (adapter_folder / name).rename(made / name)
-    parts = _PARTS_IN_WORDS[config.similarity]
+            (adapter_folder / name).rename(output_dir / name)
+    parts = PARTS_BY_SIMILARITY[setup.objective.similarity]
     what = f"A retriever that represents a text by its {parts}, fine-tuned on queries with their passages."
     title = f"Retriever fine-tuned from {Path(config.model).name}"
-    write_report(made, job.job, result, title, what)
-    published = job.job.publish(made, result, {**counts, "seconds": seconds, "log": log})
+    write_report(output_dir, single_job, result, title, what)
+    extra = {**counts, "seconds": seconds, "log": log}
+    published = single_job.publish(output_dir, result, extra)
     return published | {"seconds": seconds}
 
 
-_PARTS_IN_WORDS = {"sum": "[CLS] and ordinary tokens", "cls": "[CLS]", "ot": "ordinary tokens"}
-"""Similarity of a stage -> what its model represents a text by."""
-
-
-def _save(
+def _build_trainer(
+    config: FinetuneConfig,
+    setup: FinetuneSetup,
     retriever: Retriever | UntiedRetriever,
     tokenizer: PreTrainedTokenizerBase,
-    stored: ModelConfig,
-    base: Path,
-    made: Path,
-) -> Path:
-    # Trained on short texts for speed; the usual lengths apply when encoding.
-    stored = replace(
-        stored,
-        document_length=max(256, stored.document_length),
-        query_length=max(64, stored.query_length),
+    job: DistributedJob,
+) -> PairTrainer:
+    start = setup.start
+    schedule = setup.schedule
+    lexical = None
+    if start.trains_ot and start.config.lexical is not None:
+        vocabulary = int(retriever.side("document").lm.config.vocab_size)
+        lexical = LexicalBatches(
+            Lexicon.load(start.folder / LEXICON, start.config.lexical, vocabulary)
+        )
+    collator = ExampleCollator(
+        tokenizer,
+        start.config.query_length,
+        start.config.document_length,
+        start.config.title_separator,
+        lexical,
     )
-    lexicon = base / LEXICON if stored.lexical else None
-    save_model(made, retriever, tokenizer, stored, lexicon=lexicon)
-    return made
+    # A lexical OT part without a head is computed outside of the model.
+    trained_parts = (start.trains_dense, start.trains_ot and start.config.has_head)
+    arguments = training_arguments(
+        config,
+        job.job.work,
+        batch_size=schedule.share.batch_size,
+        accumulate=schedule.share.accumulate,
+        learning_rate=schedule.learning_rate,
+        steps=schedule.steps,
+        evaluate=bool(setup.data.dev),
+        evaluate_first=bool(setup.data.dev),
+        find_unused_parameters=True,
+    )
+    teacher = None
+    if start.teacher is not None:
+        teacher = start.teacher.for_student(retriever)
+    return PairTrainer(
+        BiEncoder(retriever, trained_parts),
+        setup.data,
+        collator,
+        arguments,
+        schedule,
+        setup.objective,
+        teacher,
+        job.quiet,
+    )
+
+
+def _stored_config(
+    config: ModelConfig, retriever: Retriever | UntiedRetriever, tokenizer: PreTrainedTokenizerBase
+) -> ModelConfig:
+    """The settings that the model folder records, with what the tokenizer and the training have determined."""
+    lexical = config.lexical
+    head_scale = retriever.side("document").head_scale
+    if lexical is not None and head_scale is not None:
+        lexical = replace(lexical, head_scale=float(head_scale.detach().abs()))
+    return replace(
+        config,
+        top_k=config.top_k or len(tokenizer),
+        document_length=max(MIN_STORED_DOCUMENT_LENGTH, config.document_length),
+        query_length=max(MIN_STORED_QUERY_LENGTH, config.query_length),
+        lexical=lexical,
+    )
 
 
 def _last_scores(log: Sequence[Mapping[str, float]]) -> dict[str, object]:
@@ -212,7 +233,7 @@ def _last_scores(log: Sequence[Mapping[str, float]]) -> dict[str, object]:
 
 
 def _scores_before(
-    config: FinetuneConfig, dev: Sequence[Pair], log: Sequence[Mapping[str, float]], quiet: bool
+    base: Path, dev: Sequence[Pair], log: Sequence[Mapping[str, float]], quiet: bool
 ) -> dict[str, object]:
     """``before``: MRR@10 on the dev pairs of the start and of the embedded model; empty without dev pairs."""
     if not dev:
@@ -222,92 +243,7 @@ def _scores_before(
         if row["step"] == 0 and "eval_mrr" in row:
             before["start"] = row["eval_mrr"]
             break
-    if model_folder(config.model) != model_folder(None):
+    if base != model_folder(None):
         with waiting(f"measuring the embedded model on {len(dev):,} dev pairs", quiet):
             before["embedded model"] = encoder_mrr(load_encoder(None), dev)
     return {"before": before}
-
-
-def _read_examples(config: FinetuneConfig, quiet: bool) -> StageExamples:
-    rng = random.Random(config.seed)
-    left_out = 0
-    passages: list[Document] = []
-    if config.mined:
-        mined = mined_examples(
-            config.mined,
-            config.negatives,
-            config.sample_from_top,
-            config.seed,
-            config.scores,
-            config.collection,
-        )
-        if config.limit:
-            mined.mined = rng.sample(list(mined.mined), min(config.limit, len(mined)))
-        examples: PairExamples | MinedExamples = mined
-        topical = TopicalBatches([""] * len(mined), config.batch_size, 1, config.seed)
-        for query in mined.mined:
-            passages.extend(query.positives)
-        left_out = mined.left_out
-    else:
-        pairs = cap_kinds(_read_all_pairs(config.pairs), _caps(config.cap), config.seed)
-        if config.limit:
-            pairs = rng.sample(pairs, min(config.limit, len(pairs)))
-        passages = [pair.positive for pair in pairs]
-        docids = [passage.docid for passage in passages]
-        topical = TopicalBatches(docids, config.batch_size, config.group_size, config.seed)
-        examples = PairExamples(pairs, config.negatives, config.seed)
-    summary = f"{len(examples):,} queries"
-    if left_out:
-        summary += f"; {left_out:,} more have no negative"
-    say(summary, quiet)
-    return StageExamples(examples, topical, passages)
-
-
-def _trainer(
-    config: FinetuneConfig,
-    model: BiEncoder,
-    data: StageExamples,
-    collator: ExampleCollator,
-    job: DistributedJob,
-) -> PairTrainer:
-    updates = config.epochs * (len(data.examples) // config.batch_size) / config.accumulate
-    steps = config.steps or max(1, int(updates))
-    dev = _read_all_pairs(config.dev)
-    arguments = training_arguments(
-        config,
-        job.job.work,
-        batch_size=config.share.batch_size,
-        accumulate=config.share.accumulate,
-        learning_rate=config.learning_rate,
-        steps=steps,
-        evaluate=bool(dev),
-        evaluate_first=bool(dev),
-        find_unused_parameters=True,
-    )
-    batches = TopicalSchedule(data.topical, steps * config.accumulate)
-    teacher = load_teacher(config, model.retriever)
-    return PairTrainer(
-        model,
-        TrainingData(data.examples, batches, collator, dev),
-        arguments,
-        config,
-        teacher,
-        job.quiet,
-    )
-
-
-def _read_all_pairs(paths: Sequence[str]) -> list[Pair]:
-    pairs: list[Pair] = []
-    for path in paths:
-        pairs.extend(read_pairs(path))
-    return pairs
-
-
-def _caps(values: tuple[str, ...]) -> dict[str, int]:
-    caps = {}
-    for value in values:
-        kind, _, number = value.rpartition("=")
-        if not kind or not number.isdigit():
-            raise UsageError(f"`cap` {value!r}: expected KIND=N, for example heading=5000")
-        caps[kind] = int(number)
-    return caps

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from dupmae_ir.finetune.config import FinetuneConfig, Objective
+from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.data import Pair
 from dupmae_ir.finetune.examples import (
     ExampleCollator,
@@ -20,38 +21,37 @@ from dupmae_ir.finetune.examples import (
 )
 from dupmae_ir.finetune.large_batches import cached_step, chunks_of, gather_batch, gather_rows
 from dupmae_ir.finetune.lexical import cut, with_lexical
-from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss, in_groups
+from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss
+from dupmae_ir.finetune.teacher import FrozenTeacher
 from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.retriever import similarity
+from dupmae_ir.training.config import Share
 from dupmae_ir.training.trainer import CheckedTrainer
 from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
 
-
-class FrozenTeacher:
-    """A frozen sentence encoder: (B, L) ids and mask -> (B, d) mean of the token vectors, of length sqrt(``scale``)."""
-
-    def __init__(self, encoder: nn.Module, scale: float = 20.0) -> None:
-        self.encoder, self.scale = encoder.eval().requires_grad_(False), scale
-
-    @torch.no_grad()
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        def means(rows: Tensor, length: int) -> Parts:
-            some_ids, some_mask = input_ids[rows, :length], attention_mask[rows, :length]
-            hidden = self.encoder(input_ids=some_ids, attention_mask=some_mask).last_hidden_state
-            return (hidden * some_mask.unsqueeze(-1)).sum(1) / some_mask.sum(1, keepdim=True), None
-
-        vectors, _ = in_groups(attention_mask, means)
-        assert vectors is not None
-        return self.scale**0.5 * torch.nn.functional.normalize(vectors.float(), dim=1)
+HEAD_PARTS = ("cls.predictions", "projection.", "token_weight.", "head_scale")
+"""Parts of the names of parameters that have the head's learning rate."""
 
 
-class TrainingData(NamedTuple):
+@dataclass(frozen=True)
+class TrainingData:
     """What a :class:`PairTrainer` trains on."""
 
     examples: PairExamples | MinedExamples
     batches: TopicalSchedule  #: the keys of each batch
-    collator: ExampleCollator
     dev: Sequence[Pair] = ()  #: pairs evaluated in training
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long a stage trains, and how each update is computed."""
+
+    steps: int  #: number of updates
+    share: Share  #: what each process does of an update
+    learning_rate: float
+    head_learning_rate: float  #: of the masked-LM head and the projection
+    regularizer_warmup_steps: int  #: updates until the regulariser has its full weight
+    grad_cache: int  #: texts encoded at a time with GradCache; 0 = off
 
 
 class PairTrainer(CheckedTrainer):
@@ -60,9 +60,10 @@ class PairTrainer(CheckedTrainer):
     Args:
         model: the retriever.
         data: examples, batches and dev pairs.
+        collator: makes the tensors of a batch.
         arguments: of Hugging Face's Trainer.
-        config: the stage: similarity, terms and weights of the loss, ``head_lr_factor``, ``grad_cache`` and
-            ``regularizer_warmup``.
+        schedule: learning rate of the head, warm-up of the regulariser, and GradCache.
+        objective: similarity, terms and weights of the loss.
         teacher: sentence encoder whose vectors the [CLS] part is held to.
         quiet: print nothing.
     """
@@ -71,13 +72,17 @@ class PairTrainer(CheckedTrainer):
         self,
         model: BiEncoder,
         data: TrainingData,
+        collator: ExampleCollator,
         arguments: TrainingArguments,
-        config: FinetuneConfig,
+        schedule: Schedule,
+        objective: Objective,
         teacher: FrozenTeacher | None = None,
         quiet: bool = False,
     ) -> None:
-        self.data, self.config, self.teacher = data, config, teacher
-        self.warm_steps = round(config.regularizer_warmup * arguments.max_steps)
+        self.data = data
+        self.schedule = schedule
+        self.objective = objective
+        self.teacher = teacher
         super().__init__(
             quiet,
             data.batches,
@@ -85,7 +90,7 @@ class PairTrainer(CheckedTrainer):
             args=arguments,
             train_dataset=data.examples,
             eval_dataset=data.examples,
-            data_collator=data.collator,
+            data_collator=collator,
         )
 
     @property
@@ -109,19 +114,20 @@ class PairTrainer(CheckedTrainer):
         """AdamW with two groups: the encoder, and the MLM head with its scale and the projection."""
         head: list[Tensor] = []
         encoder: list[Tensor] = []
-        for name, p in self.model.named_parameters():
-            in_head = any(
-                part in name
-                for part in ("cls.predictions", "projection.", "token_weight.", "head_scale")
-            )
-            if p.requires_grad:  # frozen if there are adapters
-                (head if in_head else encoder).append(p)
-        rate, decay = self.args.learning_rate, self.args.weight_decay
+        for name, parameter in self.model.named_parameters():
+            if not parameter.requires_grad:  # frozen if there are adapters
+                continue
+            if any(part in name for part in HEAD_PARTS):
+                head.append(parameter)
+            else:
+                encoder.append(parameter)
         groups = [
-            {"params": encoder, "weight_decay": decay},
-            {"params": head, "lr": rate * self.config.head_lr_factor, "weight_decay": 0.0},
+            {"params": encoder, "weight_decay": self.args.weight_decay},
+            {"params": head, "lr": self.schedule.head_learning_rate, "weight_decay": 0.0},
         ]
-        self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), eps=1e-8)
+        self.optimizer = torch.optim.AdamW(
+            groups, lr=self.args.learning_rate, betas=(0.9, 0.999), eps=1e-8
+        )
         return self.optimizer
 
     def compute_loss(
@@ -134,7 +140,7 @@ class PairTrainer(CheckedTrainer):
         self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any
     ) -> Tensor:
         """Forward and backward pass of a batch, through GradCache if it is on."""
-        if not self.config.grad_cache:
+        if not self.schedule.grad_cache:
             return super().training_step(model, inputs, *args, **kwargs)
         model.train()
         inputs = self._prepare_inputs(inputs)
@@ -142,7 +148,7 @@ class PairTrainer(CheckedTrainer):
         return cached_step(
             model,
             inputs,
-            self.config.grad_cache,
+            self.schedule.grad_cache,
             lambda parts: self._loss(parts, inputs) * share,
             self.accelerator.backward,
             self.compute_loss_context_manager,
@@ -151,17 +157,20 @@ class PairTrainer(CheckedTrainer):
     def _loss(self, parts: dict[str, Parts], batch: dict[str, Tensor]) -> Tensor:
         """The loss over the batches of all processes; it and its terms are added to the log's sums."""
         anchors = self._anchors(batch)
-        queries, documents = parts["query"], parts["document"]
+        queries = parts["query"]
+        documents = parts["document"]
         if self.args.world_size > 1:
             queries, documents, batch = gather_batch(queries, documents, batch, self.accelerator)
-            anchors = tuple(gather_rows(a, self.accelerator) for a in anchors)
-        scale = (
-            min(1.0, (self.state.global_step + 1) / self.warm_steps) ** 2
-            if self.warm_steps
-            else 1.0
-        )
-        loss, terms = batch_loss(queries, documents, batch, self.config, scale, anchors)
-        self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
+            anchors = tuple(gather_rows(vectors, self.accelerator) for vectors in anchors)
+        scale = 1.0
+        if self.schedule.regularizer_warmup_steps:
+            progress = (self.state.global_step + 1) / self.schedule.regularizer_warmup_steps
+            scale = min(1.0, progress) ** 2
+        loss, terms = batch_loss(queries, documents, batch, self.objective, scale, anchors)
+        losses = {"loss": loss}
+        for name, term in terms.items():
+            losses[f"loss_{name}"] = term
+        self.sums.add(losses)
         # Gradients are averaged over processes, and each process has only its own texts' share of the whole.
         return loss * self.args.world_size
 
@@ -170,9 +179,8 @@ class PairTrainer(CheckedTrainer):
         if self.teacher is None:
             return ()
         vectors: dict[str, list[Tensor]] = {side: [] for side in SIDES}
-        for side, ids, mask in chunks_of(
-            batch, self.config.grad_cache or len(batch["document_ids"])
-        ):
+        chunk_size = self.schedule.grad_cache or len(batch["document_ids"])
+        for side, ids, mask in chunks_of(batch, chunk_size):
             vectors[side].append(self.teacher(ids, mask))
         return tuple(torch.cat(vectors[side]) for side in SIDES)
 
@@ -181,7 +189,7 @@ class PairTrainer(CheckedTrainer):
         if self.evaluated():
             return {}
         scores = dev_scores(
-            self.bi_encoder, self.data.dev, self.data.collator, self.config, self.args.device
+            self.bi_encoder, self.data.dev, self.data_collator, self.objective, self.args.device
         )
         self.model.train()
         self.log(scores)
@@ -199,69 +207,92 @@ def dev_scores(
     """``eval_mrr`` (MRR@10) and ``eval_accuracy`` of the queries of ``pairs``, each against the positives of all."""
     model.eval()
     texts = {
-        "query": [p.query for p in pairs],
-        "document": [p.positive.joined(collator.separator) for p in pairs],
+        "query": [pair.query for pair in pairs],
+        "document": [pair.positive.joined(collator.separator) for pair in pairs],
     }
     lengths = {"query": collator.query_length, "document": collator.document_length}
-    parts: dict[str, Parts] = {}
+    top_k = {"query": objective.query_top_k, "document": objective.top_k}
     lexical: dict[str, Tensor] = {}
     if collator.lexical is not None:
-        weights = collator.lexical(texts["query"], [p.positive for p in pairs])
+        weights = collator.lexical(texts["query"], [pair.positive for pair in pairs])
         lexical = {name: value.to(device) for name, value in weights.items()}
+
+    parts: dict[str, Parts] = {}
     with torch.inference_mode():
         for side in SIDES:
-            done = []
+            cls_parts: list[Tensor | None] = []
+            ot_parts: list[Tensor | None] = []
             for start in range(0, len(pairs), batch_size):
-                rows = collator.tokens(texts[side][start : start + batch_size], lengths[side]).to(
-                    device
-                )
-                done.append(model.encode(rows["input_ids"], rows["attention_mask"], side))
-            cls, ot = (
-                None if p[0] is None else torch.cat(list(p)) for p in zip(*done, strict=True)
-            )
-            k = objective.top_k if side == "document" else objective.query_top_k
-            parts[side] = cls, cut(with_lexical(ot, lexical, side, len(pairs)), k, lexical)
-        if objective.similarity != "sum":
-            dense = objective.similarity == "cls"
-            parts = {
-                s: (p[0] if dense else None, None if dense else p[1]) for s, p in parts.items()
-            }
-        else:
-            cls, ot = parts["query"]
-            parts["query"] = (
-                None if cls is None else (objective.dense_weight or 1.0) * cls,
-                None if ot is None else (objective.impact_weight or 1.0) * ot,
-            )
-        scores = similarity(parts["query"], parts["document"])
+                rows = collator.tokens(texts[side][start : start + batch_size], lengths[side])
+                rows = rows.to(device)
+                cls, ot = model.encode(rows["input_ids"], rows["attention_mask"], side)
+                cls_parts.append(cls)
+                ot_parts.append(ot)
+            ot = with_lexical(_concatenated(ot_parts), lexical, side, len(pairs))
+            parts[side] = _concatenated(cls_parts), cut(ot, top_k[side], lexical)
+        query_parts = _weighted(parts["query"], objective)
+        scores = similarity(query_parts, _compared(parts["document"], objective.similarity))
     rank = ranks(scores, texts["document"])
     return {"eval_mrr": mrr(rank), "eval_accuracy": float((rank == 1).float().mean())}
 
 
+def _concatenated(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The rows of all batches; None for a part that is not computed."""
+    computed = [part for part in parts if part is not None]
+    if not computed:
+        return None
+    return torch.cat(computed)
+
+
+def _compared(parts: Parts, compared: str) -> Parts:
+    """The parts that the similarity (``sum``, ``cls`` or ``ot``) reads."""
+    cls, ot = parts
+    if compared == "cls":
+        return cls, None
+    if compared == "ot":
+        return None, ot
+    return cls, ot
+
+
+def _weighted(queries: Parts, objective: Objective) -> Parts:
+    """The queries' parts that the similarity reads, times their weights in a sum."""
+    cls, ot = _compared(queries, objective.similarity)
+    if objective.similarity == "sum":
+        if cls is not None:
+            cls = (objective.dense_weight or 1.0) * cls
+        if ot is not None:
+            ot = (objective.impact_weight or 1.0) * ot
+    return cls, ot
+
+
 def encoder_mrr(encoder: Encoder, pairs: Sequence[Pair]) -> float:
     """MRR@10 of an encoder with both parts on ``pairs``, as a search of an index of their positives would have it."""
-    documents = [pair.positive for pair in pairs]
+    passages = [pair.positive for pair in pairs]
     if isinstance(encoder, LexicalEncoder):
-        found = encoder.encode_collection(documents)
-        assert found.ot is not None
-        frequencies = np.bincount(found.ot.indices, minlength=found.ot.shape[1])
-        encoder = encoder.for_collection(CollectionStatistics(len(documents), frequencies))
+        documents = encoder.encode_collection(passages)
+        assert documents.ot is not None
+        frequencies = np.bincount(documents.ot.indices, minlength=documents.ot.shape[1])
+        encoder = encoder.for_collection(CollectionStatistics(len(passages), frequencies))
     else:
-        found = encoder.encode_documents([document.joined() for document in documents])
+        documents = encoder.encode_documents([passage.joined() for passage in passages])
     queries = encoder.encode_queries([pair.query for pair in pairs])
     assert queries.cls is not None
     assert queries.ot is not None
-    assert found.cls is not None
-    dense, impact = encoder.settings.part_weights
-    scores = dense * (queries.cls @ found.cls.T) + impact * (queries.ot @ found.ot.T).toarray()  # type: ignore[union-attr]
-    return mrr(ranks(torch.from_numpy(scores), [document.joined() for document in documents]))
+    assert documents.cls is not None
+    assert documents.ot is not None
+    dense_weight, impact_weight = encoder.settings.part_weights
+    dense = dense_weight * (queries.cls @ documents.cls.T)
+    impact = impact_weight * (queries.ot @ documents.ot.T).toarray()
+    return mrr(ranks(torch.from_numpy(dense + impact), [passage.joined() for passage in passages]))
 
 
 def ranks(scores: Tensor, documents: Sequence[str]) -> Tensor:
-    """(n, n) scores of queries and positives -> (n,) the rank of each query's own; copies of it do not count."""
-    names = {text: i for i, text in enumerate(documents)}
-    keys = torch.tensor([names[text] for text in documents])
+    """(n, n) scores of queries and positives -> (n,) the rank of each query's positive; copies of it do not count."""
+    last_position = {text: position for position, text in enumerate(documents)}
+    keys = torch.tensor([last_position[text] for text in documents])
     copies = keys.unsqueeze(0) == keys.unsqueeze(1)
-    return 1 + ((scores > scores.diagonal().unsqueeze(1)) & ~copies.to(scores.device)).sum(1)
+    better = scores > scores.diagonal().unsqueeze(1)
+    return 1 + (better & ~copies.to(scores.device)).sum(1)
 
 
 def mrr(rank: Tensor) -> float:

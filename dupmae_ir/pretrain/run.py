@@ -52,9 +52,10 @@ from dupmae_ir.training.job import (
     DistributedJob,
     deciding_settings,
     input_digests,
-    run_training,
+    process_state,
     training_arguments,
     training_device,
+    training_job,
 )
 from dupmae_ir.training.layers import recompute_activations, set_dropout
 from dupmae_ir.training.report import write_report
@@ -78,13 +79,12 @@ def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> Pr
     ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
     source_digest = functools.cache(digest)
-    result = run_training(
-        config,
-        "pretrain",
-        lambda processes: _settings(config, processes),
-        lambda: _inputs(config, source_digest),
-        lambda job: _train(config, job, source_digest, callbacks),
-    )
+    state = process_state(config)
+    settings = _settings(config, state.num_processes)
+    inputs = functools.partial(_inputs, config, source_digest)
+    with training_job(config, "pretrain", settings, inputs, state) as job:
+        made = job.finished() or _train(config, job, source_digest, callbacks)
+        result = job.deliver(made, config.push_to_hub)
     return cast("PretrainResult | None", result)
 
 

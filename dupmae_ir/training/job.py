@@ -42,17 +42,25 @@ def deciding_settings(
         processes: number of processes; each has its own batches.
         paths: fields with files and folders, recorded by their last name, as the record travels with the model.
     """
-    skipped = {f.name for f in fields(options) if f.metadata["group"] in ("output", "compute")} - {
-        "dtype"
-    }
-    settings = {name: value for name, value in to_dict(options).items() if name not in skipped}
+    without_effect = set()
+    for field in fields(options):
+        if field.metadata["group"] in ("output", "compute"):
+            without_effect.add(field.name)
+    settings: dict[str, Any] = {}
+    for name, value in to_dict(options).items():
+        # Of the options of computing, the weights depend on the dtype.
+        if name not in without_effect or name == "dtype":
+            settings[name] = value
     for name in paths:
         value = settings[name]
-        settings[name] = (
-            [Path(p).name for p in value] if isinstance(value, list) else value and Path(value).name
-        )
+        if isinstance(value, list):
+            settings[name] = [Path(path).name for path in value]
+        elif value:
+            settings[name] = Path(value).name
+    # `auto` is recorded as the dtype that this hardware has.
     dtype, _ = pick_dtype(options.dtype, training_device(options.device))
-    settings |= {"dtype": str(dtype).removeprefix("torch."), "processes": processes}
+    settings["dtype"] = str(dtype).removeprefix("torch.")
+    settings["processes"] = processes
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -72,41 +80,34 @@ def input_digests(
         if paths:
             digests[name] = combined_digest(map(sha256_file, paths))
     for name, folder in folders.items():
-        if folder and not Path(folder).is_dir():
+        if not folder:
+            continue
+        if not Path(folder).is_dir():
             raise CheckpointError(f"{folder}: no such model folder; nothing is downloaded")
-        if folder:
-            digests[name] = folder_digest(folder)
+        digests[name] = folder_digest(folder)
     return digests
 
 
-def run_training(
+def training_job(
     options: TrainerOptions,
     command: str,
-    settings: Callable[[int], Mapping[str, Any]],
+    settings: Mapping[str, Any],
     inputs: Callable[[], Mapping[str, str]],
-    train: Callable[[DistributedJob], dict[str, object] | None],
-) -> dict[str, object] | None:
-    """The result of ``train(job)``, or of the earlier job that made the output; pushed to the hub where requested.
+    state: PartialState,
+) -> DistributedJob:
+    """The job of a training command, to be entered by all of its processes.
 
     Args:
         options: the command's options.
         command: verb of the command.
-        settings: number of processes -> the settings that decide the weights.
-        inputs: digests of what is read.
-        train: trains and publishes the model; None in the worker processes of a distributed job.
+        settings: what decides the weights (:func:`deciding_settings`).
+        inputs: digests of what is read; a function, since only the main process needs them.
+        state: this process among the others (:func:`process_state`).
     """
     keep_few_kernels()
-    state = process_state(options)
     quiet = options.quiet or not state.is_main_process
-    single = Job(
-        options.output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet
-    )
-    with DistributedJob(single, state) as job:
-        result = job.finished() or train(job)
-        if not state.is_main_process or result is None:
-            return None
-        push(single.target, options.push_to_hub, quiet)
-        return result
+    job = Job(options.output, command, settings, inputs, record=RECORD, quiet=quiet)
+    return DistributedJob(job, state)
 
 
 class DistributedJob:
@@ -116,7 +117,8 @@ class DistributedJob:
     """
 
     def __init__(self, job: Job, state: PartialState) -> None:
-        self.job, self.state = job, state
+        self.job = job
+        self.state = state
 
     def __enter__(self) -> DistributedJob:
         if self.state.is_main_process:
@@ -139,7 +141,10 @@ class DistributedJob:
 
     def finished(self) -> dict[str, object] | None:
         """The result of an earlier job, in every process; see :meth:`Job.finished`."""
-        results = [self.job.finished() if self.state.is_main_process else None]
+        result = None
+        if self.state.is_main_process:
+            result = self.job.finished()
+        results = [result]
         broadcast_object_list(results)
         return results[0]
 
@@ -151,14 +156,28 @@ class DistributedJob:
         return self.job.work
 
     def publish(
-        self, made: Path, result: Mapping[str, Any], extra: Mapping[str, Any] | None = None
+        self, model_folder: Path, result: Mapping[str, Any], extra: Mapping[str, Any] | None = None
     ) -> dict[str, object] | None:
         """:meth:`Job.publish` in the main process; None in the others."""
-        return self.job.publish(made, result, extra) if self.state.is_main_process else None
+        if not self.state.is_main_process:
+            return None
+        return self.job.publish(model_folder, result, extra)
+
+    def deliver(
+        self, result: dict[str, object] | None, repository: str | None
+    ) -> dict[str, object] | None:
+        """``result`` in the main process, after the output is pushed to ``repository``, if one is named.
+
+        None in the other processes. An output that an earlier job made is pushed as well.
+        """
+        if not self.state.is_main_process or result is None:
+            return None
+        push(self.job.target, repository, self.quiet)
+        return result
 
 
 SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-"""What ``accelerate launch`` sets for FSDP and DeepSpeed."""
+"""Environment variables that ``accelerate launch`` sets for FSDP and DeepSpeed."""
 
 
 def training_device(device: str) -> torch.device:
@@ -168,12 +187,12 @@ def training_device(device: str) -> torch.device:
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen, _ = pick_device(device)
-    if chosen.type == "cuda" and chosen.index is not None:
+    picked, _ = pick_device(device)
+    if picked.type == "cuda" and picked.index is not None:
         raise UsageError(
-            f"`device` {device}: use `device` cuda and set CUDA_VISIBLE_DEVICES={chosen.index}"
+            f"`device` {device}: use `device` cuda and set CUDA_VISIBLE_DEVICES={picked.index}"
         )
-    return chosen
+    return picked
 
 
 def process_state(options: TrainerOptions) -> PartialState:
@@ -183,7 +202,8 @@ def process_state(options: TrainerOptions) -> PartialState:
     :class:`UsageError` where another number of processes was started, where there are fewer GPUs than processes on this
     machine, and where ``accelerate launch`` asks for sharded weights.
     """
-    if (started := int(os.environ.get("WORLD_SIZE", 1))) != options.processes:
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if started != options.processes:
         raise UsageError(
             f"{started} processes were started (WORLD_SIZE), but `processes` is {options.processes}"
         )
@@ -198,11 +218,14 @@ def process_state(options: TrainerOptions) -> PartialState:
                 f"{name} is set: weights are not sharded among processes; encoders of this size fit on each device. "
                 "Use `processes`, or accelerate launch with multi_gpu"
             )
-    device, local = training_device(options.device).type, int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    if device == "cuda" and local > (gpus := torch.cuda.device_count()):
-        raise UsageError(
-            f"{local} processes on a machine with {gpus} GPUs; use {gpus}, or `device` cpu"
-        )
+    device = training_device(options.device).type
+    if device == "cuda":
+        gpus = torch.cuda.device_count()
+        local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        if local_processes > gpus:
+            raise UsageError(
+                f"{local_processes} processes on a machine with {gpus} GPUs; use {gpus}, or `device` cpu"
+            )
     end_with_launcher()
     return PartialState(cpu=device == "cpu")
 
@@ -234,6 +257,12 @@ def training_arguments(
     """
     device = training_device(options.device)
     on_cpu = device.type == "cpu"
+    dtype, _ = pick_dtype(options.dtype, device)
+    # "mine" for models/.mine.work
+    run_name = Path(work).name.removeprefix(".").removesuffix(".work")
+    ddp_backend = None
+    if on_cpu and PartialState().num_processes > 1:
+        ddp_backend = "gloo"
     arguments = TrainingArguments(
         output_dir=str(work),
         per_device_train_batch_size=batch_size,
@@ -248,13 +277,11 @@ def training_arguments(
         eval_strategy="steps" if evaluate else "no",
         eval_on_start=evaluate_first,
         ddp_find_unused_parameters=find_unused_parameters,
-        run_name=Path(work)
-        .name.removeprefix(".")
-        .removesuffix(".work"),  # "mine" for models/.mine.work
+        run_name=run_name,
         use_cpu=on_cpu,
-        bf16=pick_dtype(options.dtype, device)[0] is torch.bfloat16,
+        bf16=dtype is torch.bfloat16,
         dataloader_num_workers=options.workers,
-        ddp_backend="gloo" if on_cpu and PartialState().num_processes > 1 else None,
+        ddp_backend=ddp_backend,
         logging_steps=options.log_steps,
         save_steps=options.save_steps,
         save_total_limit=options.keep,

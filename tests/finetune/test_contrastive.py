@@ -9,7 +9,7 @@ import torch
 
 from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.objective import batch_loss, contrastive, flops
-from dupmae_ir.finetune.trainer import FrozenTeacher
+from dupmae_ir.finetune.teacher import FrozenTeacher
 from dupmae_ir.models.pooling import keep_top_k
 
 PLAIN = {"part_weight": 0.0, "query_flops": 0.0, "document_flops": 0.0}

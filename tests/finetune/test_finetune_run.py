@@ -261,16 +261,19 @@ def test_a_new_projection_is_the_least_squares_to_the_teachers_vectors(folder):
     """Nothing beats it on the passages it was fitted to: neither an orthogonal one nor itself, a little off."""
     import torch
 
-    from dupmae_ir.finetune.base import load_base, load_teacher
+    from dupmae_ir.finetune.base import load_base
+    from dupmae_ir.finetune.setup import starting_model
 
+    base = str(folder / "base")
     config = FinetuneConfig(
-        pairs=("-",), output="-", teacher=str(folder / "base"), cls_dim=24, document_length=16
+        pairs=("-",), output="-", model=base, teacher=base, cls_dim=24, document_length=16
     )
+    start = starting_model(config)
     passages = [" ".join(random.Random(i).choices(WORDS, k=4)) for i in range(300)]
-    model, tokenizer = load_base(config, folder / "base", passages, True)
+    model, tokenizer = load_base(start, passages, True)
     read = tokenizer(passages, padding=True, return_tensors="pt")
     with torch.no_grad():
-        target = load_teacher(config, model)(read["input_ids"], read["attention_mask"])
+        target = start.teacher.for_student(model)(read["input_ids"], read["attention_mask"])
         first = model.hidden(read["input_ids"], read["attention_mask"])[:, 0]
 
     def distance(weight):
@@ -292,6 +295,7 @@ def test_two_encoders_start_with_one_projection(folder):
     from transformers import BertForMaskedLM
 
     from dupmae_ir.finetune.base import load_base
+    from dupmae_ir.finetune.setup import starting_model
     from dupmae_ir.models.checkpoints.model_config import ModelConfig
     from dupmae_ir.models.checkpoints.saving import save_model
     from dupmae_ir.models.heads.masked_lm import excluded_ids
@@ -302,8 +306,10 @@ def test_two_encoders_start_with_one_projection(folder):
         Retriever(BertForMaskedLM(tiny_config()), None, *excluded_ids(tokenizer)) for _ in range(2)
     ]
     save_model(folder / "two", UntiedRetriever(*sides), tokenizer, ModelConfig())
-    config = FinetuneConfig(pairs=("-",), output="-", encoder="untied", cls_dim=8)
-    model, _ = load_base(config, folder / "two", [], True)
+    config = FinetuneConfig(
+        pairs=("-",), output="-", model=str(folder / "two"), encoder="untied", cls_dim=8
+    )
+    model, _ = load_base(starting_model(config), [], True)
     query, document = model.query.projection, model.document.projection
     assert torch.equal(query.weight, document.weight)
     assert query is not document
@@ -335,14 +341,21 @@ def test_a_calibrated_start_has_few_ot_weights_and_a_small_loss(folder):
     import torch
 
     from dupmae_ir.finetune.base import load_base
+    from dupmae_ir.finetune.setup import starting_model
 
     passages = [
         json.loads(line)["positive"] for line in (folder / "pairs.jsonl").read_text().splitlines()
     ]
     logits = []
     for calibrate in (False, True):
-        config = FinetuneConfig(pairs=("-",), output="-", calibrate=calibrate, activation="none")
-        model, tokenizer = load_base(config, folder / "base", passages, quiet=True)
+        config = FinetuneConfig(
+            pairs=("-",),
+            output="-",
+            model=str(folder / "base"),
+            calibrate=calibrate,
+            activation="none",
+        )
+        model, tokenizer = load_base(starting_model(config), passages, quiet=True)
         batch = tokenizer(passages, padding=True, return_tensors="pt")
         side = model.side("document")
         with torch.no_grad():
@@ -371,11 +384,13 @@ def test_a_head_without_a_bias_cannot_be_calibrated(folder):
 
 def test_a_head_that_is_not_used_is_not_calibrated(folder):
     from dupmae_ir.errors import UsageError
-    from dupmae_ir.finetune.base import load_base
+    from dupmae_ir.finetune.setup import starting_model
 
-    config = FinetuneConfig(pairs=("-",), output="-", calibrate=True, ot="token_weight")
+    config = FinetuneConfig(
+        pairs=("-",), output="-", model=str(folder / "base"), calibrate=True, ot="token_weight"
+    )
     with pytest.raises(UsageError, match="`calibrate` is for the bias of a masked-LM head"):
-        load_base(config, folder / "base", ["cat"] * 300, quiet=True)
+        starting_model(config)
 
 
 def test_a_teacher_of_another_width_is_refused(folder, capsys):

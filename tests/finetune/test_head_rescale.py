@@ -12,6 +12,7 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.__main__ import main as finetune
 from dupmae_ir.finetune.base import BERT_SPREAD, load_base, rescale_head
 from dupmae_ir.finetune.config import FinetuneConfig
+from dupmae_ir.finetune.setup import starting_model
 from dupmae_ir.models.heads.masked_lm import head_of
 
 
@@ -71,12 +72,15 @@ def logits(retriever, tokenizer):
 )
 def test_logits_are_divided_and_embeddings_stay(base, capsys, family, norm, how, factor):
     folder = base(family(), norm)
-    config = FinetuneConfig(pairs=("-",), output="-", head_rescale=how, activation="none")
-    retriever, tokenizer = load_base(config, folder, [], quiet=True)
+    config = FinetuneConfig(
+        pairs=("-",), output="-", model=str(folder), head_rescale=how, activation="none"
+    )
+    start = starting_model(config)
+    retriever, tokenizer = load_base(start, [], quiet=True)
     before = logits(retriever, tokenizer)
     spread = head_of(retriever.side("document").lm).spread()
     assert spread == pytest.approx(norm, rel=1e-4)  # the gain of a new LayerNorm is 1
-    record = rescale_head(config, retriever, quiet=False)
+    record = rescale_head(retriever, start, quiet=False)
     torch.testing.assert_close(logits(retriever, tokenizer), before / factor, atol=1e-4, rtol=1e-4)
     embeddings = retriever.side("document").lm.get_input_embeddings().weight
     torch.testing.assert_close(embeddings.norm(dim=1), torch.full((29,), float(norm)))
@@ -91,10 +95,13 @@ def test_logits_are_divided_and_embeddings_stay(base, capsys, family, norm, how,
 
 def test_both_encoders_of_an_untied_model_are_divided_once(base):
     folder = base(modernbert(), 20)
-    config = FinetuneConfig(pairs=("-",), output="-", encoder="untied", activation="none")
-    retriever, _ = load_base(config, folder, [], quiet=True)
+    config = FinetuneConfig(
+        pairs=("-",), output="-", model=str(folder), encoder="untied", activation="none"
+    )
+    start = starting_model(config)
+    retriever, _ = load_base(start, [], quiet=True)
     before = [head_of(retriever.side(side).lm).spread() for side in ("query", "document")]
-    factor = rescale_head(config, retriever, quiet=True)["head_rescale"]
+    factor = rescale_head(retriever, start, quiet=True)["head_rescale"]
     after = [head_of(retriever.side(side).lm).spread() for side in ("query", "document")]
     assert after == pytest.approx([spread / factor for spread in before], rel=1e-3)
 

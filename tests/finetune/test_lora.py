@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.finetune.__main__ import main
-from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.models.checkpoints.loading import load_model
 
 ROWS = [
@@ -126,7 +125,7 @@ def test_every_family_has_default_targets(kind):
     lora()
     import transformers
 
-    from dupmae_ir.finetune.base import add_adapters, merge_adapters
+    from dupmae_ir.finetune.adapters import LoraSettings, add_adapters, merge_adapters
     from dupmae_ir.models.retriever import Retriever
 
     sizes = {"vocab_size": 40, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
@@ -136,9 +135,8 @@ def test_every_family_has_default_targets(kind):
     lm = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
     ids = torch.tensor([[3, 6, 7, 4]])
     plain, names = lm(ids).logits, [name for name, _ in lm.named_parameters()]
-    adapters = add_adapters(
-        Retriever(lm, None, [], []), FinetuneConfig(pairs=("p",), output="o", lora_rank=2)
-    )
+    lora_settings = LoraSettings(rank=2, alpha=4, dropout=0.0, targets=(), base_name="base")
+    adapters = add_adapters(Retriever(lm, None, [], []), lora_settings)
     trained = [p for p in lm.parameters() if p.requires_grad]
     assert len(trained) >= 2 * 2 * 4  # two matrices in at least four maps of both layers
     torch.testing.assert_close(lm(ids).logits, plain, rtol=0, atol=1e-6)
