@@ -10,7 +10,7 @@ from dupmae_ir.config import ComputeOptions, OutputOptions, option
 from dupmae_ir.errors import UsageError
 
 SERVICES = ("wandb", "trackio")
-"""Trackers that Hugging Face's Trainer reports to, each a package of its own."""
+"""Trackers that Hugging Face's Trainer reports to, each through a separate package."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,8 @@ class TrainerOptions(ComputeOptions, OutputOptions):
         super().__post_init__()
         if "none" in self.report_to and len(self.report_to) > 1:
             raise UsageError("`report_to` none cannot be combined with others")
-        self.share  # noqa: B018 - raises if the examples of an update cannot be shared
+        # Raises if the examples of an update cannot be shared among the processes.
+        self.share  # noqa: B018
 
     @property
     def share(self) -> Share:
@@ -99,19 +100,24 @@ class Share(NamedTuple):
 def share_of(batch_size: int, accumulate: int, processes: int, joint: bool = False) -> Share:
     """The share of each of ``processes`` in an update of ``batch_size`` x ``accumulate`` examples.
 
-    As many of the accumulated batches as possible are computed at the same time; only what is left of the number of
-    processes divides ``batch_size``. With ``joint``, the loss compares the examples of a batch with each other
-    (in-batch negatives), so all processes share every batch. Raises :class:`UsageError` where they cannot.
+    As many of the accumulated batches as possible are computed at the same time; each of them is divided among
+    ``processes`` / number of these batches. With ``joint``, the loss compares the examples of a batch with each other
+    (in-batch negatives), so all processes share every batch. Raises :class:`UsageError` if the numbers do not divide.
     """
-    together = 1 if joint else math.gcd(accumulate, processes)
-    if batch_size % (processes // together):
-        whole = batch_size if joint else batch_size * accumulate
-        possible = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
-        examples = f"`batch_size` {batch_size}" + ("" if joint else f" x `accumulate` {accumulate}")
+    if joint:
+        parallel_batches = 1
+        divisible = batch_size
+        examples = f"`batch_size` {batch_size}"
+    else:
+        parallel_batches = math.gcd(accumulate, processes)
+        divisible = batch_size * accumulate
+        examples = f"`batch_size` {batch_size} x `accumulate` {accumulate}"
+    if batch_size % (processes // parallel_batches):
+        possible = ", ".join(str(n) for n in range(1, divisible + 1) if divisible % n == 0)
         raise UsageError(
             f"`processes` {processes} does not divide {examples}; use one of {possible}"
         )
-    return Share(batch_size * together // processes, accumulate // together)
+    return Share(batch_size * parallel_batches // processes, accumulate // parallel_batches)
 
 
 @dataclass(frozen=True, kw_only=True)

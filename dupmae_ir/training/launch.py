@@ -28,21 +28,19 @@ def launch(verb: str, words: Sequence[str], processes: int) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    logging.getLogger("torch.distributed").setLevel(
-        logging.CRITICAL
-    )  # errors are reported once, by the processes
+    # Errors are reported once, by the processes.
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // processes)))
     with tempfile.TemporaryDirectory() as logs:
-        hidden = ",".join(
-            f"{rank}:3" for rank in range(1, processes)
-        )  # 3: both streams, into files
+        # Both streams (3) of all processes but the first go into files.
+        redirects = ",".join(f"{rank}:3" for rank in range(1, processes))
         options = [
             "--standalone",
             "--nproc-per-node",
             str(processes),
             "--redirects",
-            hidden,
+            redirects,
             "--log-dir",
             logs,
         ]
@@ -51,9 +49,8 @@ def launch(verb: str, words: Sequence[str], processes: int) -> int:
         except SignalException as e:
             return 128 + e.sigval
         except ChildFailedError as e:
-            return _report(
-                {rank: failure.exitcode for rank, failure in e.failures.items()}, Path(logs)
-            )
+            statuses = {rank: failure.exitcode for rank, failure in e.failures.items()}
+            return _report(statuses, Path(logs))
     return 0
 
 
@@ -63,14 +60,13 @@ def _report(failures: Mapping[int, int], logs: Path) -> int:
     ``failures``: rank -> exit status; negative for a signal.
     """
     for rank in sorted(failures.keys() - {0}):
-        last = (
-            next(logs.rglob(f"{rank}/stderr.log"))
-            .read_text(errors="replace")
-            .strip()
-            .rpartition("\n")[2]
-        )
-        if 0 not in failures or not last.startswith("dupmae-ir "):
-            say(f"process {rank} ended with status {failures[rank]}: {last}")
+        log = next(logs.rglob(f"{rank}/stderr.log"))
+        _, _, last_line = log.read_text(errors="replace").strip().rpartition("\n")
+        # An error of the toolkit occurs in all processes, and the first has printed it.
+        reported_by_first = 0 in failures and last_line.startswith("dupmae-ir ")
+        if not reported_by_first:
+            say(f"process {rank} ended with status {failures[rank]}: {last_line}")
+    # A signal has a negative status.
     return max(1, failures[min(failures)])
 
 

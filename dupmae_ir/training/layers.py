@@ -35,22 +35,31 @@ class Float32Attention(TorchFunctionMode):
     ) -> Any:
         """Call ``func``, in float32 where it is the attention above."""
         kwargs = kwargs or {}
-        if func is not scaled_dot_product_attention or not _slow(args[0]):
+        if func is not scaled_dot_product_attention or not _is_cpu_bfloat16(args[0]):
             return func(*args, **kwargs)
         # Autocast would round the inputs again.
         with torch.autocast("cpu", enabled=False):
-            exact = [a.float() if _slow(a) else a for a in args]
-            named = {name: a.float() if _slow(a) else a for name, a in kwargs.items()}
-            return func(*exact, **named).to(args[0].dtype)
+            wide_args = [_as_float32(value) for value in args]
+            wide_kwargs = {name: _as_float32(value) for name, value in kwargs.items()}
+            return func(*wide_args, **wide_kwargs).to(args[0].dtype)
 
 
 def training_attention(device: torch.device, bfloat16: bool) -> AbstractContextManager[object]:
     """The context in which training on ``device`` runs: :class:`Float32Attention` where it is faster."""
-    return Float32Attention() if bfloat16 and device.type == "cpu" else nullcontext()
+    if bfloat16 and device.type == "cpu":
+        return Float32Attention()
+    return nullcontext()
 
 
-def _slow(value: object) -> bool:
+def _is_cpu_bfloat16(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_cpu and value.dtype == torch.bfloat16
+
+
+def _as_float32(value: Any) -> Any:
+    """A bfloat16 tensor on the CPU in float32; anything else as it is."""
+    if _is_cpu_bfloat16(value):
+        return value.float()
+    return value
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:

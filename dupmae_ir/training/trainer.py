@@ -32,14 +32,16 @@ class Terminal(TrainerCallback):
     """Prints ``step 120/300  loss 9.21  mlm 4.10  8,100 tokens/s  31 min left``, with a bar on a terminal."""
 
     def __init__(self) -> None:
-        self.started, self.first = time.monotonic(), 0
+        self.started = time.monotonic()
+        self.first_step = 0
         self.bar: tqdm[Any] | None = None
 
     def on_train_begin(
         self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any
     ) -> None:
-        """Start the clock."""
-        self.started, self.first = time.monotonic(), state.global_step
+        """Start the clock. A resumed run begins at the step of its checkpoint."""
+        self.started = time.monotonic()
+        self.first_step = state.global_step
 
     def on_step_end(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
         """Advance the bar."""
@@ -53,17 +55,21 @@ class Terminal(TrainerCallback):
         if not logs or not state.is_world_process_zero:
             return
         line = f"step {state.global_step}/{state.max_steps}"
-        if held_out := {k: v for k, v in logs.items() if k.startswith("eval_")}:
-            line += f"  held out:  {_terms(held_out, 'eval_')}"
+        held_out = {name: value for name, value in logs.items() if name.startswith("eval_")}
+        if held_out:
+            line += f"  held out:  {_format_values(held_out, 'eval_')}"
         elif "loss" in logs:
-            pace = (time.monotonic() - self.started) / max(1, state.global_step - self.first)
-            left = pace * (state.max_steps - state.global_step) / 60
-            speed = (
-                f"  {logs['tokens_per_second']:,.0f} tokens/s"
-                if "tokens_per_second" in logs
-                else ""
-            )
-            line += f"  {_terms(logs, '')}{speed}  {left:.0f} min left"
+            losses = {}
+            for name, value in logs.items():
+                if name == "loss" or name.startswith("loss_"):
+                    losses[name] = value
+            line += f"  {_format_values(losses)}"
+            if "tokens_per_second" in logs:
+                line += f"  {logs['tokens_per_second']:,.0f} tokens/s"
+            steps_done = max(1, state.global_step - self.first_step)
+            seconds_per_step = (time.monotonic() - self.started) / steps_done
+            minutes_left = seconds_per_step * (state.max_steps - state.global_step) / 60
+            line += f"  {minutes_left:.0f} min left"
         else:
             return
         if self.bar is not None and not self.bar.disable:
@@ -72,11 +78,13 @@ class Terminal(TrainerCallback):
             say(line)
 
 
-def _terms(logs: Mapping[str, float], prefix: str) -> str:
-    names = [k for k in logs if prefix or k == "loss" or k.startswith("loss_")]
-    return "  ".join(
-        f"{k.removeprefix(prefix).removeprefix('loss_')} {float(logs[k]):.3f}" for k in names
-    )
+def _format_values(values: Mapping[str, float], prefix: str = "") -> str:
+    """``mlm 4.100  bow 5.110`` for ``loss_mlm`` and ``loss_bow``, after ``prefix``."""
+    words = []
+    for name, value in values.items():
+        term = name.removeprefix(prefix).removeprefix("loss_")
+        words.append(f"{term} {float(value):.3f}")
+    return "  ".join(words)
 
 
 class JsonLines(TrainerCallback):
@@ -92,21 +100,25 @@ class JsonLines(TrainerCallback):
     def on_train_begin(
         self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any
     ) -> None:
-        """Keep the entries up to the checkpoint."""
-        if state.is_world_process_zero:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            rows = (
-                [row for row in read_log(self.path) if row["step"] <= state.global_step]
-                if state.global_step
-                else []
-            )
-            self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        """Keep the entries up to the checkpoint; none if training starts from the beginning."""
+        if not state.is_world_process_zero:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = []
+        if state.global_step:
+            for row in read_log(self.path):
+                if row["step"] <= state.global_step:
+                    lines.append(json.dumps(row) + "\n")
+        self.path.write_text("".join(lines), encoding="utf-8")
 
     def on_log(
         self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any
     ) -> None:
         """Append an entry."""
-        if logs and "train_runtime" not in logs and state.is_world_process_zero:
+        if not logs or not state.is_world_process_zero:
+            return
+        is_closing_summary = "train_runtime" in logs
+        if not is_closing_summary:
             with open(self.path, "a", encoding="utf-8") as f:
                 f.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
@@ -130,10 +142,11 @@ class TensorBoard(TrainerCallback):
         self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any
     ) -> None:
         """Write an entry."""
-        if self.writer is not None:
-            for name, value in (logs or {}).items():
-                if isinstance(value, int | float):
-                    self.writer.add_scalar(name, value, state.global_step)
+        if self.writer is None or logs is None:
+            return
+        for name, value in logs.items():
+            if isinstance(value, int | float):
+                self.writer.add_scalar(name, value, state.global_step)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Close the event file."""
@@ -152,36 +165,47 @@ def last_checkpoint(work: str | Path) -> Path | None:
 
     The trainer's state is written after the weights and the optimizer, so an interrupted checkpoint is skipped.
     """
-    checkpoints = [
-        p
-        for p in Path(work).glob("checkpoint-*")
-        if read_json(p / "trainer_state.json") is not None
-        and (p / "optimizer.pt").is_file()
-        and any(p.glob("rng_state*.pth"))
-    ]
-    return max(checkpoints, key=lambda p: int(p.name.rpartition("-")[2])) if checkpoints else None
+    complete = []
+    for checkpoint in Path(work).glob("checkpoint-*"):
+        has_state = read_json(checkpoint / "trainer_state.json") is not None
+        has_optimizer = (checkpoint / "optimizer.pt").is_file()
+        # Each of several processes writes a file with the state of its random generators.
+        has_random_states = any(checkpoint.glob("rng_state*.pth"))
+        if has_state and has_optimizer and has_random_states:
+            complete.append(checkpoint)
+    return max(complete, key=_step_of, default=None)
+
+
+def _step_of(checkpoint: Path) -> int:
+    """The update after which a checkpoint was written: 40 for ``checkpoint-40``."""
+    _, _, step = checkpoint.name.rpartition("-")
+    return int(step)
 
 
 def refuse_non_finite(values: Mapping[str, float], step: int, work: str | Path) -> None:
     """Raise :class:`TrainingFailed`, naming the last good checkpoint, where a loss is NaN or infinite."""
-    bad = [name for name, value in values.items() if not math.isfinite(value)]
-    if bad:
-        name = "the loss" if "loss" in bad else f"the loss {bad[0].removeprefix('loss_')}"
-        raise TrainingFailed(_advice(f"step {step}: {name} is {values[bad[0]]}", work))
+    not_finite = [name for name, value in values.items() if not math.isfinite(value)]
+    if not_finite:
+        first = not_finite[0]
+        loss = "the loss"
+        if "loss" not in not_finite:
+            loss = f"the loss {first.removeprefix('loss_')}"
+        raise TrainingFailed(_with_advice(f"step {step}: {loss} is {values[first]}", work))
 
 
 def refuse_broken_weights(model: torch.nn.Module, step: int, work: str | Path) -> None:
     """Raise :class:`TrainingFailed` for weights with NaN or infinite values, before they are saved."""
-    for name, p in model.named_parameters():
-        if not torch.isfinite(p).all():
-            raise TrainingFailed(
-                _advice(f"step {step}: {name} has values that are not finite", work)
-            )
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            problem = f"step {step}: {name} has values that are not finite"
+            raise TrainingFailed(_with_advice(problem, work))
 
 
-def _advice(problem: str, work: str | Path) -> str:
+def _with_advice(problem: str, work: str | Path) -> str:
     checkpoint = last_checkpoint(work)
-    saved = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved"
+    saved = "no checkpoint was saved"
+    if checkpoint is not None:
+        saved = f"the last good checkpoint is {checkpoint}"
     return f"{problem}; {saved}; lower `learning_rate` or train in float32 (remove {Path(work)} to start over)"
 
 
@@ -194,9 +218,12 @@ class Sums:
 
     def add(self, terms: Mapping[str, torch.Tensor]) -> None:
         """Add one batch's losses by name."""
-        for name, value in terms.items():
-            value = value.detach().double().mean()  # a wrapper may return one value per device
-            self.values[name] = self.values[name] + value if name in self.values else value
+        for name, term in terms.items():
+            # A wrapper may return one value per device.
+            value = term.detach().double().mean()
+            if name in self.values:
+                value = self.values[name] + value
+            self.values[name] = value
         self.count += 1
 
     def means(self) -> dict[str, torch.Tensor]:
@@ -210,9 +237,9 @@ class Sums:
 
     def restore(self, values: Mapping[str, float], count: int, device: torch.device) -> None:
         """Continue from the sums of ``count`` batches."""
-        self.values = {
-            name: torch.tensor(v, dtype=torch.float64, device=device) for name, v in values.items()
-        }
+        self.values = {}
+        for name, value in values.items():
+            self.values[name] = torch.tensor(value, dtype=torch.float64, device=device)
         self.count = count
 
 
@@ -232,17 +259,16 @@ class SharedBatches:
     drop_last = True
 
     def __init__(self, batches: Batches, batch_size: int) -> None:
-        self.batches, self.batch_size = batches, batch_size
+        self.batches = batches
+        self.batch_size = batch_size
 
     def __len__(self) -> int:
         return len(self.batches) * (self.batches.batch_size // self.batch_size)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return (
-            b[i : i + self.batch_size]
-            for b in self.batches
-            for i in range(0, len(b), self.batch_size)
-        )
+        for batch in self.batches:
+            for start in range(0, len(batch), self.batch_size):
+                yield batch[start : start + self.batch_size]
 
 
 class CheckedTrainer(Trainer):
@@ -256,16 +282,18 @@ class CheckedTrainer(Trainer):
     def __init__(
         self, quiet: bool = False, batches: Batches | None = None, **settings: Any
     ) -> None:
-        self.quiet, self.batches, self.sums = quiet, batches, Sums()
-        self._evaluated_at, self._totals = -1, dict[str, float]()
+        self.quiet = quiet
+        self.batches = batches
+        self.sums = Sums()
+        self._evaluated_at = -1  # the step of the last evaluation
+        self._totals: dict[str, float] = {}
         super().__init__(**settings)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(JsonLines(self.work))
         if self.pop_callback(TensorBoardCallback) is not None:
-            self.add_callback(
-                TensorBoard(self.work)
-            )  # ours hides what a killed run wrote after its last checkpoint
+            # Unlike transformers', ours hides what a killed run wrote after its last checkpoint.
+            self.add_callback(TensorBoard(self.work))
         self.terminal = Terminal()
         if not quiet:
             self.add_callback(self.terminal)
@@ -274,16 +302,17 @@ class CheckedTrainer(Trainer):
 
     def _check_shares(self, batches: Batches) -> None:
         """Print how many examples an update reads; refuse processes that together read others than ``batches``."""
-        sizes = (
-            self.args.world_size,
-            self.args.per_device_train_batch_size,
-            self.args.gradient_accumulation_steps,
+        processes = self.args.world_size
+        batch_size = self.args.per_device_train_batch_size
+        accumulate = self.args.gradient_accumulation_steps
+        per_update = processes * batch_size * accumulate
+        line = (
+            f"{per_update:,} examples per update = processes {processes} x {batch_size} x {accumulate} "
+            "accumulated"
         )
-        line = f"{math.prod(sizes):,} examples per update = processes {sizes[0]} x {sizes[1]} x {sizes[2]} accumulated"
-        if math.prod(sizes) * self.args.max_steps != len(batches) * batches.batch_size:
-            raise TrainingFailed(
-                f"{line}; expected {len(batches) * batches.batch_size / self.args.max_steps:,}"
-            )
+        examples = len(batches) * batches.batch_size
+        if per_update * self.args.max_steps != examples:
+            raise TrainingFailed(f"{line}; expected {examples / self.args.max_steps:,}")
         say(line, self.quiet)
 
     def get_train_dataloader(self) -> DataLoader:
@@ -306,26 +335,32 @@ class CheckedTrainer(Trainer):
         """
         for callback in callbacks:
             self.add_callback(callback)
-        checkpoint, step, silent = (
-            last_checkpoint(self.work),
-            0,
-            self.quiet or not self.is_world_process_zero(),
-        )
+        silent = self.quiet or not self.is_world_process_zero()
+        checkpoint = last_checkpoint(self.work)
+        first_step = 0
+        resume_from = None
         if checkpoint is not None:
             say(f"resuming from {checkpoint}", silent)
+            first_step = _step_of(checkpoint)
+            resume_from = str(checkpoint)
             self.args.eval_on_start = False  # was done before the first update
-            # The last evaluation in the log up to the checkpoint is not repeated.
-            step = int(checkpoint.name.rpartition("-")[2])
-            rows = [row for row in read_log(Path(self.work) / LOG) if row["step"] <= step]
-            evaluated = [
-                int(row["step"]) for row in rows if any(name.startswith("eval_") for name in row)
-            ]
-            self._evaluated_at = max(evaluated, default=-1)
+            self._evaluated_at = self._last_evaluation(first_step)
         with (
             training_attention(self.args.device, self.args.bf16),
-            progress("train", "steps", self.args.max_steps, silent, step) as self.terminal.bar,
+            progress(
+                "train", "steps", self.args.max_steps, silent, first_step
+            ) as self.terminal.bar,
         ):
-            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            self.train(resume_from_checkpoint=resume_from)
+
+    def _last_evaluation(self, step: int) -> int:
+        """The step of the last evaluation in the log up to ``step``, which is not repeated; -1 without one."""
+        last = -1
+        for row in read_log(Path(self.work) / LOG):
+            is_evaluation = any(name.startswith("eval_") for name in row)
+            if is_evaluation and row["step"] <= step:
+                last = max(last, int(row["step"]))
+        return last
 
     @property
     def work(self) -> str:
@@ -346,8 +381,10 @@ class CheckedTrainer(Trainer):
 
     def evaluated(self) -> bool:
         """Whether :meth:`evaluate` was already called at this step; transformers may call it twice."""
-        last, self._evaluated_at = self._evaluated_at, self.state.global_step
-        return last == self._evaluated_at
+        step = self.state.global_step
+        repeated = self._evaluated_at == step
+        self._evaluated_at = step
+        return repeated
 
     def means(self, sums: Sums) -> dict[str, float]:
         """Means of losses by name, equal in all processes."""
@@ -357,7 +394,10 @@ class CheckedTrainer(Trainer):
         """Log ``logs`` with the means of ``sums``; :class:`TrainingFailed` where a loss is not finite."""
         if "loss" in logs:
             logs.update(self.means(self.sums))
-            losses = {k: float(v) for k, v in logs.items() if k.startswith("loss")}
+            losses = {}
+            for name, value in logs.items():
+                if name.startswith("loss"):
+                    losses[name] = float(value)
             refuse_non_finite(losses, self.state.global_step, self.work)
             self.sums.clear()
         super().log(logs, *args, **kwargs)
@@ -365,11 +405,11 @@ class CheckedTrainer(Trainer):
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         refuse_non_finite(self.means(self.sums), self.state.global_step, self.work)
         refuse_broken_weights(self.bare, self.state.global_step, self.work)
+        # With a count of 1, means() gives the sums since the last log entry, averaged over all processes.
         totals = Sums()
-        totals.values, totals.count = self.sums.values, 1
-        self._totals = self.means(
-            totals
-        )  # over the batches since the last log entry, the mean of all processes
+        totals.values = self.sums.values
+        totals.count = 1
+        self._totals = self.means(totals)
         super()._save_checkpoint(*args, **kwargs)
 
     def _save(
