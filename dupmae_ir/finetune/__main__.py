@@ -18,16 +18,17 @@ def summarize(config: FinetuneConfig, result: Mapping[str, object]) -> str:
     """The closing line of a stage."""
     time = f" in {result['seconds']:,} s" if "seconds" in result else ""
     text = f"{config.output}: {result['steps']:,} updates{time}; {result['padding']:.1%} of the tokens were padding"
-    before, dev = result.get("before"), result.get("dev")
+    before = result.get("before")
+    dev = result.get("dev")
     if not isinstance(before, dict) or not isinstance(dev, dict):
-        return (
-            text
-            if config.dev
-            else f"{text}\nnot measured: give dev pairs (--dev) to compare it with its start"
-        )
-    values = {**before, "this model": dev["mrr"]}
-    text += f"\nMRR@10 on the dev pairs: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}"
-    if better := [name for name, value in before.items() if value > dev["mrr"]]:
+        if not config.dev:
+            text += "\nnot measured: give dev pairs (--dev) to compare it with its start"
+        return text
+    scores = {**before, "this model": dev["mrr"]}
+    scores_by_model = ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
+    text += f"\nMRR@10 on the dev pairs: {scores_by_model}"
+    better = [name for name, score in before.items() if score > dev["mrr"]]
+    if better:
         text += f"\nwarning: the training lost against the {' and the '.join(better)}; train longer or on more pairs, "
         text += "or keep searching with the better model"
     return text

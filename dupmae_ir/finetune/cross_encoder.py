@@ -72,11 +72,13 @@ def summarize(config: CrossEncoderConfig, result: Mapping[str, Any]) -> str:
     """The closing line: updates, time, and the change of the held-out loss."""
     time = f" in {result['seconds']:,} s" if "seconds" in result else ""
     text = f"{config.output}: {result['updates']:,} updates on {result['queries']:,} queries{time}"
-    if held := result["held_out"]:
-        b, a = held["before"], held["after"]
+    held_out = result["held_out"]
+    if held_out:
+        before = held_out["before"]
+        after = held_out["after"]
         text += (
-            f"; held out: loss {b['loss']:.3f} -> {a['loss']:.3f}, positive ranked first in {b['positive_first']:.0%} "
-            f"-> {a['positive_first']:.0%} of the groups"
+            f"; held out: loss {before['loss']:.3f} -> {after['loss']:.3f}, positive ranked first in "
+            f"{before['positive_first']:.0%} -> {after['positive_first']:.0%} of the groups"
         )
     return text
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,31 +57,29 @@ class Example(NamedTuple):
 
 
 class PairExamples(Dataset):
-    """Pairs, each with at most ``negatives`` of its own negatives."""
+    """Pairs, each with a sample of at most ``negatives`` of the negatives that it names."""
 
     def __init__(self, pairs: Sequence[Pair], negatives: int = 0, seed: int = 0) -> None:
-        self.pairs, self.negatives, self.seed = pairs, negatives, seed
+        self.pairs = pairs
+        self.negatives = negatives
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, key: ExampleKey) -> Example:
         pair = self.pairs[key.row]
-        drawn: Sequence[Document] = pair.negatives
-        if len(drawn) > self.negatives:
-            drawn = _rng(self.seed, key).sample(drawn, self.negatives)
+        sample: Sequence[Document] = pair.negatives
+        if len(sample) > self.negatives:
+            sample = _rng(self.seed, key).sample(sample, self.negatives)
         answers = frozenset([text_key(pair.positive)])
-        return Example(
-            pair.query,
-            pair.positive,
-            tuple(d for d in drawn if text_key(d) not in answers),
-            answers,
-        )
+        negatives = tuple(passage for passage in sample if text_key(passage) not in answers)
+        return Example(pair.query, pair.positive, negatives, answers)
 
 
 @dataclass
 class MinedExamples(Dataset):
-    """MinedQuery queries: one positive each, and ``negatives`` sampled from its top ``top`` candidates.
+    """Mined queries, each with one of its positives and ``negatives`` sampled from its top ``top`` candidates.
 
     ``left_out`` is the number of queries without a negative, which are not included.
     """
@@ -101,17 +99,15 @@ class MinedExamples(Dataset):
         query = self.mined[key.row]
         rng = _rng(self.seed, key)
         positive = query.positives[rng.randrange(len(query.positives))]
-        best = query.negatives[: self.top]
-        drawn = rng.sample(best, min(self.negatives, len(best)))
-        scores = (
-            ()
-            if self.scores is None
-            else tuple(self.scores[query.qid][d] for d in (positive.docid, *drawn))
-        )
+        candidates = query.negatives[: self.top]
+        sample = rng.sample(candidates, min(self.negatives, len(candidates)))
+        scores: tuple[float, ...] = ()
+        if self.scores is not None:
+            query_scores = self.scores[query.qid]
+            scores = tuple(query_scores[docid] for docid in (positive.docid, *sample))
+        negatives = tuple(self.passages[docid] for docid in sample)
         answers = frozenset(map(text_key, query.positives))
-        return Example(
-            query.query, positive, tuple(self.passages[d] for d in drawn), answers, scores
-        )
+        return Example(query.query, positive, negatives, answers, scores)
 
 
 def _rng(seed: int, key: ExampleKey) -> random.Random:
@@ -141,19 +137,18 @@ def mined_examples(
             negative.
     """
     mined = read_mined(path)
-    with_negatives = [m for m in mined if m.negatives]
+    with_negatives = [query for query in mined if query.negatives]
     if not with_negatives:
         raise InputError(
             f"{path}: none of its {len(mined):,} queries has a negative; mine with a larger `depth`"
         )
     passages = open_passages(path, mined, collection)
-    by_query = None
+    scores_by_query = None
     if scores is not None:
-        by_query = read_scores(scores)
-        require_scores(mined, by_query, scores)
-    return MinedExamples(
-        with_negatives, passages, negatives, top, seed, by_query, len(mined) - len(with_negatives)
-    )
+        scores_by_query = read_scores(scores)
+        require_scores(mined, scores_by_query, scores)
+    left_out = len(mined) - len(with_negatives)
+    return MinedExamples(with_negatives, passages, negatives, top, seed, scores_by_query, left_out)
 
 
 class TopicalBatches:
@@ -172,12 +167,10 @@ class TopicalBatches:
                 f"`group_size` {group_size}, `batch_size` {batch_size} and {len(docids)} pairs do not fit: each must "
                 "be at least 1 and at most the next"
             )
-        self.docids, self.batch_size, self.group_size, self.seed = (
-            docids,
-            batch_size,
-            group_size,
-            seed,
-        )
+        self.docids = docids
+        self.batch_size = batch_size
+        self.group_size = group_size
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.docids) // self.batch_size
@@ -185,34 +178,39 @@ class TopicalBatches:
     def of_epoch(self, epoch: int) -> Iterator[list[int]]:
         """The batches of an epoch."""
         rng = random.Random(f"{self.seed} {epoch}")
-        order = sorted(range(len(self.docids)), key=lambda i: (self.docids[i], i))
+        order = sorted(range(len(self.docids)), key=lambda row: (self.docids[row], row))
         # Another offset each epoch, so that the groups differ.
         shift = rng.randrange(self.group_size)
         order = order[shift:] + order[:shift]
-        groups = [order[i : i + self.group_size] for i in range(0, len(order), self.group_size)]
+        groups = []
+        for start in range(0, len(order), self.group_size):
+            groups.append(order[start : start + self.group_size])
         rng.shuffle(groups)
-        flat = [i for group in groups for i in group]
+        rows = list(chain.from_iterable(groups))
         for start in range(0, len(self) * self.batch_size, self.batch_size):
-            yield flat[start : start + self.batch_size]
+            yield rows[start : start + self.batch_size]
 
 
 class TopicalSchedule:
     """The ``count`` batches of a training, epoch after epoch, from :class:`TopicalBatches`."""
 
     def __init__(self, batches: TopicalBatches, count: int) -> None:
-        self.batches, self.count = batches, count
-        self.batch_size, self.drop_last = batches.batch_size, True
+        self.batches = batches
+        self.count = count
+        self.batch_size = batches.batch_size
+        self.drop_last = True
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[list[ExampleKey]]:
-        batches = (
-            [ExampleKey(row, n) for row in rows]
-            for n in count()
-            for rows in self.batches.of_epoch(n)
-        )
-        return islice(batches, self.count)
+        return islice(self._all_batches(), self.count)
+
+    def _all_batches(self) -> Iterator[list[ExampleKey]]:
+        """The batches of all epochs, without an end."""
+        for epoch in count():
+            for rows in self.batches.of_epoch(epoch):
+                yield [ExampleKey(row, epoch) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -232,28 +230,37 @@ class ExampleCollator:
     lexical: LexicalBatches | None = None
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
-        documents = [e.positive for e in examples] + [d for e in examples for d in e.negatives]
-        queries = self.tokens([e.query for e in examples], self.query_length)
-        passages = self.tokens([d.joined(self.separator) for d in documents], self.document_length)
-        groups, first = [], len(examples)
-        for i, e in enumerate(examples):
-            groups.append([i, *range(first, first + len(e.negatives))])
-            first += len(e.negatives)
-        # Keys of 63 bits, so that -1 is none.
+        query_texts = [example.query for example in examples]
+        documents = [example.positive for example in examples]
+        groups = []
+        for column, example in enumerate(examples):
+            first_negative = len(documents)
+            documents.extend(example.negatives)
+            groups.append([column, *range(first_negative, len(documents))])
+        document_texts = [document.joined(self.separator) for document in documents]
+        queries = self.tokens(query_texts, self.query_length)
+        passages = self.tokens(document_texts, self.document_length)
+
+        # Keys of 63 bits, so that -1 is none of them.
+        query_keys = [text_key(Document("", query)) >> 1 for query in query_texts]
+        document_keys = [text_key(document) >> 1 for document in documents]
+        answers = []
+        for example in examples:
+            answers.append(sorted(key >> 1 for key in example.answers))
         batch = {
             "query_ids": queries["input_ids"],
             "query_mask": queries["attention_mask"],
             "document_ids": passages["input_ids"],
             "document_mask": passages["attention_mask"],
-            "query_keys": torch.tensor([text_key(Document("", e.query)) >> 1 for e in examples]),
-            "document_keys": torch.tensor([text_key(d) >> 1 for d in documents]),
-            "answers": _padded([sorted(k >> 1 for k in e.answers) for e in examples], ABSENT),
-            "group": _padded(groups, ABSENT),
+            "query_keys": torch.tensor(query_keys),
+            "document_keys": torch.tensor(document_keys),
+            "answers": _pad_rows(answers, ABSENT),
+            "group": _pad_rows(groups, ABSENT),
         }
         if examples[0].scores:
-            batch["teacher_scores"] = _padded([list(e.scores) for e in examples], 0.0)
+            batch["teacher_scores"] = _pad_rows([example.scores for example in examples], 0.0)
         if self.lexical is not None:
-            batch |= self.lexical([e.query for e in examples], documents)
+            batch |= self.lexical(query_texts, documents)
         return batch
 
     def tokens(self, texts: list[str], length: int) -> BatchEncoding:
@@ -268,6 +275,10 @@ class ExampleCollator:
         )
 
 
-def _padded(rows: Sequence[Sequence[Any]], filler: float) -> Tensor:
+def _pad_rows(rows: Sequence[Sequence[Any]], filler: float) -> Tensor:
     width = max(map(len, rows))
-    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
+    padded = []
+    for row in rows:
+        padding = [filler] * (width - len(row))
+        padded.append([*row, *padding])
+    return torch.tensor(padded)

@@ -45,48 +45,58 @@ def cached_step(
         states.append(_RandomState())
         with torch.no_grad(), precision():
             parts[side].append(model({f"{side}_ids": ids, f"{side}_mask": mask}, (side,))[side])
-    leaves = {side: _leaves(parts[side]) for side in SIDES}
+    leaves = {side: _concatenate(parts[side]) for side in SIDES}
     with precision():
         loss = loss_of(leaves)
     backward(loss)
-    gradients = {side: [None if v is None else v.grad for v in leaves[side]] for side in SIDES}
-    first = dict.fromkeys(SIDES, 0)
+
+    next_row = dict.fromkeys(SIDES, 0)
     chunks = list(chunks_of(batch, chunk))
     for number, ((side, ids, mask), state) in enumerate(zip(chunks, states, strict=True)):
-        rows = slice(first[side], first[side] + len(ids))
-        first[side] = rows.stop
-        # The gradients of all processes are reduced once, with the last chunk.
-        last = number + 1 == len(chunks)
-        with (
-            contextlib.nullcontext()
-            if last or not isinstance(model, DistributedDataParallel)
-            else model.no_sync()
-        ):
+        rows = slice(next_row[side], next_row[side] + len(ids))
+        next_row[side] = rows.stop
+        is_last = number + 1 == len(chunks)
+        with _reduced_by_last_chunk(model, is_last):
             with state.restored(), precision():
                 parts_again = model({f"{side}_ids": ids, f"{side}_mask": mask}, (side,))[side]
-            pairs = zip(parts_again, gradients[side], strict=True)
-            products = [
-                (v * g[rows].to(v.dtype)).sum() for v, g in pairs if v is not None and g is not None
-            ]
+            # The gradient of this inner product is the kept gradient, passed on to the weights.
+            products = []
+            for values, leaf in zip(parts_again, leaves[side], strict=True):
+                if values is not None and leaf is not None and leaf.grad is not None:
+                    products.append((values * leaf.grad[rows].to(values.dtype)).sum())
             torch.stack(products).sum().backward()
     return loss.detach()
+
+
+def _reduced_by_last_chunk(
+    model: nn.Module, is_last: bool
+) -> contextlib.AbstractContextManager[object]:
+    """The context of a backward pass: the gradients of all processes are reduced once, with the last chunk."""
+    if isinstance(model, DistributedDataParallel) and not is_last:
+        return model.no_sync()
+    return contextlib.nullcontext()
 
 
 def chunks_of(batch: dict[str, Tensor], size: int) -> Iterator[tuple[str, Tensor, Tensor]]:
     """(side, ids, mask) of ``size`` texts at a time, queries first."""
     for side in SIDES:
-        ids, mask = batch[f"{side}_ids"], batch[f"{side}_mask"]
+        ids = batch[f"{side}_ids"]
+        mask = batch[f"{side}_mask"]
         for start in range(0, len(ids), size):
             yield side, ids[start : start + size], mask[start : start + size]
 
 
-def _leaves(chunks: Sequence[Parts]) -> Parts:
-    """The chunks' parts concatenated, as leaves that accumulate a gradient."""
-    cls, ot = (
-        None if p[0] is None else torch.cat(list(p)).requires_grad_(True)
-        for p in zip(*chunks, strict=True)
-    )
-    return cls, ot
+def _concatenate(chunks: Sequence[Parts]) -> Parts:
+    """The parts of all chunks, as leaves of a new graph, which accumulate a gradient."""
+    cls_parts, ot_parts = zip(*chunks, strict=True)
+    return _leaf(cls_parts), _leaf(ot_parts)
+
+
+def _leaf(parts: Sequence[Tensor | None]) -> Tensor | None:
+    computed = [part for part in parts if part is not None]
+    if not computed:
+        return None
+    return torch.cat(computed).requires_grad_(True)
 
 
 class _RandomState:
@@ -94,7 +104,9 @@ class _RandomState:
 
     def __init__(self) -> None:
         self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        self.cuda: list[Tensor] = []
+        if torch.cuda.is_available():
+            self.cuda = torch.cuda.get_rng_state_all()
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
@@ -115,40 +127,53 @@ def gather_batch(
     ``batch`` keeps the keys that :func:`~dupmae_ir.finetune.objective.batch_loss` reads.
     """
     names = ("query_keys", "document_keys", "answers", "group", "teacher_scores")
-    every: dict[str, Tensor] = {k: batch[k] for k in names if k in batch}
+    local_batch = {name: batch[name] for name in names if name in batch}
     for name in ("answers", "group", "teacher_scores"):
-        if name in every:
+        if name in local_batch:
             filler = 0 if name == "teacher_scores" else ABSENT
-            every[name] = accelerator.pad_across_processes(every[name], dim=1, pad_index=filler)
-    sizes = accelerator.gather(
-        torch.tensor([len(batch["document_keys"])], device=batch["document_keys"].device)
-    )
-    before = [int(sizes[:r].sum()) for r in range(len(sizes))]
+            local_batch[name] = accelerator.pad_across_processes(
+                local_batch[name], dim=1, pad_index=filler
+            )
+    document_keys = local_batch.pop("document_keys")
+    sizes = accelerator.gather(torch.tensor([len(document_keys)], device=document_keys.device))
+    first_document = int(sizes[: accelerator.process_index].sum())
+    # Every process has as many queries, but not as many documents.
+    first_query = accelerator.process_index * len(local_batch["query_keys"])
     # Columns of the group refer to the documents of all processes.
-    group = every["group"]
-    every["group"] = torch.where(group >= 0, group + before[accelerator.process_index], group)
-    keys = gather_rows(every.pop("document_keys"), accelerator)
-    rest = {k: accelerator.gather(v.contiguous()) for k, v in every.items()}
+    group = local_batch["group"]
+    local_batch["group"] = torch.where(group >= 0, group + first_document, group)
+    all_keys = gather_rows(document_keys, accelerator)
+    gathered = {}
+    for name, value in local_batch.items():
+        gathered[name] = accelerator.gather(value.contiguous())
+    gathered["document_keys"] = all_keys
 
-    def of_all(value: Tensor | None, start: int) -> Tensor | None:
-        if value is None:
-            return None
-        rows = gather_rows(value.detach(), accelerator)
-        return torch.cat([rows[:start], value, rows[start + len(value) :]])
-
-    first_query = accelerator.process_index * len(batch["query_keys"])
-    first_document = before[accelerator.process_index]
-    return (
-        (of_all(queries[0], first_query), of_all(queries[1], first_query)),
-        (of_all(documents[0], first_document), of_all(documents[1], first_document)),
-        {**rest, "document_keys": keys},
+    query_cls, query_ot = queries
+    document_cls, document_ot = documents
+    all_queries = (
+        _among_all(query_cls, first_query, accelerator),
+        _among_all(query_ot, first_query, accelerator),
     )
+    all_documents = (
+        _among_all(document_cls, first_document, accelerator),
+        _among_all(document_ot, first_document, accelerator),
+    )
+    return all_queries, all_documents, gathered
+
+
+def _among_all(local: Tensor | None, start: int, accelerator: Accelerator) -> Tensor | None:
+    """The rows of all processes; the ``local`` ones, from row ``start`` on, keep their graph."""
+    if local is None:
+        return None
+    rows = gather_rows(local.detach(), accelerator)
+    return torch.cat([rows[:start], local, rows[start + len(local) :]])
 
 
 def gather_rows(value: Tensor, accelerator: Accelerator) -> Tensor:
     """The rows of all processes, which may have different numbers of them."""
     sizes = accelerator.gather(torch.tensor([len(value)], device=value.device))
-    most = int(sizes.max())
-    padded = torch.cat([value, value.new_zeros((most - len(value), *value.shape[1:]))])
-    blocks = accelerator.gather(padded.contiguous()).split(most)
-    return torch.cat([block[: int(n)] for block, n in zip(blocks, sizes, strict=True)])
+    max_size = int(sizes.max())
+    padding = value.new_zeros((max_size - len(value), *value.shape[1:]))
+    padded = torch.cat([value, padding])
+    blocks = accelerator.gather(padded.contiguous()).split(max_size)
+    return torch.cat([block[: int(size)] for block, size in zip(blocks, sizes, strict=True)])

@@ -31,21 +31,20 @@ class LexicalBatches:
     def __call__(self, queries: Sequence[str], documents: Sequence[Document]) -> dict[str, Tensor]:
         """The tensors of a batch."""
         lexicon = self.lexicon
-        rows = {
+        weights = {
             "query": [lexicon.query(query) for query in queries],
-            "document": [lexicon.document(d.title, d.text) for d in documents],
+            "document": [lexicon.document(document.title, document.text) for document in documents],
         }
-        matrices = {
-            side: lexicon.matrix(weights, lexicon.width).tocoo() for side, weights in rows.items()
-        }
-        first = lexicon.pieces
-        used = np.unique(np.concatenate([m.col for m in matrices.values()]))
-        batch = {"lexical_width": torch.tensor(first + len(used))}
+        matrices = {}
+        for side, rows in weights.items():
+            matrices[side] = lexicon.matrix(rows, lexicon.width).tocoo()
+        dimensions = np.unique(np.concatenate([matrix.col for matrix in matrices.values()]))
+        first_column = lexicon.pieces
+        batch = {"lexical_width": torch.tensor(first_column + len(dimensions))}
         for side, matrix in matrices.items():
-            columns = first + np.searchsorted(used, matrix.col)
-            batch[f"{side}_terms"] = torch.from_numpy(
-                np.stack([matrix.row, columns]).astype(np.int64)
-            )
+            columns = first_column + np.searchsorted(dimensions, matrix.col)
+            terms = np.stack([matrix.row, columns]).astype(np.int64)
+            batch[f"{side}_terms"] = torch.from_numpy(terms)
             batch[f"{side}_weights"] = torch.from_numpy(matrix.data)
         return batch
 
@@ -60,12 +59,12 @@ def cut(weights: Tensor | None, k: int, batch: dict[str, Tensor]) -> Tensor | No
         return weights
     if "lexical_width" not in batch:
         return keep_top_k(weights, k)
-    ids, _ = strongest(weights.detach(), k)
-    largest = torch.zeros(
-        len(weights), weights.shape[1] + 1, dtype=torch.bool, device=weights.device
-    )
-    largest.scatter_(1, ids.masked_fill(ids < 0, weights.shape[1]), True)
-    return torch.where(largest[:, :-1], weights, torch.zeros_like(weights))
+    row_count, width = weights.shape
+    columns, _ = strongest(weights.detach(), k)
+    # A row with fewer weights is padded with -1: those are written into a column after the last, which is dropped.
+    is_largest = torch.zeros(row_count, width + 1, dtype=torch.bool, device=weights.device)
+    is_largest.scatter_(1, columns.masked_fill(columns < 0, width), True)
+    return torch.where(is_largest[:, :-1], weights, torch.zeros_like(weights))
 
 
 def with_lexical(
@@ -74,11 +73,13 @@ def with_lexical(
     """OT weights (n, W) of the ``texts`` texts of a side: the ``head``'s weights (n, V), then the lexical weights."""
     if "lexical_width" not in batch:
         return head
-    weights, terms = batch[f"{side}_weights"], batch[f"{side}_terms"]
+    weights = batch[f"{side}_weights"]
+    rows, columns = batch[f"{side}_terms"]
     lexical = weights.new_zeros(texts, int(batch["lexical_width"]))
-    lexical[terms[0], terms[1]] = weights
+    lexical[rows, columns] = weights
     if head is None:
         return lexical
+    # The columns of the word pieces, which are the head's alone, are empty in `lexical`.
     pieces = head.shape[1]
     head = at_least_float32(head)
     return torch.cat([head, lexical[:, pieces:].to(head.dtype)], 1)

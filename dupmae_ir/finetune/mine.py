@@ -21,9 +21,10 @@ from dupmae_ir.config import (
 from dupmae_ir.device import IMPACT_SEARCHES
 from dupmae_ir.errors import UsageError
 
+MAX_NAMED_QUERIES = 3
+"""Queries without a negative that the closing line names."""
 PARTS = {"hybrid": "cls,ot", "dense": "cls", "impact": "ot"}
 """What a model searches by -> the parts that are encoded for it."""
-
 
 _BY_MODEL = ("by=model", "by=both", "teacher=fused")
 _BY_BM25 = ("by=bm25", "by=both", "teacher=fused")
@@ -148,11 +149,13 @@ def summarize(config: MineConfig, result: Mapping[str, Any]) -> str:
         f"{count['dropped_positive_id']} positives, {count['dropped_positive_text']} copies of positives and "
         f"{count['dropped_duplicate']} duplicates"
     )
-    if bare := result["queries_without_negative"]:
-        names = ", ".join(result["without_negative"][:3]) + (", ..." if bare > 3 else "")
-        text += (
-            f"\nnote: {bare:,} {'query has' if bare == 1 else 'queries have'} no negative ({names})"
-        )
+    without_negative = result["queries_without_negative"]
+    if without_negative:
+        names = ", ".join(result["without_negative"][:MAX_NAMED_QUERIES])
+        if without_negative > MAX_NAMED_QUERIES:
+            names += ", ..."
+        queries = "query has" if without_negative == 1 else "queries have"
+        text += f"\nnote: {without_negative:,} {queries} no negative ({names})"
     return text
 
 

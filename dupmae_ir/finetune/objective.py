@@ -21,7 +21,7 @@ Parts = tuple[Tensor | None, Tensor | None]
 """[CLS] part (n, d') and OT part (n, V)."""
 
 GROUP_COST = 48
-"""Fixed cost of a forward and backward pass in tokens: a group is split only where that saves more padding."""
+"""Fixed cost of a forward and backward pass in tokens: a group is split only if that saves more padding."""
 
 
 class BiEncoder(nn.Module):
@@ -51,7 +51,7 @@ class BiEncoder(nn.Module):
 
     def encode(self, ids: Tensor, mask: Tensor, side: str) -> Parts:
         """The parts of (n, L) ``ids`` and ``mask``; ``side`` is ``query`` or ``document``."""
-        cls, ot = self.parts
+        uses_cls, uses_ot = self.parts
         model: Any = self.retriever.side(side)
         encoder: Any = encoder_of(model.lm)
         # One look-up for all groups, as the gradient of each look-up is as large as the vocabulary.
@@ -64,9 +64,13 @@ class BiEncoder(nn.Module):
                 self.padded_tokens += group_mask.numel()
             output = encoder(inputs_embeds=words[rows, :length], attention_mask=group_mask)
             hidden = output.last_hidden_state
-            dense = model.cls_part(hidden, group_mask) if cls else None
-            weights = model.ot_part(hidden, group_ids, group_mask) if ot else None
-            return dense, weights
+            cls = None
+            if uses_cls:
+                cls = model.cls_part(hidden, group_mask)
+            ot = None
+            if uses_ot:
+                ot = model.ot_part(hidden, group_ids, group_mask)
+            return cls, ot
 
         if self.training:
             self.real_tokens += int(mask.sum())
@@ -164,7 +168,8 @@ def batch_loss(
             f"{objective.regularizer}_d": regularizer_scale * objective.document_flops,
             "anchor": objective.anchor,
         }
-        return sum((weights[name] * term for name, term in terms.items()), zero), terms
+        loss = sum((weights[name] * term for name, term in terms.items()), zero)
+        return loss, terms
 
 
 def _terms(
@@ -174,56 +179,74 @@ def _terms(
     objective: Objective,
     anchors: Sequence[Tensor],
 ) -> Iterator[tuple[str, Tensor]]:
-    """The terms of the loss by name, those of weight 0 left out."""
-    all_queries = with_lexical(queries[1], batch, "query", len(batch["query_keys"]))
-    all_documents = with_lexical(documents[1], batch, "document", len(batch["document_keys"]))
-    cut_queries = cut(all_queries, objective.query_top_k, batch)
-    cut_documents = cut(all_documents, objective.top_k if objective.train_top_k else 0, batch)
-    dense = (
-        similarity((queries[0], None), (documents[0], None))
-        if objective.similarity != "ot"
-        else None
-    )
-    impact = (
-        similarity((None, cut_queries), (None, cut_documents))
-        if objective.similarity != "cls"
-        else None
-    )
-    if dense is not None:
+    """The terms of the loss by name, without those of weight 0."""
+    query_cls, query_ot = queries
+    document_cls, document_ot = documents
+    dense = None
+    if objective.similarity != "ot":
+        dense = similarity((query_cls, None), (document_cls, None))
         dense = (objective.dense_weight or 1.0) * dense
-    halves = [s for s in (dense, impact) if s is not None]
-    scores = (
-        halves[0] if len(halves) == 1 else halves[0] + (objective.impact_weight or 1.0) * halves[1]
-    )
-    target, excluded = batch["group"][:, 0], other_answers(batch)
+    impact = None
+    if objective.similarity != "cls":
+        impact = _impact_scores(query_ot, document_ot, batch, objective)
+    scores = _sum_of_parts(dense, impact, objective)
+
+    group = batch["group"]
+    target = group[:, 0]
+    excluded = other_answers(batch)
     if objective.contrastive:
         yield "contrastive", contrastive(scores, excluded, objective.temperature, target)
     if objective.distill is not None:
-        group = batch["group"]
-        own, teacher = (
-            scores.gather(1, group.clamp(min=0)),
-            batch["teacher_scores"].to(scores.dtype),
+        # Columns that pad a group are -1; any column may stand in for them, since `present` leaves them out.
+        group_scores = scores.gather(1, group.clamp(min=0))
+        teacher_scores = batch["teacher_scores"].to(scores.dtype)
+        present = group >= 0
+        temperature = objective.teacher_temperature
+        distance = distillation(
+            group_scores, teacher_scores, present, objective.distill, temperature
         )
-        yield (
-            "distill",
-            distillation(
-                own, teacher, group >= 0, objective.distill, objective.teacher_temperature
-            ),
-        )
+        yield "distill", distance
     if objective.part and dense is not None and impact is not None:
-        for name, half in (("cls", dense), ("ot", impact)):
-            yield name, contrastive(half, excluded, objective.temperature, target)
+        yield "cls", contrastive(dense, excluded, objective.temperature, target)
+        yield "ot", contrastive(impact, excluded, objective.temperature, target)
+
+    # Of the head's weights alone: lexical weights are constants.
     regularizer = REGULARIZERS[objective.regularizer]
-    sides = (
-        ("q", queries[1], objective.query_flops),
-        ("d", documents[1], objective.document_flops),
-    )
-    for side, weights, weight in sides:
-        if weight and weights is not None:
-            yield f"{objective.regularizer}_{side}", regularizer(weights)
-    if anchors and queries[0] is not None and documents[0] is not None:
-        distances = [anchor(v, t) for v, t in zip((queries[0], documents[0]), anchors, strict=True)]
+    if objective.query_flops and query_ot is not None:
+        yield f"{objective.regularizer}_q", regularizer(query_ot)
+    if objective.document_flops and document_ot is not None:
+        yield f"{objective.regularizer}_d", regularizer(document_ot)
+    if anchors and query_cls is not None and document_cls is not None:
+        query_anchors, document_anchors = anchors
+        distances = [anchor(query_cls, query_anchors), anchor(document_cls, document_anchors)]
         yield "anchor", torch.stack(distances).mean()
+
+
+def _impact_scores(
+    query_ot: Tensor | None,
+    document_ot: Tensor | None,
+    batch: dict[str, Tensor],
+    objective: Objective,
+) -> Tensor:
+    """(Q, D) inner products of the OT parts with the lexical weights, cut to the top k of both sides."""
+    all_queries = with_lexical(query_ot, batch, "query", len(batch["query_keys"]))
+    all_documents = with_lexical(document_ot, batch, "document", len(batch["document_keys"]))
+    document_top_k = 0
+    if objective.train_top_k:
+        document_top_k = objective.top_k
+    cut_queries = cut(all_queries, objective.query_top_k, batch)
+    cut_documents = cut(all_documents, document_top_k, batch)
+    return similarity((None, cut_queries), (None, cut_documents))
+
+
+def _sum_of_parts(dense: Tensor | None, impact: Tensor | None, objective: Objective) -> Tensor:
+    """The similarity (Eq. 12), or its only part; ``dense`` is weighted already, and ``impact`` only in a sum."""
+    if impact is None:
+        assert dense is not None
+        return dense
+    if dense is None:
+        return impact
+    return dense + (objective.impact_weight or 1.0) * impact
 
 
 def other_answers(batch: dict[str, Tensor]) -> Tensor:
@@ -251,7 +274,7 @@ def contrastive(
         scores: (Q, D), D >= Q.
         excluded: (Q, D) True where a column must not count as a negative.
         temperature: divides the scores; 1 in the paper, as the similarity is a plain inner product.
-        target: (Q,) column of each query's positive; query i's is i if not given.
+        target: (Q,) column of each query's positive; i for query i if not given.
     """
     scores = at_least_float32(scores)
     if excluded is not None:
@@ -280,19 +303,21 @@ def distillation(
             between positive and negative.
         temperature: divides the teacher's scores.
     """
-    scores, teacher_scores = (
-        at_least_float32(scores),
-        at_least_float32(teacher_scores) / temperature,
-    )
+    scores = at_least_float32(scores)
+    teacher_scores = at_least_float32(teacher_scores) / temperature
     if kind == "margin-mse":
-        margins = (scores[:, :1] - scores[:, 1:]) - (teacher_scores[:, :1] - teacher_scores[:, 1:])
-        return margins[present[:, 1:]].square().mean()
-    lowest = torch.finfo(scores.dtype).min
-    log_student = torch.log_softmax(scores.masked_fill(~present, lowest), 1)
-    log_teacher = torch.log_softmax(teacher_scores.masked_fill(~present, lowest), 1)
-    teacher = log_teacher.exp()
-    each = -teacher * (log_student if kind == "soft-ce" else log_student - log_teacher)
-    total = torch.where(present, each, 0.0).sum()
+        margins = scores[:, :1] - scores[:, 1:]
+        teacher_margins = teacher_scores[:, :1] - teacher_scores[:, 1:]
+        differences = margins - teacher_margins
+        return differences[present[:, 1:]].square().mean()
+    min_score = torch.finfo(scores.dtype).min
+    log_student = torch.log_softmax(scores.masked_fill(~present, min_score), 1)
+    log_teacher = torch.log_softmax(teacher_scores.masked_fill(~present, min_score), 1)
+    log_ratio = log_student
+    if kind != "soft-ce":
+        log_ratio = log_student - log_teacher
+    by_passage = -log_teacher.exp() * log_ratio
+    total = torch.where(present, by_passage, 0.0).sum()
     if kind == "kl-mean":
         return total / present.sum()
     return total / len(scores)

@@ -82,75 +82,87 @@ def _train(
 ) -> dict[str, object] | None:
     started = time.monotonic()
     work = job.begin()
-    mined = _usable_queries(config, job.quiet)
+    queries = _usable_queries(config, job.quiet)
     set_seed(config.seed)
     model, tokenizer = load_reranker(model_folder(config.model), new_head=True)
     check_length(config.length, model, tokenizer)
-    passages = open_passages(config.mined, mined, config.collection)
+    passages = open_passages(config.mined, queries, config.collection)
     join = separator(config.title_separator, tokenizer)
     # The order is random, so the last queries are as good a sample as any.
-    training, held_out = (
-        Groups(part, passages, config.group_size, join, config.seed)
-        for part in (mined[: len(mined) - config.held_out], mined[len(mined) - config.held_out :])
-    )
+    training_count = len(queries) - config.held_out
+    training = Groups(queries[:training_count], passages, config.group_size, join, config.seed)
+    held_out = Groups(queries[training_count:], passages, config.group_size, join, config.seed)
     collator = GroupCollator(tokenizer, config.length)
-    trainer = _trainer(config, model, collator, training, held_out, job)
-    before = evaluate(model, held_out, collator) if len(held_out) else None
+    trainer = _build_trainer(config, model, collator, training, held_out, job)
+    before = None
+    if len(held_out):
+        before = evaluate(model, held_out, collator)
     # Evaluation draws no random numbers, but loading may have.
     set_seed(config.seed)
     trainer.train_or_resume(callbacks)
     model = cast(PreTrainedModel, trainer.bare)
-    after = evaluate(model, held_out, collator) if len(held_out) else None
+    after = None
+    if len(held_out):
+        after = evaluate(model, held_out, collator)
     if not job.state.is_main_process:
         return None
-    refuse_broken_weights(model, trainer.state.max_steps, work)
+    steps = trainer.state.max_steps
+    refuse_broken_weights(model, steps, work)
     log = [row for row in read_log(work / LOG) if "loss" in row]
+    held_out_scores = None
+    if len(held_out):
+        held_out_scores = {"queries": len(held_out), "before": before, "after": after}
     result = {
         "queries": len(training),
-        "updates": trainer.state.max_steps,
-        "held_out": {"queries": len(held_out), "before": before, "after": after}
-        if len(held_out)
-        else None,
+        "updates": steps,
+        "held_out": held_out_scores,
         "last": log[-1]["loss"] if log else None,
     }
-    made = job.job.fresh("model")
+    single_job = job.job
+    output_dir = single_job.fresh("model")
     with quiet_transformers():
-        model.float().save_pretrained(made, safe_serialization=True)
-        save_tokenizer(tokenizer, made)
-    for path in made.iterdir():
+        model.float().save_pretrained(output_dir, safe_serialization=True)
+        save_tokenizer(tokenizer, output_dir)
+    # Weights would be readable by their owner only.
+    for path in output_dir.iterdir():
         path.chmod(0o644)
+    title = f"Cross-encoder trained from {Path(config.model).name}"
     what = "A cross-encoder: it reads a query and a passage together and gives one score."
     use = "```sh\ndupmae-ir finetune.score --mined mined.jsonl --model FOLDER --output scores.jsonl\n```"
-    write_report(
-        made, job.job, result, f"Cross-encoder trained from {Path(config.model).name}", what, use
-    )
+    write_report(output_dir, single_job, result, title, what, use)
     seconds = round(time.monotonic() - started)
-    extra = {"steps": trainer.state.max_steps, "seconds": seconds, "log": log}
-    return job.job.publish(made, result, extra) | {"seconds": seconds}
+    extra = {"steps": steps, "seconds": seconds, "log": log}
+    return single_job.publish(output_dir, result, extra) | {"seconds": seconds}
 
 
 def _usable_queries(config: CrossEncoderConfig, quiet: bool) -> list[MinedQuery]:
     """The queries with a negative, for training and holding out, in random order."""
     mined = read_mined(config.mined)
-    bare = [m.qid for m in mined if not m.negatives]
-    if bare:
+    usable = []
+    without_negative = []
+    for query in mined:
+        if query.negatives:
+            usable.append(query)
+        else:
+            without_negative.append(query.qid)
+    if without_negative:
         what = counted(
-            bare,
+            without_negative,
             "query has no negative and is left out",
             "queries have no negative and are left out",
         )
         say(f"note: {what}", quiet)
-    mined = [m for m in mined if m.negatives]
-    random.Random(config.seed).shuffle(mined)
-    mined = mined[: config.limit or None]
-    if len(mined) <= config.held_out:
+    random.Random(config.seed).shuffle(usable)
+    if config.limit:
+        usable = usable[: config.limit]
+    if len(usable) <= config.held_out:
         raise InputError(
-            f"{config.mined}: {len(mined)} usable queries, of which `held_out` takes {config.held_out}"
+            f"{config.mined}: {len(usable)} usable queries, of which `held_out` takes {config.held_out}"
         )
-    return mined
+    return usable
 
 
-def _trainer(
+def _build_trainer(
     config: CrossEncoderConfig,
     model: PreTrainedModel,
     collator: GroupCollator,
@@ -158,14 +170,15 @@ def _trainer(
     held_out: Groups,
     job: DistributedJob,
 ) -> RerankerTrainer:
-    steps = config.steps or max(
-        1, round(config.epochs * len(training) / (config.batch_size * config.accumulate))
-    )
+    queries_per_update = config.batch_size * config.accumulate
+    updates = round(config.epochs * len(training) / queries_per_update)
+    steps = config.steps or max(1, updates)
+    share = config.share
     arguments = training_arguments(
         config,
         job.job.work,
-        batch_size=config.share.batch_size,
-        accumulate=config.share.accumulate,
+        batch_size=share.batch_size,
+        accumulate=share.accumulate,
         learning_rate=config.learning_rate,
         steps=steps,
         evaluate=len(held_out) > 0,
@@ -182,7 +195,10 @@ class ShuffledBatches:
     """The ``count`` batches of a training, ``batch_size`` keys each; queries are in a new random order every epoch."""
 
     def __init__(self, queries: int, batch_size: int, count: int, seed: int) -> None:
-        self.queries, self.batch_size, self.count, self.seed = queries, batch_size, count, seed
+        self.queries = queries
+        self.batch_size = batch_size
+        self.count = count
+        self.seed = seed
         self.drop_last = True
 
     def __len__(self) -> int:
@@ -197,7 +213,8 @@ class ShuffledBatches:
         for epoch in itertools.count():
             order = list(range(self.queries))
             random.Random(f"{self.seed} {epoch}").shuffle(order)
-            yield from (ExampleKey(row, epoch) for row in order)
+            for row in order:
+                yield ExampleKey(row, epoch)
 
 
 def listwise(scores: Tensor, mask: Tensor) -> Tensor:
@@ -206,60 +223,60 @@ def listwise(scores: Tensor, mask: Tensor) -> Tensor:
     The localized contrastive estimation loss, with which the papers' teachers are trained.
     """
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
+    positives = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
+    return F.cross_entropy(scores, positives)
 
 
 class Groups(Dataset):
-    """Dataset: a :class:`ExampleKey` -> (query, texts), one positive, then up to ``size`` - 1 distinct negatives."""
+    """Dataset: an :class:`ExampleKey` -> (query, texts), one positive, then up to ``size`` - 1 distinct negatives."""
 
     def __init__(
         self, mined: Sequence[MinedQuery], passages: Passages, size: int, separator: str, seed: int
     ) -> None:
-        self.mined, self.passages, self.size, self.separator, self.seed = (
-            mined,
-            passages,
-            size,
-            separator,
-            seed,
-        )
+        self.mined = mined
+        self.passages = passages
+        self.size = size
+        self.separator = separator
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.mined)
 
     def __getitem__(self, key: ExampleKey) -> tuple[str, list[str]]:
-        m = self.mined[key.row]
-        rng = random.Random(f"{self.seed} {key.epoch} {m.qid}")
-        positive = m.positives[rng.randrange(len(m.positives))]
-        negatives = rng.sample(m.negatives, min(self.size - 1, len(m.negatives)))
+        query = self.mined[key.row]
+        rng = random.Random(f"{self.seed} {key.epoch} {query.qid}")
+        positive = query.positives[rng.randrange(len(query.positives))]
+        negatives = rng.sample(query.negatives, min(self.size - 1, len(query.negatives)))
         documents = [positive, *(self.passages[docid] for docid in negatives)]
-        return m.query, [d.joined(self.separator) for d in documents]
+        return query.query, [document.joined(self.separator) for document in documents]
 
 
 class GroupCollator:
     """Collates groups: padded pairs (sum of the group sizes, L), and ``mask`` (B, largest group size)."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
-        self.tokenizer, self.length = tokenizer, length
+        self.tokenizer = tokenizer
+        self.length = length
 
     def __call__(self, groups: Sequence[tuple[str, list[str]]]) -> dict[str, Tensor]:
-        queries = [query for query, texts in groups for _ in texts]
-        rows = tokenise(
-            self.tokenizer, queries, [t for _, texts in groups for t in texts], self.length
-        )
-        sizes = torch.tensor([len(texts) for _, texts in groups])
-        return {
-            **pad(rows, self.tokenizer),
-            "mask": torch.arange(int(sizes.max())) < sizes.unsqueeze(1),
-        }
+        queries: list[str] = []
+        texts: list[str] = []
+        for query, group in groups:
+            queries += [query] * len(group)
+            texts += group
+        rows = tokenise(self.tokenizer, queries, texts, self.length)
+        sizes = torch.tensor([len(group) for _, group in groups])
+        mask = torch.arange(int(sizes.max())) < sizes.unsqueeze(1)
+        return {**pad(rows, self.tokenizer), "mask": mask}
 
 
 def group_scores(model: torch.nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """(scores, mask) of a collated batch, both (B, n); scores are 0 where the mask is False."""
     mask = batch["mask"]
-    flat = relevance(model(**{k: v for k, v in batch.items() if k != "mask"}).logits)
-    return torch.zeros(mask.shape, dtype=flat.dtype, device=flat.device).masked_scatter(
-        mask, flat
-    ), mask
+    inputs = {name: value for name, value in batch.items() if name != "mask"}
+    pair_scores = relevance(model(**inputs).logits)
+    empty = torch.zeros(mask.shape, dtype=pair_scores.dtype, device=pair_scores.device)
+    return empty.masked_scatter(mask, pair_scores), mask
 
 
 @torch.inference_mode()
@@ -270,14 +287,22 @@ def evaluate(model: PreTrainedModel, groups: Groups, collator: GroupCollator) ->
     """
     was_training = model.training
     model.eval()
-    loss, first, count = 0.0, 0, max(1, len(groups))
+    total_loss = 0.0
+    positives_first = 0
     for row in range(len(groups)):
-        batch = {k: v.to(model.device) for k, v in collator([groups[ExampleKey(row, -1)]]).items()}
+        # Training has no epoch -1, so these negatives are not drawn with its random numbers.
+        group = groups[ExampleKey(row, -1)]
+        batch = {name: value.to(model.device) for name, value in collator([group]).items()}
         scores, mask = group_scores(model, batch)
-        loss += float(listwise(scores, mask))
-        first += int(scores[0].argmax()) == 0
+        total_loss += float(listwise(scores, mask))
+        if int(scores[0].argmax()) == 0:
+            positives_first += 1
     model.train(was_training)
-    return {"loss": round(loss / count, 6), "positive_first": round(first / count, 4)}
+    count = max(1, len(groups))
+    return {
+        "loss": round(total_loss / count, 6),
+        "positive_first": round(positives_first / count, 4),
+    }
 
 
 class RerankerTrainer(CheckedTrainer):
