@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import itertools
 import json
 import mmap
 import random
@@ -35,6 +36,7 @@ from dupmae_ir.types import Document, Hit
 
 MAX_EXAMPLES = 3
 """Examples named in an error."""
+# Fields of a command that do not decide the contents of the file.
 _NOT_RECORDED = ("output", "quiet", "json", "threads", "device", "impact_search")
 
 
@@ -91,7 +93,9 @@ def files_digest(
     The name of Pyserini's topics stands for their contents.
     """
     digest = hashlib.sha256()
-    for path in map(Path, [paths] if isinstance(paths, str) else paths):
+    if isinstance(paths, str):
+        paths = [paths]
+    for path in map(Path, paths):
         files = [path]
         if path.is_dir():
             files = []
@@ -410,17 +414,18 @@ class IdTable:
         keys, values = self._sorted
         key = _hash(docid)
         index = bisect.bisect_left(keys, key)
-        return values[index] if index < len(keys) and keys[index] == key else None
+        if index < len(keys) and keys[index] == key:
+            return values[index]
+        return None
 
     @cached_property
     def _sorted(self) -> tuple[array[int], array[int]]:
-        keys, values = np.array(self._keys, np.uint64), np.array(self._values, np.uint64)
+        keys = np.array(self._keys, np.uint64)
+        values = np.array(self._values, np.uint64)
         order = np.argsort(keys)
-        # One number at a time is looked up, where Python's bisection beats numpy's.
-        self._keys, self._values = (
-            array("Q", keys[order].tobytes()),
-            array("Q", values[order].tobytes()),
-        )
+        # Python arrays again: for one number at a time, Python's bisection is faster than numpy's.
+        self._keys = array("Q", keys[order].tobytes())
+        self._values = array("Q", values[order].tobytes())
         return self._keys, self._values
 
 
@@ -452,9 +457,8 @@ class Records:
         if offset is None:
             return None
         start = offset + 4
-        return json.loads(
-            self._map[start : start + int.from_bytes(self._map[offset:start], "little")]
-        )
+        size = int.from_bytes(self._map[offset:start], "little")
+        return json.loads(self._map[start : start + size])
 
 
 class Passages:
@@ -469,7 +473,9 @@ class Passages:
     def get(self, docid: str) -> Document | None:
         """The passage, or None for an unknown id."""
         record = self._records.get(docid)
-        return None if record is None else Document(*record)
+        if record is None:
+            return None
+        return Document(*record)
 
     def __contains__(self, docid: str) -> bool:
         return docid in self._records
@@ -483,11 +489,15 @@ class Passages:
 
     def require(self, mined: Sequence[MinedQuery], source: str | Path) -> None:
         """Raise :class:`InputError` with counts unless the collection has every negative."""
-        missing_ids = {d for d in {d for m in mined for d in m.negatives} if d not in self}
+        # Queries share negatives: each id is looked up once.
+        ids = set(itertools.chain.from_iterable(query.negatives for query in mined))
+        missing_ids = {docid for docid in ids if docid not in self}
         if missing_ids:
-            missing = [
-                f"{d} of query {m.qid}" for m in mined for d in m.negatives if d in missing_ids
-            ]
+            missing = []
+            for query in mined:
+                for docid in query.negatives:
+                    if docid in missing_ids:
+                        missing.append(f"{docid} of query {query.qid}")
             where = f"not in {self.source}"
             what = counted(missing, f"negative is {where}", f"negatives are {where}")
             raise InputError(f"{source}: {what}; give the collection it was mined from")
@@ -506,15 +516,18 @@ def open_passages(
         named = Path(meta["collection"])
         nearby = Path(path).parent / named.name
         # The passages of pairs were written in the folder of the mined file, and have moved with it.
-        candidates = (nearby, named) if meta.get("pool") else (named, nearby)
+        candidates = [named, nearby]
+        if meta.get("pool"):
+            candidates = [nearby, named]
         collection = next((candidate for candidate in candidates if candidate.exists()), None)
         if collection is None:
             raise InputError(
                 f"{named}: the collection that {path} was mined from does not exist; restore it, or put it next to "
                 f"{path}"
             )
-    passages = Passages(collection, {docid for m in mined for docid in m.negatives})
-    if meta.get("collection_digest") != combined_digest(i.sha256 for i in passages.inputs):
+    ids = set(itertools.chain.from_iterable(query.negatives for query in mined))
+    passages = Passages(collection, ids)
+    if meta.get("collection_digest") != combined_digest(file.sha256 for file in passages.inputs):
         raise IndexMismatch(
             f"{collection} is not the collection that {path} was mined from; restore it, or mine again"
         )

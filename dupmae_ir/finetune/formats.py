@@ -8,7 +8,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, groupby, zip_longest
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,12 @@ from dupmae_ir.io.collections import Seen
 from dupmae_ir.io.lines import columns, json_record, json_records, numbered_lines
 from dupmae_ir.types import Document
 
-BLOCK = 1 << 16  #: characters of a JSON array read at a time
-MAX_ITEM = 64 << 20  #: characters; a longer item of an array is taken for broken
+BLOCK = 1 << 16
+"""Characters of a JSON array read at a time."""
+MAX_ITEM = 64 << 20
+"""Characters of an item of a JSON array; a longer one is taken for broken."""
+ID_FIELDS = ("docid", "passage_id", "psg_id", "id")
+"""Fields in which published passages have their id; the first that is there counts."""
 _BETWEEN_ITEMS = re.compile(r"[\s,]*")
 
 
@@ -63,24 +67,25 @@ def tevatron(path: str | Path) -> Iterator[PublishedRow]:
             raise InputError(
                 f'{where}: expected "query" and "positive_passages" (and "negative_passages")'
             )
-        positives, negatives = (
-            _passages(row, f"{kind}_passages", where) for kind in ("positive", "negative")
-        )
+        positives = _passages(row, "positive_passages", where)
+        negatives = _passages(row, "negative_passages", where)
         yield PublishedRow(str(row.get("query_id", "")), row["query"], positives, negatives, where)
 
 
 def _passages(row: Mapping[str, Any], key: str, where: str) -> tuple[Document, ...]:
     passages = row.get(key) or []
-    if not isinstance(passages, list) or not all(
-        isinstance(p, dict) and isinstance(p.get("text"), str) for p in passages
-    ):
+    if not isinstance(passages, list) or not all(map(_is_passage, passages)):
         raise InputError(f'{where}: "{key}" must be a list of objects with "text" (and "title")')
     documents = []
-    for p in passages:
-        ids = (p.get(k) for k in ("docid", "passage_id", "psg_id", "id"))
-        docid = next((str(i) for i in ids if i is not None), "")
-        documents.append(Document(docid, p["text"], p.get("title") or ""))
+    for passage in passages:
+        ids = [passage[field] for field in ID_FIELDS if passage.get(field) is not None]
+        docid = str(ids[0]) if ids else ""
+        documents.append(Document(docid, passage["text"], passage.get("title") or ""))
     return tuple(documents)
+
+
+def _is_passage(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("text"), str)
 
 
 def st_hard_negatives(
@@ -95,35 +100,48 @@ def st_hard_negatives(
 
     Negatives of ``systems`` (default: all) are interleaved, so that the best of each come first. A query may lack a
     system; a system that no query has is an :class:`InputError`. ``margin`` leaves out the negatives whose score is
-    above that of the query's lowest positive minus ``margin``; ``per_system`` keeps the first so many of each system
+    above the score of the query's lowest positive minus ``margin``; ``per_system`` keeps the first N of each system
     that no earlier system has, as BEIR's training script does (0 = all).
     """
+    scored = margin is not None
     systems_seen: set[str] = set()
     for where, row in json_records(path):
         negatives = row.get("neg")
         if not isinstance(negatives, dict):
             raise InputError(f'{where}: expected "qid", "pos": [ids] and "neg": {{system: [ids]}}')
         systems_seen.update(negatives)
-        positives = _scored_ids(row.get("pos"), "pos", where, margin is not None)
-        most = math.inf if margin is None else min(positives.values(), default=math.inf) - margin
+        positives = _scored_ids(row.get("pos"), "pos", where, scored)
+        max_score = math.inf
+        if margin is not None:
+            max_score = min(positives.values(), default=math.inf) - margin
         lists: list[list[str]] = []
-        for system in (s for s in systems or negatives if s in negatives):
-            earlier = {i for one in lists for i in one} if per_system else set()
-            scores = _scored_ids(negatives[system], system, where, margin is not None)
-            lists.append(
-                [i for i, s in scores.items() if s <= most and i not in earlier][
-                    : per_system or None
-                ]
-            )
-        interleaved = dict.fromkeys(
-            i for i in chain.from_iterable(zip_longest(*lists)) if i is not None
-        )
+        taken: set[str] = set()
+        for system in systems or negatives:
+            if system not in negatives:
+                continue
+            scores = _scored_ids(negatives[system], system, where, scored)
+            ids = [docid for docid, score in scores.items() if score <= max_score]
+            if per_system:
+                ids = [docid for docid in ids if docid not in taken][:per_system]
+                taken.update(ids)
+            lists.append(ids)
         qid = _id(row.get("qid"), "qid", where)
-        yield PublishedRow(qid, queries.get(qid), tuple(positives), tuple(interleaved), where)
-    if unknown := sorted(set(systems) - systems_seen):
+        yield PublishedRow(qid, queries.get(qid), tuple(positives), _interleave(lists), where)
+    unknown = sorted(set(systems) - systems_seen)
+    if unknown:
         raise InputError(
             f"{path}: no system {unknown[0]!r}; choose from {', '.join(sorted(systems_seen))}"
         )
+
+
+def _interleave(lists: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The first id of every list, then the second of every list, and so on; each id once."""
+    ids: dict[str, None] = {}
+    for rank in range(max(map(len, lists), default=0)):
+        for ranked in lists:
+            if rank < len(ranked):
+                ids.setdefault(ranked[rank])
+    return tuple(ids)
 
 
 def _scored_ids(values: Any, name: str, where: str, scored: bool) -> dict[str, float]:
@@ -137,9 +155,9 @@ def _scored_ids(values: Any, name: str, where: str, scored: bool) -> dict[str, f
             raise InputError(
                 f'{where}: "{name}" has an id without "ce-score", which `margin` needs'
             )
-        scores.setdefault(
-            _id(entry.get("pid"), name, where), _score(entry.get("ce-score", 0.0), where)
-        )
+        docid = _id(entry.get("pid"), name, where)
+        score = _score(entry.get("ce-score", 0.0), where)
+        scores.setdefault(docid, score)
     return scores
 
 
@@ -153,43 +171,56 @@ def _id(value: Any, name: str, where: str) -> str:
 
 def id_triples(path: str | Path, queries: Mapping[str, str]) -> Iterator[PublishedRow]:
     """``qid<TAB>positive id<TAB>negative id`` lines; consecutive lines of a query make one row."""
-    lines = (
-        (f"{path}:{number}", _cells(line, 3, f"{path}:{number}"))
-        for number, line in numbered_lines(path)
-    )
-    for qid, group in groupby(lines, lambda line: line[1][0]):
-        positives: dict[str, None] = {}
-        negatives: dict[str, None] = {}
-        where = ""
-        for at, (_, positive, negative) in group:
-            where = where or at
-            positives[positive] = negatives[negative] = None
+    for qid, group in groupby(_id_triples(path), lambda triple: triple.qid):
+        triples = list(group)
+        # Dictionaries, as sets that keep the order.
+        positives = dict.fromkeys(triple.positive for triple in triples)
+        negatives = dict.fromkeys(triple.negative for triple in triples)
+        where = triples[0].where
         yield PublishedRow(qid, queries.get(qid), tuple(positives), tuple(negatives), where)
+
+
+class _IdTriple(NamedTuple):
+    qid: str
+    positive: str
+    negative: str
+    where: str
+
+
+def _id_triples(path: str | Path) -> Iterator[_IdTriple]:
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
+        qid, positive, negative = _cells(line, 3, where)
+        yield _IdTriple(qid, positive, negative, where)
 
 
 def text_triples(path: str | Path) -> Iterator[PublishedRow]:
     """``query<TAB>positive<TAB>negative`` lines of texts."""
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
-        query, positive, negative = cells = _cells(line, 3, where)
+        cells = _cells(line, 3, where)
         if all(cell.isdecimal() for cell in cells):
             raise InputError(f"{where}: these are ids; give `queries` and `collection`")
+        query, positive, negative = cells
         yield PublishedRow("", query, (Document("", positive),), (Document("", negative),), where)
 
 
 def text_pairs(path: str | Path) -> Iterator[PublishedRow]:
     """``query<TAB>passage`` lines of texts."""
     for number, line in numbered_lines(path):
-        query, positive = _cells(line, 2, f"{path}:{number}")
-        yield PublishedRow("", query, (Document("", positive),), (), f"{path}:{number}")
+        where = f"{path}:{number}"
+        query, positive = _cells(line, 2, where)
+        yield PublishedRow("", query, (Document("", positive),), (), where)
 
 
 def _cells(line: str, count: int, where: str) -> list[str]:
-    cells = [c.strip() for c in line.split("\t")]
+    """The ``count`` cells of a line, none of them empty."""
+    cells = [cell.strip() for cell in line.split("\t")]
     if len(cells) != count or not all(cells):
         names = "query, positive and negative" if count == 3 else "query and passage"
+        filled_count = sum(map(bool, cells))
         raise InputError(
-            f"{where}: expected {names} separated by tabs, got {sum(map(bool, cells))} of {count}"
+            f"{where}: expected {names} separated by tabs, got {filled_count} of {count}"
         )
     return cells
 
@@ -199,7 +230,7 @@ def judged(
 ) -> Iterator[PublishedRow]:
     """Judgements with a grade above 0 as positives, in their order."""
     for qid, grades in qrels.items():
-        positives = tuple(d for d, grade in grades.items() if grade > 0)
+        positives = tuple(docid for docid, grade in grades.items() if grade > 0)
         yield PublishedRow(qid, queries.get(qid), positives, (), f"{source}: query {qid}")
 
 
@@ -207,37 +238,46 @@ def teacher_scores(path: str | Path) -> Iterator[tuple[str, dict[str, float]]]:
     """(query id, docid -> score), from JSON lines of ``{"qid", "scores": {docid: score}}`` or ``{"qid", "pid",
     "score"}``, or from columns of the latter three. Lines of a query follow each other."""
     seen = Seen()
-    for qid, group in groupby(_scored(path), lambda line: line[0]):
+    for qid, group in groupby(_score_lines(path), lambda line: line.qid):
         merged: dict[str, float] = {}
-        for _, where, scores in group:
+        for line in group:
             if not merged and seen.add(qid):
-                raise InputError(f"{where}: query {qid} occurs twice; sort the lines by query")
-            merged.update(scores)
+                raise InputError(f"{line.where}: query {qid} occurs twice; sort the lines by query")
+            merged.update(line.scores)
         yield qid, merged
 
 
-def _scored(path: str | Path) -> Iterator[tuple[str, str, dict[str, float]]]:
+class _ScoreLine(NamedTuple):
+    qid: str
+    scores: dict[str, float]  #: by docid
+    where: str
+
+
+def _score_lines(path: str | Path) -> Iterator[_ScoreLine]:
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
         if line.lstrip().startswith("{"):
             row = json_record(line, where)
             qid = row.get("qid")
-            scores = (
-                row["scores"]
-                if "scores" in row
-                else {_id(row.get("pid"), "pid", where): row.get("score")}
-            )
-            if not isinstance(scores, dict):
+            if "scores" in row:
+                values = row["scores"]
+            else:
+                values = {_id(row.get("pid"), "pid", where): row.get("score")}
+            if not isinstance(values, dict):
                 raise InputError(f'{where}: "scores" must be an object of docid and score')
-        elif len(cells := columns(line)) == 3:
-            qid, scores = cells[0], {cells[1]: cells[2]}
         else:
-            raise InputError(f"{where}: expected the columns qid, pid and score, got {len(cells)}")
-        yield (
-            _id(qid, "qid", where),
-            where,
-            {_id(d, "pid", where): _score(s, where) for d, s in scores.items()},
-        )
+            cells = columns(line)
+            if len(cells) != 3:
+                raise InputError(
+                    f"{where}: expected the columns qid, pid and score, got {len(cells)}"
+                )
+            qid, docid, score = cells
+            values = {docid: score}
+        checked_qid = _id(qid, "qid", where)
+        scores = {}
+        for docid, score in values.items():
+            scores[_id(docid, "pid", where)] = _score(score, where)
+        yield _ScoreLine(checked_qid, scores, where)
 
 
 def _score(value: Any, where: str) -> float:
@@ -258,26 +298,33 @@ def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
             zipped = raw.read(2) == b"\x1f\x8b"
         opener: Any = gzip.open if zipped else open
         with opener(path, "rt", encoding="utf-8-sig") as f:
+            # `text` is the part of the file that is not decoded yet, from `position` on.
             text = f.read(BLOCK)
-            at = len(text) - len(text.lstrip())
-            if text[at : at + 1] != "[":
+            position = len(text) - len(text.lstrip())
+            if text[position : position + 1] != "[":
                 raise InputError(f"{path}: not a JSON array")
-            line, at = 1 + text.count("\n", 0, at), at + 1
+            line += text.count("\n", 0, position)
+            position += 1
             while True:
-                match = _BETWEEN_ITEMS.match(text, at)
-                assert match  # the pattern matches the empty string
-                start = match.end()
-                line, at = line + text.count("\n", at, start), start
-                if text.startswith("]", at):
+                separator = _BETWEEN_ITEMS.match(text, position)
+                assert separator  # the pattern matches the empty string
+                line += text.count("\n", position, separator.end())
+                position = separator.end()
+                if text.startswith("]", position):
                     return
-                item, end, problem = _decoded(text, at)
+                item, end, problem = _decode_item(text, position)
                 # A number or literal at the end of the buffer may continue in the next block.
-                if at < end < len(text):
+                if position < end < len(text):
                     yield line, item
-                    line, at = line + text.count("\n", at, end), end
+                    line += text.count("\n", position, end)
+                    position = end
                     continue
-                text, at = text[at:], 0
-                more = f.read(max(BLOCK, len(text))) if len(text) < MAX_ITEM else ""
+                text = text[position:]
+                position = 0
+                # Twice the text each time: an item of n blocks is decoded log n times, not n times.
+                more = ""
+                if len(text) < MAX_ITEM:
+                    more = f.read(max(BLOCK, len(text)))
                 if not more:
                     raise InputError(f"{path}:{line}: invalid or truncated JSON: {problem}")
                 text += more
@@ -287,12 +334,12 @@ def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
         raise InputError(f"{path}: after line {line}: not complete UTF-8 text: {e}") from None
 
 
-def _decoded(text: str, at: int) -> tuple[Any, int, str]:
-    """(item, its end, what to report if it is incomplete), or (None, ``at``, the error)."""
+def _decode_item(text: str, start: int) -> tuple[Any, int, str]:
+    """(item, its end, what to report if it is incomplete), or (None, ``start``, the error)."""
     try:
-        item, end = json.JSONDecoder().raw_decode(text, at)
+        item, end = json.JSONDecoder().raw_decode(text, start)
     except json.JSONDecodeError as e:
-        return None, at, e.msg
+        return None, start, e.msg
     except RecursionError:
-        return None, at, "nested too deeply"
+        return None, start, "nested too deeply"
     return item, end, "no end of the array"

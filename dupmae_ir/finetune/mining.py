@@ -11,7 +11,7 @@ import hashlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,7 +48,10 @@ from dupmae_ir.search.fusion import rrf
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document, Hit, Query
 
-WINDOW = 512  #: queries searched between two saves
+WINDOW = 512
+"""Queries searched between two saves."""
+MAX_RECORDED_QUERIES = 10
+"""Queries without a negative that the record names."""
 
 
 def run(config: MineConfig) -> dict[str, object]:
@@ -56,7 +59,10 @@ def run(config: MineConfig) -> dict[str, object]:
 
     Raises :class:`DupmaeError` subclasses; see :mod:`dupmae_ir.io.jobs` for what a second run returns.
     """
-    settings: dict[str, object] = {"seed": config.seed if config.negatives else None}
+    # The seed matters only if negatives are sampled; None leaves it out of the record.
+    settings: dict[str, object] = {"seed": None}
+    if config.negatives:
+        settings["seed"] = config.seed
     if config.model:
         device, _ = pick_device(config.device)
         settings["dtype"], _, _ = pick_encoding(config.dtype or "float32", device)
@@ -83,16 +89,28 @@ class _Mining:
     """One job, from the queries to the published file."""
 
     def __init__(self, config: MineConfig, job: Job) -> None:
-        self.config, self.job = config, job
+        self.config = config
+        self.job = job
         self.counts: dict[str, int] = {}
         self.collection_digest = ""
 
     def run(self) -> dict[str, object]:
         """Mine what an interrupted job has left, publish the lines, and return the result."""
-        config, started, work = self.config, time.monotonic(), self.job.begin()
-        queries = self._judged_queries(config.topics) if config.topics else self._paired_queries()
-        pool = None if config.collection else self._write_pool()
-        source = config.collection or str(pool)
+        config = self.config
+        started = time.monotonic()
+        work = self.job.begin()
+        if config.topics:
+            queries = self._judged_queries(config.topics)
+        else:
+            queries = self._paired_queries()
+        if config.collection:
+            source = config.collection
+            recorded_collection = config.collection
+        else:
+            pool = self._write_pool()
+            source = str(pool)
+            # It is in the folder of the output, and moves with it.
+            recorded_collection = pool.name
         keys = self._read_collection(source, queries)
         queries = self._with_positives(queries, keys)
         lines = ResumableJsonl(work / "lines.jsonl", len(queries), WINDOW)
@@ -103,12 +121,12 @@ class _Mining:
             with progress("mine", "queries", len(queries), config.quiet, lines.done) as bar:
                 for start in range(lines.done, len(queries), WINDOW):
                     window = queries[start : start + WINDOW]
-                    hits = search([Query(q.qid, q.text) for q in window])
-                    lines.append([self._line(q, hits[q.qid], keys) for q in window])
+                    hits = search([Query(query.qid, query.text) for query in window])
+                    lines.append([self._line(query, hits[query.qid], keys) for query in window])
                     bar.update(len(window))
         extra: dict[str, object] = {
-            "collection": pool.name if pool else config.collection,
-            "pool": pool is not None,
+            "collection": recorded_collection,
+            "pool": not config.collection,
             "collection_digest": self.collection_digest,
         }
         result = self.job.publish(lines.path, self._total(lines), extra)
@@ -118,8 +136,9 @@ class _Mining:
         """The topics with judgements. Judged queries without a topic are counted; other topics are ignored."""
         config = self.config
         assert config.qrels
-        topics, qrels = read_topics(path), read_qrels(config.qrels, config.split)
-        absent = sorted(set(qrels) - {t.qid for t in topics})
+        topics = read_topics(path)
+        qrels = read_qrels(config.qrels, config.split)
+        absent = sorted(set(qrels) - {topic.qid for topic in topics})
         if len(absent) == len(qrels):
             raise InputError(
                 f"{config.qrels}: has judgements for none of the {len(topics):,} topics of {path}"
@@ -130,22 +149,29 @@ class _Mining:
             )
             say(f"note: {what}", config.quiet)
         self.counts["judged_without_topic"] = len(absent)
-        return [
-            MiningQuery(t.qid, t.text, {d: None for d, grade in qrels[t.qid].items() if grade > 0})
-            for t in topics
-            if t.qid in qrels
-        ]
+        queries = []
+        for topic in topics:
+            if topic.qid in qrels:
+                query = MiningQuery(topic.qid, topic.text)
+                for docid, grade in qrels[topic.qid].items():
+                    if grade > 0:
+                        query.positives[docid] = None
+                queries.append(query)
+        return queries
 
     def _paired_queries(self) -> list[MiningQuery]:
         """The distinct queries of the pairs, each with an id derived from its text."""
         queries: dict[str, MiningQuery] = {}
-        pairs = [pair for path in self.config.pairs for pair in read_pairs(path)]
-        for pair in pairs:
-            query = queries.setdefault(
-                pair.query, MiningQuery(f"q-{_digest(pair.query)}", pair.query)
-            )
-            query.positives.setdefault(_docid(pair.positive), pair.positive)
-        self.counts["pairs"] = len(pairs)
+        pair_count = 0
+        for path in self.config.pairs:
+            for pair in read_pairs(path):
+                pair_count += 1
+                query = queries.get(pair.query)
+                if query is None:
+                    query = MiningQuery(f"q-{_digest(pair.query)}", pair.query)
+                    queries[pair.query] = query
+                query.positives.setdefault(_docid(pair.positive), pair.positive)
+        self.counts["pairs"] = pair_count
         return list(queries.values())
 
     def _write_pool(self) -> Path:
@@ -155,11 +181,10 @@ class _Mining:
         """
         passages: dict[str, Document] = {}
         for path in self.config.pairs:
-            for document in (
-                d for pair in read_pairs(path) for d in (pair.positive, *pair.negatives)
-            ):
+            for document in _passages_of_pairs(path):
                 docid = _docid(document)
-                if passages.setdefault(docid, document)[1:] != document[1:]:
+                first = passages.setdefault(docid, document)
+                if (first.title, first.text) != (document.title, document.text):
                     raise InputError(
                         f"{path}: id {docid!r} names two different passages; make the ids unique"
                     )
@@ -174,24 +199,28 @@ class _Mining:
         """Read the collection once: text keys by docid, and the positives of which only the id was known."""
         missing: dict[str, list[MiningQuery]] = {}
         for query in queries:
-            for docid in (d for d, document in query.positives.items() if document is None):
-                missing.setdefault(docid, []).append(query)
-        collection, keys = LinesCollection(source), IdTable()
+            for docid, positive in query.positives.items():
+                if positive is None:
+                    missing.setdefault(docid, []).append(query)
+        collection = LinesCollection(source)
+        keys = IdTable()
         with progress("read", "passages", quiet=self.config.quiet) as bar:
             for document in collection:
                 for query in missing.get(document.docid, ()):
                     query.positives[document.docid] = document
                 keys.add(document.docid, text_key(document))
                 bar.update()
-        self.collection_digest = combined_digest(i.sha256 for i in collection.inputs)
+        self.collection_digest = combined_digest(file.sha256 for file in collection.inputs)
         return keys
 
     def _with_positives(self, queries: list[MiningQuery], keys: IdTable) -> list[MiningQuery]:
         """The queries with a positive. A judged positive that the collection lacks is an error, or counted."""
         config = self.config
-        unknown = [
-            f"{d} of query {q.qid}" for q in queries for d in q.positives if keys.get(d) is None
-        ]
+        unknown = []
+        for query in queries:
+            for docid in query.positives:
+                if keys.get(docid) is None:
+                    unknown.append(f"{docid} of query {query.qid}")
         if unknown:
             where = f"not in {config.collection}"
             what = counted(unknown, f"positive is {where}", f"positives are {where}")
@@ -200,63 +229,83 @@ class _Mining:
                     f"{config.qrels}: {what}; give the collection they belong to, or `unknown` skip"
                 )
             say(f"note: {what}", config.quiet)
+        usable = []
+        without_positive = []
         for query in queries:
-            query.positives = {d: p for d, p in query.positives.items() if p is not None}
-        bare = [q.qid for q in queries if not q.positives]
-        if bare:
+            query.positives = dict(_read_positives(query))
+            if query.positives:
+                usable.append(query)
+            else:
+                without_positive.append(query.qid)
+        if without_positive:
             what = counted(
-                bare,
+                without_positive,
                 "query has no positive and is left out",
                 "queries have no positive and are left out",
             )
             say(f"note: {what}", config.quiet)
-        usable = [q for q in queries if q.positives]
         if not usable:
             raise InputError(
                 f"{config.qrels or config.pairs[0]}: no query has a positive; nothing to mine"
             )
         self.counts |= {
             "queries": len(usable),
-            "positives": sum(len(q.positives) for q in usable),
+            "positives": sum(len(query.positives) for query in usable),
             "unknown_positives": len(unknown),
-            "queries_without_positive": len(bare),
+            "queries_without_positive": len(without_positive),
         }
         return usable
 
     def _line(self, query: MiningQuery, hits: Sequence[Hit], keys: IdTable) -> dict[str, object]:
         config = self.config
-        positives = {docid: d for docid, d in query.positives.items() if d is not None}
+        positives = _read_positives(query)
         answers = set(map(text_key, positives.values()))
-        # The collection's text of a positive's id may differ from the pair's own text.
-        answers |= {k for d in query.positives if (k := keys.get(d)) is not None}
-        excluded = {*query.positives, *([query.qid] if config.remove_query else [])}
+        # The collection's text of a positive's id may differ from the text in the pair.
+        for docid in query.positives:
+            key = keys.get(docid)
+            if key is not None:
+                answers.add(key)
+        excluded = set(query.positives)
+        if config.remove_query:
+            excluded.add(query.qid)
         negatives, dropped = hard_negatives(hits, excluded, answers, keys.get, config.skip_top)
         if 0 < config.negatives < len(negatives):
             sample = random.Random(f"{config.seed} {query.qid}").sample(negatives, config.negatives)
-            negatives = sorted(sample, key=lambda n: n.rank)
+            negatives = sorted(sample, key=lambda negative: negative.rank)
         return mined_line(query.qid, query.text, positives, negatives, dropped)
 
     def _total(self, lines: ResumableJsonl) -> dict[str, object]:
         """The counts, summed over the finished lines so that a resumed job has the same."""
         total: Counter[str] = Counter()
-        bare: list[str] = []
+        without_negative: list[str] = []
         for row in lines.rows():
-            total.update(
-                {f"dropped_{k}": n for k, n in row["dropped"].items()}
-                | {"negatives": len(row["negatives"])}
-            )
+            for reason, count in row["dropped"].items():
+                total[f"dropped_{reason}"] += count
+            total["negatives"] += len(row["negatives"])
             if not row["negatives"]:
-                bare.append(row["qid"])
+                without_negative.append(row["qid"])
         return {
             **self.counts,
             **total,
-            "queries_without_negative": len(bare),
-            "without_negative": bare[:10],
+            "queries_without_negative": len(without_negative),
+            "without_negative": without_negative[:MAX_RECORDED_QUERIES],
         }
 
 
+def _passages_of_pairs(path: str) -> Iterator[Document]:
+    """The positive and the negatives of every pair of a file."""
+    for pair in read_pairs(path):
+        yield pair.positive
+        yield from pair.negatives
+
+
+def _read_positives(query: MiningQuery) -> dict[str, Document]:
+    """The positives whose passage was read."""
+    return {docid: passage for docid, passage in query.positives.items() if passage is not None}
+
+
 def _docid(document: Document) -> str:
-    """The passage's own id, or one derived from its title and text."""
+    """The id of the passage, or one derived from its title and text if it has none."""
     return document.docid or f"p-{_digest(document.title + chr(0) + document.text)}"
 
 
@@ -298,8 +347,12 @@ def open_search(config: MineConfig, source: str, work: Path) -> Search:
         return searches[0]
 
     def search_both(queries: Sequence[Query]) -> dict[str, list[Hit]]:
-        lists = [search(queries) for search in searches]
-        return {q.qid: rrf([list(hits[q.qid]) for hits in lists])[: config.depth] for q in queries}
+        hits_by_search = [search(queries) for search in searches]
+        fused = {}
+        for query in queries:
+            lists = [list(hits[query.qid]) for hits in hits_by_search]
+            fused[query.qid] = rrf(lists)[: config.depth]
+        return fused
 
     return search_both
 
@@ -318,8 +371,9 @@ def open_retriever(
     shared = subset(options, SearchOptions)
     changes = {"corpus": source, "index": str(index), "model": model, "parts": PARTS[options.parts]}
     encode(subset(shared, EncodeConfig, **changes, title_separator=title_separator))
-    numba = find_spec("numba") is not None
-    by_postings = options.impact_search == "postings" or (options.impact_search == "auto" and numba)
+    by_postings = options.impact_search == "postings"
+    if options.impact_search == "auto":
+        by_postings = find_spec("numba") is not None
     if options.parts != "dense" and by_postings and not folder_of(str(index)).exists():
         run_postings(PostingsConfig(index=str(index), quiet=options.quiet))
     return Searcher.open(
@@ -335,4 +389,7 @@ def retriever_hits(
     searcher: Searcher, queries: Sequence[Query], depth: int, parts: str
 ) -> dict[str, Sequence[Hit]]:
     """The top ``depth`` hits of each query, by query id."""
-    return {a.query.qid: a.hits for a in searcher.answers(queries, depth, parts)}
+    hits = {}
+    for answer in searcher.answers(queries, depth, parts):
+        hits[answer.query.qid] = answer.hits
+    return hits

@@ -123,7 +123,7 @@ def _train(
     with quiet_transformers():
         model.float().save_pretrained(output_dir, safe_serialization=True)
         save_tokenizer(tokenizer, output_dir)
-    # Weights would be readable by their owner only.
+    # safetensors creates files that only the owner can read.
     for path in output_dir.iterdir():
         path.chmod(0o644)
     title = f"Cross-encoder trained from {Path(config.model).name}"
