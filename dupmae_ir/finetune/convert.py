@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, input_option, output_option
@@ -37,6 +38,7 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.types import Document, Hit
 
+T = TypeVar("T")
 FORMATS = (
     "msmarco-qrels",
     "msmarco-triples",
@@ -54,6 +56,8 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 }
 """Format -> the options it cannot do without."""
 
+PAIR_FORMATS = ("msmarco-qrels", "msmarco-triples", "dpr", "beir", "tevatron", "tsv")
+"""Formats that may become pairs."""
 _BY_ID = ("format=msmarco-qrels", "format=msmarco-triples", "format=st-hard-negatives")
 
 
@@ -134,18 +138,14 @@ class ConvertConfig(OutputOptions):
     kind: str = output_option(
         "",
         "stored with every pair, for finetune --cap",
-        only_with=tuple(
-            f"format={f}"
-            for f in ("msmarco-qrels", "msmarco-triples", "dpr", "beir", "tevatron", "tsv")
-        ),
+        only_with=tuple(f"format={name}" for name in PAIR_FORMATS),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if missing := next(
-            (n for n in REQUIRED.get(self.format, ()) if not getattr(self, n)), None
-        ):
-            raise UsageError(f"`format` {self.format} requires `{missing}`")
+        for name in REQUIRED.get(self.format, ()):
+            if not getattr(self, name):
+                raise UsageError(f"`format` {self.format} requires `{name}`")
         if not self.output.endswith((".jsonl", ".jsonl.gz")):
             raise UsageError(
                 f"`output` {self.output}: name a file that ends in .jsonl or .jsonl.gz"
@@ -166,10 +166,11 @@ class ConvertConfig(OutputOptions):
         """``pairs``, ``collection``, or ``mined`` where negatives are ids of a collection."""
         if self.format == "titles":
             return "collection"
-        by_id = self.format == "st-hard-negatives" or (
-            self.format == "msmarco-triples" and self.collection
-        )
-        return "mined" if by_id else "pairs"
+        if self.format == "st-hard-negatives":
+            return "mined"
+        if self.format == "msmarco-triples" and self.collection:
+            return "mined"
+        return "pairs"
 
 
 FILES = ("input", "queries", "collection", "titles", "scores")
@@ -204,22 +205,32 @@ def scores_path(output: str | Path) -> Path:
 
 def _convert(config: ConvertConfig, job: Job) -> dict[str, object]:
     target = job.begin() / Path(config.output).name
-    conversion, lines = Conversion(config), 0
+    conversion = Conversion(config)
+    line_count = 0
     with ExitStack() as files, progress("convert", "lines", quiet=config.quiet) as bar:
         write = files.enter_context(json_lines(target))
-        write_scores = (
-            files.enter_context(json_lines(scores_path(target))) if config.scores else None
-        )
+        write_scores = None
+        if config.scores:
+            write_scores = files.enter_context(json_lines(scores_path(target)))
         for line in conversion.lines():
             write(line)
-            if write_scores:
+            if write_scores is not None:
                 write_scores(conversion.teacher_line)
-            lines += 1
+            line_count += 1
             bar.update()
-        conversion.check(lines)
+        conversion.check(line_count)
+    # Before the job publishes: a kill in between leaves no output without its scores.
     if config.scores:
         move_into_place(scores_path(target), scores_path(config.output))
-    return job.publish(target, {"lines": lines, **conversion.counts}, conversion.record())
+    return job.publish(target, {"lines": line_count, **conversion.counts}, conversion.record())
+
+
+class AnswerableRow(NamedTuple):
+    """A row with its query, and its positives by text key."""
+
+    row: PublishedRow
+    query: str
+    answers: dict[int, Document]
 
 
 class Conversion:
@@ -228,44 +239,45 @@ class Conversion:
     def __init__(self, config: ConvertConfig) -> None:
         self.config = config
         self.counts: dict[str, int] = {}
-        self.examples: dict[
-            str, list[str]
-        ] = {}  #: a few examples of what is left out, by the name of its count
-        self.teacher_line: Mapping[
-            str, object
-        ] = {}  #: the teacher's scores that belong to the last line
+        #: A few examples of what is left out, by the name of its count.
+        self.examples: dict[str, list[str]] = {}
+        #: The teacher's scores that belong to the last line.
+        self.teacher_line: Mapping[str, object] = {}
 
     def lines(self) -> Iterator[Mapping[str, object]]:
         """The lines of the output, in the order of the input."""
         if self.config.result == "collection":
-            documents = map(self._titled, read_collection(self.config.input))
-            return ({"_id": d.docid, "title": d.title, "text": d.text} for d in documents)
-        return self._pair_lines() if self.config.result == "pairs" else self._mined_lines()
+            return self._collection_lines()
+        if self.config.result == "pairs":
+            return self._pair_lines()
+        return self._mined_lines()
 
     def record(self) -> dict[str, object]:
         """For negatives by id, the collection that they belong to, as mining records it."""
         if self.config.result != "mined":
             return {}
-        digest = combined_digest(i.sha256 for i in self.passages.inputs)
+        digest = combined_digest(file.sha256 for file in self.passages.inputs)
         return {"collection": self.config.collection, "pool": False, "collection_digest": digest}
 
-    def check(self, lines: int) -> None:
+    def check(self, line_count: int) -> None:
         """Raise :class:`InputError` for unknown ids, unless they are skipped, and for an output without lines."""
-        if self.config.unknown == "refuse" and (
-            unknown := self._left_out(*(n for n in UNKNOWN if n in self.counts))
-        ):
+        unknown = [name for name in UNKNOWN if name in self.counts]
+        if unknown and self.config.unknown == "refuse":
+            counts = self._describe_counts(unknown)
             raise InputError(
-                f"{self.config.input}: {unknown}; give the files they belong to, or `unknown` skip"
+                f"{self.config.input}: {counts}; give the files they belong to, or `unknown` skip"
             )
-        if not lines:
-            left_out = self._left_out(*self.counts) or "it is empty"
-            raise InputError(f"{self.config.input}: nothing in it can be trained on ({left_out})")
+        if not line_count:
+            reason = self._describe_counts(self.counts) or "it is empty"
+            raise InputError(f"{self.config.input}: nothing in it can be trained on ({reason})")
 
-    def _left_out(self, *names: str) -> str:
-        words = {name: name.replace("_", " ") for name in names}
-        return ", ".join(
-            counted(self.examples.get(n, []), w, w, self.counts[n]) for n, w in words.items()
-        )
+    def _describe_counts(self, names: Iterable[str]) -> str:
+        """``5 unknown queries (a, b, c, ...), 2 duplicates``."""
+        counts = []
+        for name in names:
+            words = name.replace("_", " ")
+            counts.append(counted(self.examples.get(name, []), words, words, self.counts[name]))
+        return ", ".join(counts)
 
     def _count(self, name: str, count: int = 1, example: str = "") -> None:
         if count:
@@ -283,9 +295,8 @@ class Conversion:
                 config.input, self.queries, config.systems, config.margin, config.per_system
             )
         if config.format in ("msmarco-qrels", "beir"):
-            return formats.judged(
-                read_qrels(config.input, config.split), self.queries, config.input
-            )
+            qrels = read_qrels(config.input, config.split)
+            return formats.judged(qrels, self.queries, config.input)
         readers = {
             "msmarco-triples": formats.text_triples,
             "dpr": formats.dpr,
@@ -297,49 +308,71 @@ class Conversion:
     @cached_property
     def queries(self) -> dict[str, str]:
         """Query texts by id."""
-        path = Path(self.config.queries or Path(self.config.input) / "queries.jsonl")
-        zipped = path.with_suffix(".jsonl.gz")
-        use_zipped = self.config.queries is None and zipped.is_file() and not path.is_file()
-        return {q.qid: q.text for q in read_topics(zipped if use_zipped else path)}
+        if self.config.queries:
+            path = Path(self.config.queries)
+        else:
+            path = Path(self.config.input) / "queries.jsonl"
+            zipped = path.with_suffix(".jsonl.gz")
+            if zipped.is_file() and not path.is_file():
+                path = zipped
+        return {query.qid: query.text for query in read_topics(path)}
 
     @cached_property
     def passages(self) -> Passages:
         """The positives that the input names by id."""
-        ids = {p for row in self._rows() for p in row.positives if isinstance(p, str)}
+        # A first pass over the input, so that only the passages that are needed are kept.
+        ids = set()
+        for row in self._rows():
+            for positive in row.positives:
+                if isinstance(positive, str):
+                    ids.add(positive)
         return Passages(self.config.collection or self.config.input, ids)
 
     @cached_property
     def titles(self) -> Passages | None:
         """Titles by docid, as texts; None if no file of titles is given."""
-        return Passages(self.config.titles) if self.config.titles else None
+        if not self.config.titles:
+            return None
+        return Passages(self.config.titles)
 
     @cached_property
     def keys(self) -> IdTable:
         """Text keys of the complete collection by docid."""
-        return IdTable((d.docid, text_key(d)) for d in LinesCollection(str(self.config.collection)))
+        collection = LinesCollection(str(self.config.collection))
+        return IdTable((document.docid, text_key(document)) for document in collection)
 
     @cached_property
     def teacher(self) -> Records | None:
         """Scores by docid, by query id; None if no file of scores is given."""
-        return Records(formats.teacher_scores(self.config.scores)) if self.config.scores else None
+        if not self.config.scores:
+            return None
+        return Records(formats.teacher_scores(self.config.scores))
 
-    def _answerable(self) -> Iterator[tuple[PublishedRow, str, dict[int, Document]]]:
-        """(row, query, positives by text key) of the rows with a query and a positive."""
+    def _answerable(self) -> Iterator[AnswerableRow]:
+        """The rows with a query and a positive."""
         for row in self._rows():
             name = f"{row.qid or row.query} at {row.where}"
             if row.query is None:
                 self._count("unknown_queries", example=row.qid)
-            elif not row.query.strip():
+                continue
+            if not row.query.strip():
                 self._count("queries_without_text", example=name)
-            elif answers := self._answers(row):
-                yield row, row.query, answers
-            else:
+                continue
+            answers = self._answers(row)
+            if not answers:
                 self._count("queries_without_positive", example=name)
+                continue
+            yield AnswerableRow(row, row.query, answers)
 
     def _answers(self, row: PublishedRow) -> dict[int, Document]:
+        """The positives of a row by text key."""
         answers: dict[int, Document] = {}
         for positive in row.positives:
-            document = positive if isinstance(positive, Document) else self.passages.get(positive)
+            document: Document | None
+            if isinstance(positive, Document):
+                document = positive
+            else:
+                document = self.passages.get(positive)
             if document is None:
                 self._count("unknown_positives", example=f"{positive} of query {row.qid}")
             elif not document.joined().strip():
@@ -350,22 +383,28 @@ class Conversion:
 
     def _titled(self, document: Document) -> Document:
         """The passage with the title that the file of titles has for it, if any."""
-        title = self.titles.get(document.docid) if self.titles else None
+        if self.titles is None:
+            return document
+        title = self.titles.get(document.docid)
         if title is None or not title.text:
             return document
         self._count("with_title")
         return document._replace(title=title.text)
 
+    def _collection_lines(self) -> Iterator[Mapping[str, object]]:
+        """The passages of the input with their titles."""
+        for document in map(self._titled, read_collection(self.config.input)):
+            yield {"_id": document.docid, "title": document.title, "text": document.text}
+
     def _pair_lines(self) -> Iterator[Mapping[str, object]]:
         """A line for every positive, each with the negatives of its query."""
-        seen, config = Seen(), self.config
+        config = self.config
+        seen = Seen()
         for row, query, answers in self._answerable():
-            negatives = [
-                passage_object(d)
-                for d in self._negative_passages(row, answers)[: config.negatives or None]
-            ]
-            fresh = 0
-            for positive in list(answers.values())[: config.positives or None]:
+            passages = _first(self._negative_passages(row, answers), config.negatives)
+            negatives = [passage_object(passage) for passage in passages]
+            pair_count = 0
+            for positive in _first(list(answers.values()), config.positives):
                 pair = {
                     "query": query,
                     "positive": passage_object(self._titled(positive)),
@@ -374,23 +413,25 @@ class Conversion:
                 if seen.add(json.dumps(pair)):
                     self._count("duplicates")
                     continue
-                fresh += 1
+                pair_count += 1
                 yield {"qid": row.qid, **pair, "kind": config.kind}
-            self._count("queries", min(fresh, 1))
-            self._count("positives", fresh)
-            self._count("negatives", len(negatives) if fresh else 0)
+            self._count("queries", min(pair_count, 1))
+            self._count("positives", pair_count)
+            self._count("negatives", len(negatives) if pair_count else 0)
 
     def _negative_passages(
         self, row: PublishedRow, answers: Mapping[int, Document]
     ) -> list[Document]:
         """The negatives whose text is neither a positive's nor an earlier negative's."""
-        ids = {d.docid for d in answers.values() if d.docid}
+        positive_ids = {positive.docid for positive in answers.values() if positive.docid}
         negatives: dict[int, Document] = {}
-        for document in (d for d in row.negatives if isinstance(d, Document)):
+        for document in row.negatives:
+            if not isinstance(document, Document):
+                continue
             key = text_key(document)
             if not document.joined().strip():
                 self._count("empty_passages")
-            elif key in answers or document.docid in ids:
+            elif key in answers or document.docid in positive_ids:
                 self._count("positives_as_negatives")
             elif negatives.setdefault(key, document) is not document:
                 self._count("duplicates")
@@ -405,30 +446,29 @@ class Conversion:
                     f"{row.where}: query {row.qid} occurs twice; sort the lines by query"
                 )
             negatives = self._negative_ids(row, answers)
-            positives = {d.docid: d for d in answers.values()}
+            positives = {positive.docid: positive for positive in answers.values()}
             if self.teacher is not None:
                 scores = self.teacher.get(row.qid) or {}
                 for docid in (*positives, *negatives):
                     if docid not in scores:
                         self._count("without_score", example=f"{docid} of query {row.qid}")
-                positives = {docid: d for docid, d in positives.items() if docid in scores}
+                scored_positives = {}
+                for docid, positive in positives.items():
+                    if docid in scores:
+                        scored_positives[docid] = positive
+                positives = scored_positives
                 negatives = [docid for docid in negatives if docid in scores]
                 if not positives:
                     self._count("queries_without_positive", example=row.qid)
                     continue
-            positives = dict(list(positives.items())[: self.config.positives or None])
-            negatives = negatives[: self.config.negatives or None]
+            positives = dict(_first(list(positives.items()), self.config.positives))
+            negatives = _first(negatives, self.config.negatives)
             if self.teacher is not None:
-                self.teacher_line = {
-                    "qid": row.qid,
-                    "scores": {d: scores[d] for d in (*positives, *negatives)},
-                }
-            for name, count in (
-                ("queries", 1),
-                ("positives", len(positives)),
-                ("negatives", len(negatives)),
-            ):
-                self._count(name, count)
+                line_scores = {docid: scores[docid] for docid in (*positives, *negatives)}
+                self.teacher_line = {"qid": row.qid, "scores": line_scores}
+            self._count("queries")
+            self._count("positives", len(positives))
+            self._count("negatives", len(negatives))
             ranked = [HardNegative(docid, 0.0, rank) for rank, docid in enumerate(negatives, 1)]
             yield mined_line(row.qid, query, positives, ranked)
 
@@ -445,16 +485,22 @@ class Conversion:
         )
         self._count("positives_as_negatives", dropped["positive_id"] + dropped["positive_text"])
         self._count("duplicates", dropped["duplicate"])
-        return [n.docid for n in negatives]
+        return [negative.docid for negative in negatives]
+
+
+def _first(values: list[T], count: int) -> list[T]:
+    """The first ``count`` values; all of them for 0."""
+    if not count:
+        return values
+    return values[:count]
 
 
 def summarize(config: ConvertConfig, result: Mapping[str, object]) -> str:
     """The closing line: lines written, and every count."""
-    counts = [
-        f"{n:,} {name.replace('_', ' ')}"
-        for name, n in result.items()
-        if isinstance(n, int) and name != "lines"
-    ]
+    counts = []
+    for name, value in result.items():
+        if isinstance(value, int) and name != "lines":
+            counts.append(f"{value:,} {name.replace('_', ' ')}")
     return f"{config.output}: {result['lines']:,} lines; {', '.join(counts)}"
 
 
