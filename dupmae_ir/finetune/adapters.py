@@ -41,6 +41,7 @@ class LoraSettings:
     dropout: float
     targets: tuple[str, ...]  #: linear maps; empty = those of the model's family in :data:`TARGETS`
     base_name: str  #: recorded with an adapter as the model that it was trained for
+    keep: bool = False  #: keep the adapters in the model folder as well
 
 
 def add_adapters(model: Retriever | UntiedRetriever, lora: LoraSettings | None) -> Adapters:

@@ -36,6 +36,7 @@ MIN_RESCALED_SPREAD = 4.0
 class StartingModel:
     """The model that a stage starts from, and what is added to it or changed before the first update."""
 
+    name: str  #: last part of its path, or the name of a model in a package
     folder: Path
     config: ModelConfig  #: settings of the trained model: the base's with the stage's
     trains_dense: bool  #: whether the similarity or the teacher needs the [CLS] part
@@ -70,6 +71,7 @@ def load_base(
         for side in without_projection:
             side.projection = copy.deepcopy(projection)
     for side in sides:
+        # A base whose OT part had another form keeps no layer of it.
         if start.config.ot != "token_weight":
             side.token_weight = None
             side.token_vectors = None
@@ -154,6 +156,7 @@ def _with_encoders(model: Retriever | UntiedRetriever, encoder: str) -> Retrieve
         return model
     if encoder == "untied":
         return UntiedRetriever(copy.deepcopy(model), model)
+    # A shallow copy, so that both experts have one projection; only the language model is another.
     experts = with_experts(model.lm)
     query = copy.copy(model)
     query._modules = {**model._modules, "lm": experts.query}

@@ -21,6 +21,9 @@ from dupmae_ir.config import (
 from dupmae_ir.errors import UsageError
 from dupmae_ir.training.config import Share, TrainingOptions, share_of
 
+# A number from 1 to below a million. float() would also take nan, inf and 1e400.
+_FACTOR = re.compile(r"0*[1-9]\d{0,5}(\.\d+)?")
+
 model_option = partial(option, group="model")
 loss_option = partial(option, group="loss")
 lora_option = partial(option, group="LoRA", only_with="lora_rank")
@@ -96,19 +99,25 @@ class Objective(Config):
     @property
     def contrastive(self) -> float:
         """Weight of the contrastive loss, its default resolved."""
-        if self.contrastive_weight is None:
-            return 0.0 if self.distill else 1.0
-        return self.contrastive_weight
+        if self.contrastive_weight is not None:
+            return self.contrastive_weight
+        if self.distill:
+            return 0.0
+        return 1.0
 
     @property
     def part(self) -> float:
-        """Weight of the contrastive losses on one part alone; 0 where the similarity is one part."""
-        return self.part_weight * self.contrastive if self.similarity == "sum" else 0.0
+        """Weight of the contrastive losses on one part alone; 0 if the similarity is one part."""
+        if self.similarity != "sum":
+            return 0.0
+        return self.part_weight * self.contrastive
 
     @property
     def anchor(self) -> float:
         """Weight of the distance from the teacher's vectors; 0 without a teacher."""
-        return self.anchor_weight if self.teacher else 0.0
+        if not self.teacher:
+            return 0.0
+        return self.anchor_weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,9 +266,7 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
             raise UsageError(
                 "`lora_rank` cannot be used with `encoder` mote, whose experts share weights"
             )
-        if self.head_rescale not in ("auto", "none") and not re.fullmatch(
-            r"0*[1-9]\d{0,5}(\.\d+)?", self.head_rescale
-        ):
+        if self.head_rescale not in ("auto", "none") and not _FACTOR.fullmatch(self.head_rescale):
             raise UsageError(
                 f"`head_rescale` must be auto, none or a number of at least 1, got {self.head_rescale}"
             )

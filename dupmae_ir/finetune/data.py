@@ -442,6 +442,7 @@ class Records:
         end = self._file.write(b"\n")  # a map cannot be empty
         for key, value in items:
             record = json.dumps(value).encode() + b"\n"
+            # Each record follows its length, so that the table needs its offset alone.
             self._file.write(len(record).to_bytes(4, "little") + record)
             self._table.add(key, end)
             end += 4 + len(record)
@@ -536,4 +537,5 @@ def open_passages(
 
 
 def _hash(docid: str) -> int:
+    # Python's hash of a string differs between processes, but not in those forked from this one.
     return hash(docid) & 0xFFFFFFFFFFFFFFFF

@@ -111,6 +111,7 @@ class MinedExamples(Dataset):
 
 
 def _rng(seed: int, key: ExampleKey) -> random.Random:
+    # Python seeds from a string by its SHA-512, so that every process draws the same.
     return random.Random(f"{seed} {key.epoch} {key.row}")
 
 
@@ -187,6 +188,7 @@ class TopicalBatches:
             groups.append(order[start : start + self.group_size])
         rng.shuffle(groups)
         rows = list(chain.from_iterable(groups))
+        # Rows at the end that do not fill a batch are left out; the next epoch has another order.
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             yield rows[start : start + self.batch_size]
 

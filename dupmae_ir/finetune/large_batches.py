@@ -165,12 +165,14 @@ def _among_all(local: Tensor | None, start: int, accelerator: Accelerator) -> Te
     """The rows of all processes; the ``local`` ones, from row ``start`` on, keep their graph."""
     if local is None:
         return None
+    # Gathered rows have no gradient, so the local ones are put back in their place.
     rows = gather_rows(local.detach(), accelerator)
     return torch.cat([rows[:start], local, rows[start + len(local) :]])
 
 
 def gather_rows(value: Tensor, accelerator: Accelerator) -> Tensor:
     """The rows of all processes, which may have different numbers of them."""
+    # Tensors that are gathered must have one shape in all processes.
     sizes = accelerator.gather(torch.tensor([len(value)], device=value.device))
     max_size = int(sizes.max())
     padding = value.new_zeros((max_size - len(value), *value.shape[1:]))

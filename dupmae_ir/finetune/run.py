@@ -43,9 +43,9 @@ from dupmae_ir.training.trained import LOG, read_log
 PATHS = ("model", "teacher", "mined", "scores", "collection", "pairs", "dev")
 """Options with files and folders, recorded by their last name."""
 LORA_OPTIONS = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter")
+# Stages train on short texts for speed; the usual lengths apply when encoding.
 MIN_STORED_DOCUMENT_LENGTH = 256
 MIN_STORED_QUERY_LENGTH = 64
-"""Stages train on short texts for speed; the usual lengths apply when encoding."""
 PARTS_BY_SIMILARITY = {"sum": "[CLS] and ordinary tokens", "cls": "[CLS]", "ot": "ordinary tokens"}
 """Similarity of a stage -> what its model represents a text by, for the model card."""
 
@@ -98,6 +98,7 @@ def _train(
     started = time.monotonic()
     state = job.state
     work = job.begin()
+    # A new projection, token weights and adapters are initialised from the seed, whatever ran before.
     set_seed(config.seed)
     with state.main_process_first():
         setup = prepare_stage(config, state.num_processes, job.quiet)
@@ -133,17 +134,22 @@ def _train(
     result |= rescaled
 
     single_job = job.job
-    adapter_folder = single_job.fresh("adapters") if config.keep_adapter else None
+    # Adapters are kept in their format before they are merged; the model folder is written afterwards.
+    adapter_folder = None
+    if setup.lora is not None and setup.lora.keep:
+        adapter_folder = single_job.fresh("adapters")
     merge_adapters(adapters, adapter_folder)
     output_dir = single_job.fresh("model")
-    lexicon = setup.start.folder / LEXICON if model_config.lexical else None
+    lexicon = None
+    if model_config.lexical is not None:
+        lexicon = setup.start.folder / LEXICON
     save_model(output_dir, retriever, tokenizer, model_config, lexicon=lexicon)
     if adapter_folder is not None:
         for name in adapters:
             (adapter_folder / name).rename(output_dir / name)
     parts = PARTS_BY_SIMILARITY[setup.objective.similarity]
     what = f"A retriever that represents a text by its {parts}, fine-tuned on queries with their passages."
-    title = f"Retriever fine-tuned from {Path(config.model).name}"
+    title = f"Retriever fine-tuned from {setup.start.name}"
     write_report(output_dir, single_job, result, title, what)
     extra = {**counts, "seconds": seconds, "log": log}
     published = single_job.publish(output_dir, result, extra)
@@ -183,6 +189,7 @@ def _build_trainer(
         steps=schedule.steps,
         evaluate=bool(setup.data.dev),
         evaluate_first=bool(setup.data.dev),
+        # The head has no gradient in a stage that trains [CLS] alone, the projection none in one for OT.
         find_unused_parameters=True,
     )
     teacher = None

@@ -66,11 +66,12 @@ def prepare_stage(config: FinetuneConfig, processes: int, quiet: bool) -> Finetu
     lora = None
     if config.lora_rank:
         lora = LoraSettings(
-            config.lora_rank,
-            config.lora_alpha or 2 * config.lora_rank,
-            config.lora_dropout,
-            config.lora_targets,
-            Path(config.model).name,
+            rank=config.lora_rank,
+            alpha=config.lora_alpha or 2 * config.lora_rank,
+            dropout=config.lora_dropout,
+            targets=config.lora_targets,
+            base_name=start.name,
+            keep=config.keep_adapter,
         )
     return FinetuneSetup(
         start=start,
@@ -97,6 +98,7 @@ def starting_model(config: FinetuneConfig) -> StartingModel:
         teacher = Teacher(config.teacher)
     uses_cls, uses_ot = config.uses
     return StartingModel(
+        name=Path(config.model).name,
         folder=folder,
         config=model_config,
         trains_dense=uses_cls,
@@ -178,6 +180,7 @@ def _ot_form(config: FinetuneConfig, base: ModelConfig, folder: Path) -> str:
 
 def _schedule(config: FinetuneConfig, queries: int) -> Schedule:
     """The number of updates, and how each is computed."""
+    # An epoch leaves out the queries that do not fill a batch.
     updates = config.epochs * (queries // config.batch_size) / config.accumulate
     steps = config.steps or max(1, int(updates))
     return Schedule(

@@ -144,6 +144,7 @@ class PairTrainer(CheckedTrainer):
             return super().training_step(model, inputs, *args, **kwargs)
         model.train()
         inputs = self._prepare_inputs(inputs)
+        # Trainer.training_step, which this replaces, divides the loss by the accumulated batches.
         share = 1 / self.current_gradient_accumulation_steps
         return cached_step(
             model,
@@ -288,6 +289,7 @@ def encoder_mrr(encoder: Encoder, pairs: Sequence[Pair]) -> float:
 
 def ranks(scores: Tensor, documents: Sequence[str]) -> Tensor:
     """(n, n) scores of queries and positives -> (n,) the rank of each query's positive; copies of it do not count."""
+    # Equal texts have the position of the last of them as their key.
     last_position = {text: position for position, text in enumerate(documents)}
     keys = torch.tensor([last_position[text] for text in documents])
     copies = keys.unsqueeze(0) == keys.unsqueeze(1)

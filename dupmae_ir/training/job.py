@@ -286,7 +286,9 @@ def training_arguments(
         save_steps=options.save_steps,
         save_total_limit=options.keep,
         eval_steps=options.eval_steps,
+        # transformers would log a finite mean in the place of a loss that is not; it must be seen to be refused.
         logging_nan_inf_filter=False,
+        # Examples are not rows of columns: the collators make the batches.
         remove_unused_columns=False,
         report_to=[name for name in options.report_to if name != "none"],
         disable_tqdm=True,

@@ -31,6 +31,7 @@ def launch(verb: str, words: Sequence[str], processes: int) -> int:
     # Errors are reported once, by the processes.
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ[LAUNCHER] = str(os.getpid())
+    # torch's launcher would give each process one thread.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // processes)))
     with tempfile.TemporaryDirectory() as logs:
         # Both streams (3) of all processes but the first go into files.
@@ -76,6 +77,7 @@ def end_with_launcher() -> None:
     def wait(launcher: int) -> None:
         while os.getppid() == launcher:
             time.sleep(1)
+        # sys.exit would end this thread alone.
         os._exit(1)
 
     if LAUNCHER in os.environ:
