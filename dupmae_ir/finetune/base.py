@@ -1,4 +1,4 @@
-"""The retriever that a stage starts from: loaded, completed where it lacks a part, and in training mode."""
+"""The retriever that a stage starts from: loaded, with the parts that it lacks added, and in training mode."""
 
 from __future__ import annotations
 

@@ -510,7 +510,7 @@ def open_passages(
     """The passages of the negatives of ``path``, a mined file with the contents ``mined``.
 
     They are read from ``collection`` or from the collection that the file's record names, at that path or
-    in the folder of the mined file. Raises :class:`IndexMismatch` where the collection is not the one that was mined.
+    in the folder of the mined file. Raises :class:`IndexMismatch` if another collection was mined.
     """
     meta: Mapping[str, Any] = read_record(path)
     if collection is None:

@@ -122,7 +122,7 @@ def gather_batch(
 ) -> tuple[Parts, Parts, dict[str, Tensor]]:
     """(queries, documents, batch) of all processes, so that every query has all documents as negatives.
 
-    Only this process's own rows carry a gradient.
+    Only the rows of this process carry a gradient.
 
     ``batch`` keeps the keys that :func:`~dupmae_ir.finetune.objective.batch_loss` reads.
     """

@@ -1,4 +1,4 @@
-"""The work of ``finetune.mine``: hard negatives for every query, from BM25, from a model's own search, or from both.
+"""The work of ``finetune.mine``: hard negatives for every query, from BM25, from a search with a model, or from both.
 
 A negative is a passage that the search ranks high and that is no positive of the query: neither by id nor, since
 collections contain copies, by text. By default all of them are kept: the trainer samples from the list, as the papers

@@ -197,7 +197,7 @@ def _terms(
     if objective.contrastive:
         yield "contrastive", contrastive(scores, excluded, objective.temperature, target)
     if objective.distill is not None:
-        # Columns that pad a group are -1; any column may stand in for them, since `present` leaves them out.
+        # Columns of -1 pad a group. They may read any score, since `present` leaves them out.
         group_scores = scores.gather(1, group.clamp(min=0))
         teacher_scores = batch["teacher_scores"].to(scores.dtype)
         present = group >= 0
@@ -268,11 +268,11 @@ def contrastive(
 ) -> Tensor:
     """In-batch softmax loss, DupMAE Eq. 13 (Eq. 14 with mined negatives among the columns).
 
-    Mean over queries of -log softmax at the query's own positive.
+    Mean over queries of -log softmax at the query's positive.
 
     Args:
         scores: (Q, D), D >= Q.
-        excluded: (Q, D) True where a column must not count as a negative.
+        excluded: (Q, D) True for a column that must not count as a negative.
         temperature: divides the scores; 1 in the paper, as the similarity is a plain inner product.
         target: (Q,) column of each query's positive; i for query i if not given.
     """
@@ -296,7 +296,7 @@ def distillation(
     Args:
         scores: (Q, 1 + N), the positive first.
         teacher_scores: (Q, 1 + N), in the same order.
-        present: (Q, 1 + N), False where a query has fewer negatives.
+        present: (Q, 1 + N), False for the columns that a query with fewer negatives lacks.
         kind: ``kl``: KL divergence of the student's softmax from the teacher's, mean over queries. ``kl-mean``: divided
             by the number of passages too, like the released code's reduction. ``soft-ce``: cross-entropy with the
             teacher's softmax as label (the same gradient as ``kl``). ``margin-mse``: squared difference of the margins

@@ -63,7 +63,7 @@ def run(
     model was trained now; None in the worker processes of a distributed job. See :mod:`dupmae_ir.io.jobs` for what a
     second run returns.
 
-    ``callbacks`` are called by the trainer, after its own; they are not recorded.
+    The trainer calls ``callbacks`` after its standard ones; they are not recorded.
     """
     state = process_state(config)
     settings = deciding_settings(config, state.num_processes, ("mined", "model", "collection"))

@@ -60,7 +60,7 @@ def run(
     trained now; None in the worker processes of a distributed job. Interrupted, the same call continues from the last
     checkpoint to the same weights. See :mod:`dupmae_ir.io.jobs` for what a second run returns.
 
-    ``callbacks`` are called by the trainer, after its own; they are not recorded.
+    The trainer calls ``callbacks`` after its standard ones; they are not recorded.
     """
     state = process_state(config)
     settings = _settings(config, state.num_processes)

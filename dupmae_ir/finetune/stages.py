@@ -1,13 +1,13 @@
-"""Recipes of several steps, each a resumable command of its own (DupMAE section 3.4).
+"""Recipes of several steps, each a separate, resumable command (DupMAE section 3.4).
 
 A recipe is TOML. ``[inputs]`` are values that the steps refer to as ``{name}`` and that ``--set name=value`` replaces;
 every ``[[step]]`` has a ``name``, a ``command`` and that command's settings. ``{stage1}`` is the output of the step
 ``stage1``; ``{start}`` is the model a stage starts from: ``{model}``, or with ``init_from = "previous"`` the stage
 trained before it.
 
-Settings that all steps of one command share stand in ``[common.COMMAND]``; a step's own settings win over them. A
+Settings that all steps of one command share are in ``[common.COMMAND]``; those of a step take precedence. A
 recipe with an input ``preset`` has a table ``[presets.NAME]`` of inputs for each of its values, such as ``paper`` and
-``release`` where a paper's text and its released code differ. ``unset = [...]`` names settings that a step leaves
+``release`` if a paper's text and its released code differ. ``unset = [...]`` names settings that a step leaves
 without a value on purpose, since TOML has no null.
 """
 
@@ -68,7 +68,7 @@ class Step:
 
 
 def in_processes(step: Step, processes: int) -> Step:
-    """The step in so many processes, if its command trains. Raises :class:`UsageError` where they cannot share it."""
+    """The step in this many processes, if its command trains. Raises :class:`UsageError` if they cannot share it."""
     if not isinstance(step.config, TrainerOptions):
         return step
     try:

@@ -172,7 +172,7 @@ class PairTrainer(CheckedTrainer):
         for name, term in terms.items():
             losses[f"loss_{name}"] = term
         self.sums.add(losses)
-        # Gradients are averaged over processes, and each process has only its own texts' share of the whole.
+        # DDP averages the gradients of the processes. Each has the gradient of its own texts only, so their sum is due.
         return loss * self.args.world_size
 
     def _anchors(self, batch: dict[str, Tensor]) -> tuple[Tensor, ...]:

@@ -35,11 +35,11 @@ RECORD = "training.json"
 def deciding_settings(
     options: TrainerOptions, processes: int, paths: tuple[str, ...] = ()
 ) -> dict[str, object]:
-    """The settings that decide the weights, for a :class:`~dupmae_ir.io.jobs.Job`; those not given are left out.
+    """The settings that decide the weights, for a :class:`~dupmae_ir.io.jobs.Job`, without those that are None.
 
     Args:
         options: the command's options.
-        processes: number of processes; each has its own batches.
+        processes: number of processes, which share the examples of every update.
         paths: fields with files and folders, recorded by their last name, as the record travels with the model.
     """
     without_effect = set()
@@ -198,9 +198,9 @@ def training_device(device: str) -> torch.device:
 def process_state(options: TrainerOptions) -> PartialState:
     """This process's rank among those that a launcher started; from then on it ends with the launcher.
 
-    Raises, before anything is read, :class:`EnvironmentProblem` where a service of ``--report-to`` is not installed and
-    :class:`UsageError` where another number of processes was started, where there are fewer GPUs than processes on this
-    machine, and where ``accelerate launch`` asks for sharded weights.
+    Raises, before anything is read, :class:`EnvironmentProblem` if a service of ``--report-to`` is not installed, and
+    :class:`UsageError` if another number of processes was started, if this machine has fewer GPUs than processes, or if
+    ``accelerate launch`` asks for sharded weights.
     """
     started = int(os.environ.get("WORLD_SIZE", 1))
     if started != options.processes:

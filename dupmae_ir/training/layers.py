@@ -33,7 +33,7 @@ class Float32Attention(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call ``func``, in float32 where it is the attention above."""
+        """Call ``func``, in float32 if it is attention on bfloat16 tensors of the CPU."""
         kwargs = kwargs or {}
         if func is not scaled_dot_product_attention or not _is_cpu_bfloat16(args[0]):
             return func(*args, **kwargs)
@@ -45,7 +45,7 @@ class Float32Attention(TorchFunctionMode):
 
 
 def training_attention(device: torch.device, bfloat16: bool) -> AbstractContextManager[object]:
-    """The context in which training on ``device`` runs: :class:`Float32Attention` where it is faster."""
+    """The context in which training on ``device`` runs: :class:`Float32Attention` if it is faster."""
     if bfloat16 and device.type == "cpu":
         return Float32Attention()
     return nullcontext()
@@ -63,7 +63,7 @@ def _as_float32(value: Any) -> Any:
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
-    """Set the rate of every dropout layer of ``model``, decoders included. Its configuration keeps its own rates."""
+    """Set the rate of every dropout layer of ``model``, decoders included. The model's configuration is not changed."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = rate

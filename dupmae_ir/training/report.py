@@ -147,7 +147,7 @@ def plot_log(
     """Write an image with one small plot per loss over the updates, training in grey, held-out data in blue, and one of
     MRR@10 on dev pairs, with lines for the models ``before`` the training.
 
-    Writes nothing where ``rows`` (of :func:`~dupmae_ir.training.trained.read_log`) have neither.
+    Writes nothing if ``rows`` (of :func:`~dupmae_ir.training.trained.read_log`) have neither.
     """
     rows = list(rows)
     names = _plotted_names(rows)
@@ -205,7 +205,7 @@ def _plot_curve(
 def push(folder: str | Path, name: str | None, quiet: bool = False) -> None:
     """Upload the files of ``folder`` to the model repository ``name``, which is created as a private one if need be.
 
-    Does nothing without a name. The token is huggingface_hub's own (``hf auth login``, or HF_TOKEN). Raises
+    Does nothing without a name. The token is that of huggingface_hub (``hf auth login``, or HF_TOKEN). Raises
     :class:`UsageError` for an invalid name or a missing right, and :class:`EnvironmentProblem` without a network; the
     folder is complete in both cases, and the same command uploads it again.
     """

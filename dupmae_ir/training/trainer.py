@@ -183,7 +183,7 @@ def _step_of(checkpoint: Path) -> int:
 
 
 def refuse_non_finite(values: Mapping[str, float], step: int, work: str | Path) -> None:
-    """Raise :class:`TrainingFailed`, naming the last good checkpoint, where a loss is NaN or infinite."""
+    """Raise :class:`TrainingFailed`, naming the last good checkpoint, if a loss is NaN or infinite."""
     not_finite = [name for name, value in values.items() if not math.isfinite(value)]
     if not_finite:
         first = not_finite[0]
@@ -274,9 +274,9 @@ class SharedBatches:
 class CheckedTrainer(Trainer):
     """Hugging Face's Trainer with our log, checkpoints as safetensors, and a refusal to save non-finite weights.
 
-    A subclass may add its losses by name to ``sums``; then their means are logged instead of transformers' own.
+    A subclass may add its losses by name to ``sums``; then their means are logged instead of transformers' mean loss.
     ``batches`` are the batches of the training, which the processes share; ``settings`` are those of
-    ``transformers.Trainer``. Raises :class:`TrainingFailed` where the shares are not the batches.
+    ``transformers.Trainer``. Raises :class:`TrainingFailed` if the shares do not add up to the batches.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ class CheckedTrainer(Trainer):
     def train_or_resume(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
         """Train from the last complete checkpoint of the work folder, or from the beginning.
 
-        ``callbacks`` are called after the trainer's own.
+        ``callbacks`` are called after the trainer's standard ones.
         """
         for callback in callbacks:
             self.add_callback(callback)
@@ -391,7 +391,7 @@ class CheckedTrainer(Trainer):
         return {name: float(value) for name, value in sums.means().items()}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log ``logs`` with the means of ``sums``; :class:`TrainingFailed` where a loss is not finite."""
+        """Log ``logs`` with the means of ``sums``; raises :class:`TrainingFailed` if a loss is not finite."""
         if "loss" in logs:
             logs.update(self.means(self.sums))
             losses = {}
