@@ -220,12 +220,12 @@ class RetroMAECollator(MLMCollator):
         # Enhanced decoding predicts every ordinary token: each row of the mask hides another set.
         nothing_masked = np.zeros(texts.ids.shape, np.bool_)
         ordinary = masking.complement(nothing_masked, texts.lengths)
-        labels = np.where(ordinary, texts.ids, masking.IGNORED)
+        decoder_labels = np.where(ordinary, texts.ids, masking.IGNORED)
         return {
             **batch,
             "ids": torch.from_numpy(texts.ids),
             "decoder_visible": torch.from_numpy(visible),
-            "decoder_labels": torch.from_numpy(labels),
+            "decoder_labels": torch.from_numpy(decoder_labels),
         }
 
 
