@@ -20,21 +20,23 @@ from dupmae_ir.command import Command, dispatch
 from dupmae_ir.console import table
 
 _WIDTH = 100
+_INDENT = 20
+"""Columns of the labels in ``show``."""
 
 
 def _show_list(_: ListCollectionsConfig, rows: list[CollectionRow]) -> str:
-    cells = [
-        [r.name, "?" if r.documents is None else f"{r.documents:,}", " ".join(r.tests), r.state]
-        for r in rows
-    ]
+    cells = []
+    for row in rows:
+        documents = "?" if row.documents is None else f"{row.documents:,}"
+        cells.append([row.name, documents, " ".join(row.tests), row.state])
     return table(cells, ["collection", "documents", "tests", "state"])
 
 
 def _list_notes(config: ListCollectionsConfig, _: list[CollectionRow]) -> str:
-    notes = describe_cache(config)
-    return "\n".join(
-        textwrap.fill(n, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for n in notes
-    )
+    notes = []
+    for note in describe_cache(config):
+        notes.append(textwrap.fill(note, _WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+    return "\n".join(notes)
 
 
 def _show_collection(config: ShowCollectionConfig, result: Mapping[str, object]) -> str:
@@ -42,9 +44,20 @@ def _show_collection(config: ShowCollectionConfig, result: Mapping[str, object])
     for label, text in describe(config):
         # Addresses and paths are never broken.
         parts = textwrap.wrap(
-            text, _WIDTH - 20, break_long_words=False, break_on_hyphens=False
-        ) or [""]
-        lines += [f"  {(label if i == 0 else '').ljust(18)}{part}" for i, part in enumerate(parts)]
+            text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False
+        )
+        first_line = f"  {label}".ljust(_INDENT)
+        lines.append(first_line + "".join(parts[:1]))
+        for part in parts[1:]:
+            lines.append(" " * _INDENT + part)
+    return "\n".join(lines)
+
+
+def _show_prepared(_: GetCollectionsConfig, manifests: list[dict[str, object]]) -> str:
+    lines = []
+    for manifest in manifests:
+        lines.append(f"{manifest['name']}: {manifest['summary']}")
+        lines.append(f"  in {manifest['folder']}")
     return "\n".join(lines)
 
 
@@ -55,7 +68,7 @@ list_command = Command(
     f"{WORK}:list_collections",
     summarize=_list_notes,
     show=_show_list,
-    as_json=lambda _, made: json.dumps(made, ensure_ascii=False, default=dataclasses.asdict),
+    as_json=lambda _, rows: json.dumps(rows, ensure_ascii=False, default=dataclasses.asdict),
 )
 show_command = Command(
     "collections show", ShowCollectionConfig, f"{WORK}:show_collection", show=_show_collection
@@ -64,9 +77,7 @@ get_command = Command(
     "collections get",
     GetCollectionsConfig,
     f"{WORK}:get_collections",
-    show=lambda _, made: "\n".join(
-        f"{m['name']}: {m['summary']}\n  in {m['folder']}" for m in made
-    ),
+    show=_show_prepared,
     resumes=True,
 )
 VERBS = {

@@ -12,7 +12,7 @@ import functools
 import math
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,12 +29,8 @@ from dupmae_ir.registry import lookup, suggest
 VARIABLE = "DUPMAE_IR_CATALOGUE"
 FAMILIES = ("msmarco", "dpr", "beir", "demo")
 
-_TEMPLATES = {
-    "url",
-    "corpus",
-    "topics",
-    "qrels",
-}  #: keys whose text may contain {set} and {ADDRESS}
+_TEMPLATES = {"url", "corpus", "topics", "qrels"}
+"""Keys whose text may contain {set} and {ADDRESS}."""
 BUILT_IN = Path(__file__).with_name("catalogue.toml")
 GROUPS: Mapping[str, tuple[str, ...]] = {
     name: tuple(members) for name, members in read_toml(BUILT_IN.with_name("groups.toml")).items()
@@ -74,13 +70,11 @@ class TestCollection:
     tests: Mapping[str, Test] = field(default_factory=dict)
     sources: Mapping[str, RemoteFile] = field(default_factory=dict)  #: by role
     corpus: str = ""  #: "ROLE" or "ROLE:MEMBER"
-    quoted: bool = (
-        False  #: the tsv's texts are quoted as in csv files; they are rewritten as JSON lines
-    )
+    #: The tsv's texts are quoted as in csv files; they are rewritten as JSON lines.
+    quoted: bool = False
     licensed: str = ""  #: how to obtain a collection that cannot be downloaded
-    query_length: int | None = (
-        None  #: word pieces kept in the papers' evaluations; None: the model's default
-    )
+    #: Word pieces kept in the papers' evaluations; None: the model's default.
+    query_length: int | None = None
     document_length: int | None = None  #: like ``query_length``
     title_separator: str = "space"  #: between title and text: "space" or "sep"
     remove_query: bool = False  #: exclude the document with the query's own id
@@ -115,13 +109,17 @@ class Cache:
     def of(cls, catalogue: CollectionCatalogue, cache: str | Path | None = None) -> Cache:
         """The folders of ``catalogue`` in ``cache`` (default: $DUPMAE_IR_CACHE, else ~/.cache/dupmae_ir)."""
         root = Path(cache).expanduser().absolute() if cache else cache_folder()
-        return cls(root / "stand-ins" / catalogue.sha256[:12] if catalogue.stand_in else root)
+        if catalogue.stand_in:
+            root = root / "stand-ins" / catalogue.sha256[:12]
+        return cls(root)
 
     def folder(self, collection: TestCollection) -> Path:
         """The folder of the prepared collection."""
-        # The embedded collection is the documentation of the running interpreter.
-        suffix = f"-python-{platform.python_version()}" if collection.family == "demo" else ""
-        return self.root / "collections" / f"{collection.name}{suffix}"
+        name = collection.name
+        if collection.family == "demo":
+            # The embedded collection is the documentation of the running interpreter.
+            name += f"-python-{platform.python_version()}"
+        return self.root / "collections" / name
 
     def work(self, collection: TestCollection) -> Path:
         """The hidden folder in which the collection is prepared."""
@@ -130,9 +128,10 @@ class Cache:
     def download(self, source: RemoteFile) -> Path:
         """The downloaded file of a source, by host and path, so that equal names do not collide."""
         parts = urlsplit(source.url)
-        return self.root.joinpath(
-            "downloads", parts.netloc.replace(":", "_"), *unquote(parts.path).split("/")[1:]
-        )
+        host = parts.netloc.replace(":", "_")  # Windows has no colons in names
+        # The path starts with a slash, so its first part is empty.
+        path = unquote(parts.path).split("/")[1:]
+        return self.root.joinpath("downloads", host, *path)
 
     def licensed(self, collection: TestCollection) -> Path:
         """The folder in which the user places a collection that cannot be downloaded."""
@@ -175,41 +174,42 @@ def names() -> tuple[str, ...]:
 def _load(overlay: Path | None, modified: int = 0) -> CollectionCatalogue:  # noqa: ARG001 (distinguishes versions of the file)
     tables: Mapping[str, Any] = read_toml(BUILT_IN)
     if overlay is not None:
-        over = read_toml(overlay)
-        levels = (
-            ("table", tables, over),
-            ("shared table", tables["shared"], over.get("shared", {})),
-        )
-        for kind, known, given in levels:
-            for name in given:
-                if name not in known:
-                    raise InputError(
-                        f"{overlay}: no {kind} named {name!r} in the built-in catalogue.{suggest(name, known)}"
-                    )
-        tables = _merged(tables, over)
-    addresses, shared = tables["addresses"], tables["shared"]
+        overlay_tables = read_toml(overlay)
+        _check_names("table", overlay_tables, tables, overlay)
+        _check_names("shared table", overlay_tables.get("shared", {}), tables["shared"], overlay)
+        tables = _merge(tables, overlay_tables)
+
     where = str(overlay or BUILT_IN.name)
-    collections = {
-        name: _collection(
-            name,
-            _merged(shared[table["like"]], table) if "like" in table else table,
-            addresses,
-            where,
-        )
-        for name, table in tables.items()
-        if name not in ("addresses", "shared")
-    }
+    collections = {}
+    for name, table in tables.items():
+        if name in ("addresses", "shared"):
+            continue
+        if "like" in table:
+            table = _merge(tables["shared"][table["like"]], table)
+        collections[name] = _collection(name, table, tables["addresses"], where)
     return CollectionCatalogue(collections, overlay, sha256_file(overlay or BUILT_IN))
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``base`` updated with ``over``; nested tables are merged."""
+def _check_names(
+    kind: str, names: Iterable[str], built_in: Mapping[str, object], overlay: Path
+) -> None:
+    """Refuse a name in an overlay that the built-in catalogue lacks: it is probably misspelt."""
+    for name in names:
+        if name not in built_in:
+            raise InputError(
+                f"{overlay}: no {kind} named {name!r} in the built-in catalogue.{suggest(name, built_in)}"
+            )
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``base`` updated with ``changes``; nested tables are merged."""
     result = dict(base)
-    for key, value in over.items():
-        inner = result.get(key)
-        result[key] = (
-            _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-        )
+    for key, value in changes.items():
+        current = result.get(key)
+        if isinstance(current, dict) and isinstance(value, dict):
+            result[key] = _merge(current, value)
+        else:
+            result[key] = value
     return result
 
 
@@ -218,17 +218,18 @@ def _collection(
 ) -> TestCollection:
     values = {**addresses, "set": table.get("set", "")}
     where = f"{where}: {name}"
-    sources = {
-        role: _entry(RemoteFile, source, values, f"{where}.sources.{role}")
-        for role, source in table.get("sources", {}).items()
-    }
-    tests = {
-        test: _entry(Test, {**settings, "name": test}, values, f"{where}.tests.{test}")
-        for test, settings in table["tests"].items()
-    }
-    settings = {
-        key: value for key, value in table.items() if key not in ("like", "set", "sources", "tests")
-    }
+    sources = {}
+    for role, source in table.get("sources", {}).items():
+        sources[role] = _entry(RemoteFile, source, values, f"{where}.sources.{role}")
+    tests = {}
+    for test, test_settings in table["tests"].items():
+        test_settings = {**test_settings, "name": test}
+        tests[test] = _entry(Test, test_settings, values, f"{where}.tests.{test}")
+
+    settings = {}
+    for key, value in table.items():
+        if key not in ("like", "set", "sources", "tests"):
+            settings[key] = value
     collection = _entry(TestCollection, {**settings, "name": name}, values, where)
     return dataclasses.replace(collection, sources=sources, tests=tests)
 
@@ -246,7 +247,10 @@ def expand(name: str, catalogue: str | Path | None = None) -> tuple[str, ...]:
     Raises :class:`UnknownName`, suggesting the nearest name.
     """
     if name in GROUPS:
-        return tuple(one for member in GROUPS[name] for one in expand(member, catalogue))
+        members: list[str] = []
+        for member in GROUPS[name]:
+            members += expand(member, catalogue)
+        return tuple(members)
     lookup("collection or group", name, {**load(catalogue).collections, **GROUPS})
     return (name,)
 
@@ -262,13 +266,18 @@ def mean_over(group: str, values: Mapping[str, float]) -> tuple[float | None, tu
     for member in lookup("group", group, GROUPS):
         value = values.get(member)
         if member in GROUPS and not _is_number(value):
-            value, absent = mean_over(member, values)
-            missing += absent if len(absent) < len(GROUPS[member]) else [member]
+            value, missing_forums = mean_over(member, values)
+            if len(missing_forums) < len(GROUPS[member]):
+                missing += missing_forums
+            else:
+                missing.append(member)
         elif not _is_number(value):
             missing.append(member)
         if value is not None:
             present.append(value)
-    return (None if missing else math.fsum(present) / len(present)), tuple(missing)
+    if missing:
+        return None, tuple(missing)
+    return math.fsum(present) / len(present), ()
 
 
 def _is_number(value: float | None) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, TestCollection
+from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, Test, TestCollection
 from dupmae_ir.collections.prepared import (
     ANSWERS,
     QUERIES,
@@ -26,7 +26,7 @@ from dupmae_ir.io.archives import unpack
 from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
-from dupmae_ir.io.transfer import download
+from dupmae_ir.io.transfer import RemoteFile, download
 
 
 def convert(sources: SourceFiles) -> Path:
@@ -34,29 +34,53 @@ def convert(sources: SourceFiles) -> Path:
 
     Topics and judgements come first, so that errors in them appear before gigabytes are downloaded.
     """
-    collection, work = sources.collection, sources.work
     texts: dict[str, str] = {}
-    for test in collection.tests.values():
+    for test in sources.collection.tests.values():
         if test.answers:
-            path = sources.path(test.topics)
-            queries = [answered_query(line, number, path) for number, line in numbered_lines(path)]
-            texts |= {query.qid: query.text for query in queries}
-            write_records(work / ANSWERS, ({"_id": q.qid, "answers": q.answers} for q in queries))
+            _convert_answers(sources, test, texts)
+        else:
+            _convert_judgements(sources, test, texts)
+    records = ({"_id": qid, "text": text} for qid, text in texts.items())
+    write_records(sources.work / QUERIES, records)
+    return _convert_corpus(sources)
+
+
+def _convert_answers(sources: SourceFiles, test: Test, texts: dict[str, str]) -> None:
+    """Write the answer strings of a test, and add its queries to ``texts``."""
+    path = sources.path(test.topics)
+    queries = [answered_query(line, number, path) for number, line in numbered_lines(path)]
+    texts |= {query.qid: query.text for query in queries}
+    records = ({"_id": query.qid, "answers": query.answers} for query in queries)
+    write_records(sources.work / ANSWERS, records)
+
+
+def _convert_judgements(sources: SourceFiles, test: Test, texts: dict[str, str]) -> None:
+    """Write the judgements of a test, and add its judged queries to ``texts``."""
+    topics = sources.path(test.topics)
+    qrels = read_qrels(sources.path(test.qrels))
+    write_qrels(sources.work, test.name, qrels)
+    for query in read_topics(topics):
+        if query.qid not in qrels:
             continue
-        topics, qrels = sources.path(test.topics), read_qrels(sources.path(test.qrels))
-        write_qrels(work, test.name, qrels)
-        for query in read_topics(topics):
-            if query.qid in qrels and texts.setdefault(query.qid, query.text) != query.text:
-                raise InputError(
-                    f"{test.topics}: query {query.qid!r} has a different text in another test of the collection"
-                )
-    write_records(work / QUERIES, ({"_id": qid, "text": text} for qid, text in texts.items()))
-    if shared := sources.shared_corpus():
+        # All tests of a collection share one file of queries.
+        if texts.setdefault(query.qid, query.text) != query.text:
+            raise InputError(
+                f"{test.topics}: query {query.qid!r} has a different text in another test of the collection"
+            )
+
+
+def _convert_corpus(sources: SourceFiles) -> Path:
+    work = sources.work
+    shared = sources.shared_corpus()
+    if shared:
         return _link(shared, work / shared.name)
+    collection = sources.collection
     corpus = sources.path(collection.corpus)
     if collection.quoted:
         return _remove_quotes(corpus, work / "corpus.jsonl.gz", collection, sources.quiet)
-    suffixes = "".join(Path(corpus.name).suffixes[-2 if corpus.name.endswith(".gz") else -1 :])
+    # Only the last suffixes: a name may have other dots.
+    suffix_count = 2 if corpus.name.endswith(".gz") else 1
+    suffixes = "".join(corpus.suffixes[-suffix_count:])
     return _link(corpus, work / f"corpus{suffixes}")
 
 
@@ -90,11 +114,11 @@ def checked_answers(answers: object, where: str) -> list[str]:
 
 def _remove_quotes(source: Path, target: Path, collection: TestCollection, quiet: bool) -> Path:
     """DPR's passages (id, text, title; texts quoted as csv) as gzipped JSON lines, without the csv quotes."""
+    label = f"{collection.name}: convert"
     with (
+        # mtime 0 leaves the time out of the file, so that the same source gives the same bytes.
         gzip.GzipFile(target, "wb", compresslevel=3, mtime=0) as packed,
-        progress(
-            f"{collection.name}: convert", "documents", total=collection.documents, quiet=quiet
-        ) as bar,
+        progress(label, "documents", total=collection.documents, quiet=quiet) as bar,
     ):
         for number, line in numbered_lines(source):
             cells = next(csv.reader([line], delimiter="\t"))
@@ -102,9 +126,10 @@ def _remove_quotes(source: Path, target: Path, collection: TestCollection, quiet
                 raise InputError(
                     f"{source}:{number}: {len(cells)} column(s), expected id, text and title"
                 )
-            if number == 1 and cells[0] == "id":
+            docid, text, title = cells
+            if number == 1 and docid == "id":  # the header
                 continue
-            record = {"_id": cells[0], "title": cells[2], "text": cells[1]}
+            record = {"_id": docid, "title": title, "text": text}
             packed.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
             bar.update()
     return target
@@ -154,50 +179,68 @@ class SourceFiles:
             raise Licensed(f"{folder / member}: no such file; the folder must have BEIR's layout")
         source = self.collection.sources[role]
         file = download(source, self.cache.download(source), mirror=self.mirror, quiet=self.quiet)
-        return self._unpacked(file, role) / member if member else file
+        if not member:
+            return file
+        return self._unpack(file, role) / member
 
     def shared_corpus(self) -> Path | None:
         """The same corpus, already prepared for another collection (DPR's collections share one)."""
-        mine = (self.collection.corpus, _corpus_url(self.collection))
-        others = (
-            c
-            for c in self.catalogue.collections.values()
-            if c.name != self.collection.name and mine[1]
-        )
-        prepared = (
-            find_in_cache(c, self.cache) for c in others if (c.corpus, _corpus_url(c)) == mine
-        )
-        return next((other.corpus for other in prepared if other), None)
+        url = _corpus_url(self.collection)
+        if not url:
+            return None
+        for other in self.catalogue.collections.values():
+            if other.name == self.collection.name:
+                continue
+            # Two collections may be members of one archive, so the member must be equal too.
+            if other.corpus != self.collection.corpus or _corpus_url(other) != url:
+                continue
+            prepared = find_in_cache(other, self.cache)
+            if prepared:
+                return prepared.corpus
+        return None
 
-    def _unpacked(self, archive: Path, role: str) -> Path:
+    def _unpack(self, archive: Path, role: str) -> Path:
+        """The folder with the members of an archive that the collection needs; unpacked by the first call."""
         folder = self.work / UNPACKED / role
-        if not folder.exists():
-            tests = self.collection.tests.values()
-            references = (self.collection.corpus, *(r for t in tests for r in (t.topics, t.qrels)))
-            members = {r.partition(":")[2] for r in references if r.partition(":")[0] == role}
-            unpack(archive, folder, members.__contains__, quiet=self.quiet)
-            if missing := sorted(member for member in members if not (folder / member).is_file()):
-                raise InputError(
-                    f"{archive}: no {missing[0]} in it; this is not the archive of {self.collection.name}"
-                )
+        if folder.exists():
+            return folder
+        members = self._members(role)
+        unpack(archive, folder, members.__contains__, quiet=self.quiet)
+        missing = sorted(member for member in members if not (folder / member).is_file())
+        if missing:
+            raise InputError(
+                f"{archive}: no {missing[0]} in it; this is not the archive of {self.collection.name}"
+            )
         return folder
+
+    def _members(self, role: str) -> set[str]:
+        """The members of the archive ``role`` that the collection refers to."""
+        references = [self.collection.corpus]
+        for test in self.collection.tests.values():
+            references += [test.topics, test.qrels]
+        members = set()
+        for reference in references:
+            archive, _, member = reference.partition(":")
+            if archive == role:
+                members.add(member)
+        return members
 
 
 def discard_download(
     collection: TestCollection, catalogue: CollectionCatalogue, cache: Cache
 ) -> None:
     """Remove the download of the corpus, unless another collection still has to be prepared from it."""
-    url = _corpus_url(collection)
-    waiting = (
-        _corpus_url(other) == url
-        and other.corpus != collection.corpus
-        and not find_in_cache(other, cache)
-        for other in catalogue.collections.values()
-    )
-    if url is not None and not any(waiting):
-        target = cache.download(collection.sources[collection.corpus.partition(":")[0]])
-        for path in (target, target.with_name(f".{target.name}.json")):
-            path.unlink(missing_ok=True)
+    source = _corpus_source(collection)
+    if source is None:
+        return
+    for other in catalogue.collections.values():
+        # A collection with the same corpus links the prepared file instead (shared_corpus).
+        if _corpus_url(other) == source.url and other.corpus != collection.corpus:
+            if not find_in_cache(other, cache):
+                return
+    target = cache.download(source)
+    for path in (target, target.with_name(f".{target.name}.json")):
+        path.unlink(missing_ok=True)
 
 
 def licence_message(collection: TestCollection, cache: Cache) -> str:
@@ -209,6 +252,11 @@ def licence_message(collection: TestCollection, cache: Cache) -> str:
 
 
 def _corpus_url(collection: TestCollection) -> str | None:
-    """The URL from which the corpus is downloaded."""
-    source = collection.sources.get(collection.corpus.partition(":")[0])
+    source = _corpus_source(collection)
     return source.url if source else None
+
+
+def _corpus_source(collection: TestCollection) -> RemoteFile | None:
+    """The file or archive from which the corpus is downloaded."""
+    role, _, _ = collection.corpus.partition(":")
+    return collection.sources.get(role)

@@ -62,18 +62,22 @@ def get(
         EnvironmentProblem: a download failed; the message names the file to place by hand.
         WrongCollection: counts or digests differ from the catalogue's.
     """
-    collection, known = find(name, catalogue), load(catalogue)
-    folders = Cache.of(known, cache)
-    if prepared := find_in_cache(collection, folders):
+    collection = find(name, catalogue)
+    collections = load(catalogue)
+    folders = Cache.of(collections, cache)
+    prepared = find_in_cache(collection, folders)
+    if prepared:
         return prepared
+
     target = folders.folder(collection)
     with exclusive(lock_path(target), f"preparing {name}", wait=True, quiet=quiet):
         recover(target)
         sweep(target)
         # Another process may have prepared it while this one waited.
-        return find_in_cache(collection, folders) or _prepare(
-            SourceFiles(collection, known, folders, mirror, quiet)
-        )
+        prepared = find_in_cache(collection, folders)
+        if prepared:
+            return prepared
+        return _prepare(SourceFiles(collection, collections, folders, mirror, quiet))
 
 
 def state(collection: TestCollection, cache: Cache) -> str:
@@ -83,13 +87,16 @@ def state(collection: TestCollection, cache: Cache) -> str:
     if collection.licensed and not cache.licensed(collection).is_dir():
         return "licensed"
     paths = [cache.folder(collection), cache.work(collection), cache.licensed(collection)]
-    targets = [cache.download(source) for source in collection.sources.values()]
-    paths += [*targets, *(target.with_name(f"{target.name}.part") for target in targets)]
+    for source in collection.sources.values():
+        target = cache.download(source)
+        paths.append(target)
+        paths.append(target.with_name(f"{target.name}.part"))
     return "part" if any(path.exists() for path in paths) else "missing"
 
 
 def _prepare(sources: SourceFiles) -> PreparedCollection:
-    collection, work = sources.collection, sources.work
+    collection = sources.collection
+    work = sources.work
     target = sources.cache.folder(collection)
     shutil.rmtree(work, ignore_errors=True)  # left by a killed run
     work.mkdir(parents=True)
@@ -99,13 +106,15 @@ def _prepare(sources: SourceFiles) -> PreparedCollection:
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
+    # Only now: until the collection is in place, a second run needs the download.
     discard_download(collection, sources.catalogue, sources.cache)
     return open_folder(collection, target, manifest)
 
 
 def _write_files(sources: SourceFiles) -> PreparedManifest:
     """Write all files into the work folder, verify them, and write the manifest last."""
-    collection, work = sources.collection, sources.work
+    collection = sources.collection
+    work = sources.work
     if collection.family == "demo":
         write_beir(work)
         corpus = work / "corpus.jsonl"
@@ -113,17 +122,22 @@ def _write_files(sources: SourceFiles) -> PreparedManifest:
         corpus = convert(sources)
     shutil.rmtree(work / UNPACKED, ignore_errors=True)
     facts = collect_facts(collection, work, corpus, sources.quiet)
-    if wrong := differences(collection, facts):
+    mismatches = differences(collection, facts)
+    if mismatches:
         advice = _advice(collection, sources.cache)
         raise WrongCollection(
-            f"{collection.name} does not match the catalogue: {'; '.join(wrong)}. {advice}"
+            f"{collection.name} does not match the catalogue: {'; '.join(mismatches)}. {advice}"
         )
     for name, test in facts.tests.items():
+        dangling = test["dangling"]
         expected = collection.tests[name].dangling
-        if test["dangling"] and test["dangling"] != expected:
-            known = f"{expected} expected" if expected is not None else "none expected"
-            absent = f"{test['dangling']} relevant document(s) of {name} not in the corpus"
-            say(f"{collection.name}: {absent}; {known}", sources.quiet)
+        if dangling and dangling != expected:
+            expectation = "none" if expected is None else expected
+            say(
+                f"{collection.name}: {dangling} relevant document(s) of {name} not in the corpus; "
+                f"{expectation} expected",
+                sources.quiet,
+            )
     manifest = manifest_of(collection, sources.catalogue, facts, corpus.name)
     manifest.write(work / MANIFEST)
     return manifest
@@ -134,7 +148,6 @@ def _advice(collection: TestCollection, cache: Cache) -> str:
         return f"Correct {cache.licensed(collection)}, or describe your files in a catalogue (`catalogue`)"
     if not collection.sources:
         return "Describe your files in a catalogue (`catalogue`)"
-    files = ", ".join(
-        str(p) for s in collection.sources.values() if (p := cache.download(s)).exists()
-    )
+    downloads = [cache.download(source) for source in collection.sources.values()]
+    files = ", ".join(str(path) for path in downloads if path.exists())
     return f"Remove {files} to download again, or describe your files in a catalogue (`catalogue`)"

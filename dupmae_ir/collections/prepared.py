@@ -40,9 +40,8 @@ class Facts:
 
     documents: int
     queries: int  #: judged in any test
-    tests: Mapping[
-        str, Mapping[str, Any]
-    ]  #: test -> queries, judgements, topics_digest, qrels_digest, dangling
+    #: Test -> queries, judgements, topics_digest, qrels_digest, dangling.
+    tests: Mapping[str, Mapping[str, Any]]
     files: Mapping[str, Mapping[str, Any]]  #: file -> bytes and sha256
 
 
@@ -92,8 +91,9 @@ class PreparedCollection:
     @property
     def answers(self) -> Path | None:
         """JSON lines with the answer strings of each query; None if the collection has judgements."""
-        path = self.folder / ANSWERS
-        return path if ANSWERS in self.manifest.files else None
+        if ANSWERS not in self.manifest.files:
+            return None
+        return self.folder / ANSWERS
 
 
 def topics_digest(texts: Mapping[str, str]) -> str:
@@ -110,12 +110,12 @@ def qrels_digest(qrels: Qrels) -> str:
     Grades of 0 or less are left out: trec_eval's measures treat such a document like an unjudged one, and Anserini's
     files for TREC-COVID and Touché-2020 lack lines that BEIR's have.
     """
-    return _lines_digest(
-        f"{q} {d} {grade}"
-        for q, judged in qrels.items()
-        for d, grade in judged.items()
-        if grade > 0
-    )
+    lines = []
+    for qid, grades in qrels.items():
+        for docid, grade in grades.items():
+            if grade > 0:
+                lines.append(f"{qid} {docid} {grade}")
+    return _lines_digest(lines)
 
 
 def _lines_digest(lines: Iterable[str]) -> str:
@@ -124,11 +124,14 @@ def _lines_digest(lines: Iterable[str]) -> str:
 
 def collection_files(collection: TestCollection, folder: Path, corpus: Path) -> list[Path]:
     """The files of a prepared collection except the manifest: corpus, queries, judgements, answers."""
-    qrels = [
-        qrels_path(folder, name) for name, test in collection.tests.items() if not test.answers
-    ]
+    files = [corpus, folder / QUERIES]
+    for name, test in collection.tests.items():
+        if not test.answers:
+            files.append(qrels_path(folder, name))
     answers = folder / ANSWERS
-    return [corpus, folder / QUERIES, *qrels, *([answers] if answers.is_file() else [])]
+    if answers.is_file():
+        files.append(answers)
+    return files
 
 
 def qrels_path(folder: Path, test: str) -> Path:
@@ -147,9 +150,9 @@ def write_qrels(folder: Path, test: str, qrels: Qrels) -> None:
     """Write the judgements of a test."""
     with atomic_write(qrels_path(folder, test)) as file:
         file.write("query-id\tcorpus-id\tscore\n")
-        file.writelines(
-            f"{q}\t{d}\t{grade}\n" for q, judged in qrels.items() for d, grade in judged.items()
-        )
+        for qid, grades in qrels.items():
+            for docid, grade in grades.items():
+                file.write(f"{qid}\t{docid}\t{grade}\n")
 
 
 def collect_facts(
@@ -160,36 +163,46 @@ def collect_facts(
     Raises :class:`InputError` for a file that cannot be read, and for a judged query without a text.
     """
     topics = read_topics(folder / QUERIES)
-    texts = {q.qid for q in topics}
+    qids = {query.qid for query in topics}
     tests: dict[str, FactsOfTest] = {}
     relevant: dict[str, set[str]] = {}
     for name, test in collection.tests.items():
         path = qrels_path(folder, name)
-        qrels: Qrels = {} if test.answers else read_qrels(path)
-        judged: Collection[str] = texts if test.answers else qrels
-        if missing := [qid for qid in judged if qid not in texts]:
+        qrels: Qrels = {}
+        judged: Collection[str] = qids
+        if not test.answers:
+            qrels = read_qrels(path)
+            judged = qrels
+        missing = [qid for qid in judged if qid not in qids]
+        if missing:
             raise InputError(
                 f"{folder / QUERIES}: no text for query {missing[0]!r} of {path} ({len(missing)} in all)"
             )
-        relevant[name] = {
-            docid for grades in qrels.values() for docid, grade in grades.items() if grade > 0
-        }
+        relevant[name] = _relevant_docids(qrels)
         tests[name] = facts_of_test(topics, qrels, judged)
-    documents, absent = LinesCollection(corpus), set().union(*relevant.values())
+
+    documents = LinesCollection(corpus)
+    absent: set[str] = set().union(*relevant.values())
     with progress(f"{collection.name}: read", "documents", quiet=quiet) as bar:
         for document in documents:
             absent.discard(document.docid)
             bar.update()
     for name, docids in relevant.items():
         tests[name]["dangling"] = len(docids & absent)
-    files = {
-        str(path.relative_to(folder)): {
-            "bytes": path.stat().st_size,
-            "sha256": documents.inputs[0].sha256 if path == corpus else sha256_file(path),
-        }
-        for path in collection_files(collection, folder, corpus)
-    }
-    return Facts(documents.documents, len(texts), tests, files)
+
+    files = {}
+    for path in collection_files(collection, folder, corpus):
+        # Reading the corpus has computed its digest already.
+        sha256 = documents.inputs[0].sha256 if path == corpus else sha256_file(path)
+        files[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "sha256": sha256}
+    return Facts(documents.documents, len(qids), tests, files)
+
+
+def _relevant_docids(qrels: Qrels) -> set[str]:
+    docids: set[str] = set()
+    for grades in qrels.values():
+        docids.update(docid for docid, grade in grades.items() if grade > 0)
+    return docids
 
 
 class FactsOfTest(TypedDict):
@@ -240,27 +253,29 @@ def read_manifest(path: Path) -> PreparedManifest | None:
 
 def differences(collection: TestCollection, facts: Facts) -> list[str]:
     """Differences between the facts and the catalogue's expectations, one phrase each; unknown values are skipped."""
-    counts = [("documents", collection.documents, facts.documents)]
-    phrases = []
+    wrong_counts: list[str] = []
+    other_differences: list[str] = []
+
+    def compare_counts(what: str, actual: int, expected: int | None) -> None:
+        if expected is not None and expected != actual:
+            wrong_counts.append(f"{actual:,} {what}, expected {expected:,}")
+
+    compare_counts("documents", facts.documents, collection.documents)
     for name, test in collection.tests.items():
-        actual = facts.tests.get(name)
-        if actual is None:
-            phrases.append(f"no test {name}")
+        facts_of_name = facts.tests.get(name)
+        if facts_of_name is None:
+            other_differences.append(f"no test {name}")
             continue
-        counts.append((f"judged queries in {name}", test.queries, actual["queries"]))
-        counts.append((f"judgements in {name}", test.judgements, actual["judgements"]))
+        compare_counts(f"judged queries in {name}", facts_of_name["queries"], test.queries)
+        compare_counts(f"judgements in {name}", facts_of_name["judgements"], test.judgements)
         for key, what in (("topics_digest", "topics"), ("qrels_digest", "judgements")):
+            digest = facts_of_name[key]
             expected = getattr(test, key)
-            if expected not in (None, actual[key]):
-                phrases.append(
-                    f"different {what} in {name} (digest {actual[key]}, expected {expected})"
+            if expected is not None and expected != digest:
+                other_differences.append(
+                    f"different {what} in {name} (digest {digest}, expected {expected})"
                 )
-    wrong = [
-        f"{n:,} {what}, expected {expected:,}"
-        for what, expected, n in counts
-        if expected not in (None, n)
-    ]
-    return wrong + phrases
+    return wrong_counts + other_differences
 
 
 def open_folder(
@@ -282,6 +297,8 @@ def find_in_cache(collection: TestCollection, cache: Cache) -> PreparedCollectio
     # The catalogue may have been corrected since the collection was prepared.
     if manifest is None or differences(collection, manifest):
         return None
-    sizes = {folder / name: entry["bytes"] for name, entry in manifest.files.items()}
-    complete = all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
-    return open_folder(collection, folder, manifest) if complete else None
+    for name, entry in manifest.files.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != entry["bytes"]:
+            return None
+    return open_folder(collection, folder, manifest)

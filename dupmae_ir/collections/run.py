@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from dupmae_ir.collections.catalogue import (
     GROUPS,
     Cache,
     CollectionCatalogue,
+    Test,
     TestCollection,
     expand,
     find,
@@ -118,7 +120,8 @@ def show_collection(config: ShowCollectionConfig) -> Mapping[str, object]:
         raise UsageError(
             f"{config.name} is a group of {', '.join(GROUPS[config.name])}; show one of them"
         )
-    collection, (_, cache) = find(config.name, config.catalogue), _open(config)
+    collection = find(config.name, config.catalogue)
+    _, cache = _open(config)
     row = vars(_row(collection, cache))
     downloads = {role: str(cache.download(source)) for role, source in collection.sources.items()}
     return {**row, **dataclasses.asdict(collection), "downloads": downloads}
@@ -130,11 +133,12 @@ def get_collections(config: GetCollectionsConfig) -> list[dict[str, object]]:
     Licensed members of a group are skipped; any other failure ends the command.
     """
     _, cache = _open(config)
-    skipped, manifests = [], []
-    for name, in_group in _expanded(config.names, config.catalogue):
-        complete = _row(find(name, config.catalogue), cache).state == "ready"
+    skipped = []
+    manifests = []
+    for name, only_in_group in _expand_all(config.names, config.catalogue):
+        was_ready = _row(find(name, config.catalogue), cache).state == "ready"
         try:
-            one = get(
+            prepared = get(
                 name,
                 cache=config.cache,
                 mirror=config.mirror,
@@ -142,20 +146,19 @@ def get_collections(config: GetCollectionsConfig) -> list[dict[str, object]]:
                 quiet=config.quiet,
             )
         except Licensed as e:
-            if not in_group:
+            if not only_in_group:
                 raise
             skipped.append(name)
             say(f"SKIP: {e}", config.quiet)
             continue
-        status = COMPLETE if complete else "complete"
+        status = COMPLETE if was_ready else "complete"
         say(f"{name}: {status}", config.quiet)
-        summary = summarize(one.manifest)
         manifests.append(
             {
-                "folder": str(one.folder),
+                "folder": str(prepared.folder),
                 "status": status,
-                "summary": summary,
-                **dataclasses.asdict(one.manifest),
+                "summary": summarize(prepared.manifest),
+                **dataclasses.asdict(prepared.manifest),
             }
         )
     if skipped:
@@ -165,32 +168,24 @@ def get_collections(config: GetCollectionsConfig) -> list[dict[str, object]]:
 
 def describe(config: ShowCollectionConfig) -> Iterator[tuple[str, str]]:
     """(label, text) of everything known about a collection; the label is empty on continuation lines."""
-    collection, (_, cache) = find(config.name, config.catalogue), _open(config)
+    collection = find(config.name, config.catalogue)
+    _, cache = _open(config)
     row = _row(collection, cache)
     yield "state", row.state
     yield "folder", row.folder
     if collection.documents is not None:
         yield "documents", f"{collection.documents:,}"
     for test in collection.tests.values():
-        judgements = "?" if test.judgements is None else f"{test.judgements:,}"
-        judged = (
-            "answer strings instead of judgements" if test.answers else f"{judgements} judgements"
-        )
-        queries = f"{test.queries:,} queries, " if test.queries is not None else ""
-        dangling = (
-            f", {test.dangling} of them for documents not in the collection"
-            if test.dangling
-            else ""
-        )
-        yield f"test {test.name}", f"{queries}{judged}{dangling}"
+        yield f"test {test.name}", _describe_test(test)
         for measure in test.measures:
-            flags = None
-            with suppress(UnknownName):  # DPR's answer accuracy is not trec_eval's
-                flags = parse_measures([measure])[0].trec_flags()
-            yield "", f"{measure} = trec_eval {flags}" if flags else measure
-    lengths = {"documents": collection.document_length, "queries": collection.query_length}
-    if pieces := ", ".join(f"{kind} {length}" for kind, length in lengths.items() if length):
-        yield "word pieces kept", f"{pieces} (--document-length, --query-length)"
+            yield "", _describe_measure(measure)
+    lengths = []
+    if collection.document_length:
+        lengths.append(f"documents {collection.document_length}")
+    if collection.query_length:
+        lengths.append(f"queries {collection.query_length}")
+    if lengths:
+        yield "word pieces kept", f"{', '.join(lengths)} (--document-length, --query-length)"
     if collection.title_separator != "space":
         yield "titles", f"joined with --title-separator {collection.title_separator}"
     if collection.remove_query:
@@ -203,34 +198,65 @@ def describe(config: ShowCollectionConfig) -> Iterator[tuple[str, str]]:
         yield role, source.url
         if source.size:
             yield "", megabytes(source.size)
-        for kind, digest in source.digests.items() or (("no checksum", "is published"),):
+        for kind, digest in source.digests.items():
             yield "", f"{kind} {digest}"
+        if not source.digests:
+            yield "", "no checksum is published"
     if collection.sources:
+        downloads = cache.root / "downloads"
         first = cache.download(next(iter(collection.sources.values())))
-        yield (
-            "by hand",
-            f"put each file below {cache.root / 'downloads'} by host and path, the first at {first}",
-        )
+        yield "by hand", f"put each file below {downloads} by host and path, the first at {first}"
+
+
+def _describe_test(test: Test) -> str:
+    """``300 queries, 339 judgements``."""
+    parts = []
+    if test.queries is not None:
+        parts.append(f"{test.queries:,} queries")
+    if test.answers:
+        parts.append("answer strings instead of judgements")
+    elif test.judgements is None:
+        parts.append("? judgements")
+    else:
+        parts.append(f"{test.judgements:,} judgements")
+    if test.dangling:
+        parts.append(f"{test.dangling} of them for documents not in the collection")
+    return ", ".join(parts)
+
+
+def _describe_measure(measure: str) -> str:
+    """A measure with trec_eval's flags for it, if trec_eval has it."""
+    flags = None
+    with suppress(UnknownName):  # DPR's answer accuracy is not trec_eval's
+        flags = parse_measures([measure])[0].trec_flags()
+    return f"{measure} = trec_eval {flags}" if flags else measure
 
 
 def summarize(manifest: PreparedManifest) -> str:
     """One line on a prepared collection: documents, and queries and judgements of each test."""
-    tests = "; ".join(
-        f"{name}: {t['queries']:,} queries, "
-        + ("answer strings" if t["qrels_digest"] is None else f"{t['judgements']:,} judgements")
-        for name, t in manifest.tests.items()
-    )
+    tests = []
+    for name, test in manifest.tests.items():
+        if test["qrels_digest"] is None:
+            judgements = "answer strings"
+        else:
+            judgements = f"{test['judgements']:,} judgements"
+        tests.append(f"{name}: {test['queries']:,} queries, {judgements}")
     mark = "STAND-IN, " if manifest.stand_in else ""
-    return f"{mark}{manifest.documents:,} documents; {tests}"
+    return f"{mark}{manifest.documents:,} documents; {'; '.join(tests)}"
 
 
-def _expanded(names: tuple[str, ...], catalogue: str | None) -> list[tuple[str, bool]]:
-    """(collection, whether it was named only through a group), each once. Unknown names are refused at once."""
+class _NamedCollection(NamedTuple):
+    name: str
+    only_in_group: bool  #: it was named only through a group
+
+
+def _expand_all(names: tuple[str, ...], catalogue: str | None) -> list[_NamedCollection]:
+    """The collections of all names, each once. Raises :class:`UnknownName` before any of them is prepared."""
     only_in_group: dict[str, bool] = {}
     for name in names:
-        for one in expand(name, catalogue):
-            only_in_group[one] = only_in_group.get(one, True) and name in GROUPS
-    return list(only_in_group.items())
+        for member in expand(name, catalogue):
+            only_in_group[member] = only_in_group.get(member, True) and name in GROUPS
+    return [_NamedCollection(name, in_group) for name, in_group in only_in_group.items()]
 
 
 def _open(config: CacheOptions) -> tuple[CollectionCatalogue, Cache]:

@@ -73,13 +73,13 @@ ALIASES = ("os.path",)
 """Modules that are not found under their usual name by walking the library."""
 
 _CHILD = "import sys; sys.path.append(sys.argv[1]); from dupmae_ir.collections.stdlib import print_rows; print_rows()"
-_Rank = tuple[bool, int, int, str]
+
 _TRIVIAL = re.compile(
     r"(?i)return self\b|implement |create and return a new object|initialize self|helper for pickle"
 )
 _TIMEOUT = 300  #: seconds; the child usually takes one
-_SHORTEST_TEXT = 20
-_LONGEST_SIGNATURE = 100
+_MIN_TEXT_CHARACTERS = 20
+_MAX_SIGNATURE_CHARACTERS = 100
 
 
 def stdlib_documents() -> list[Document]:
@@ -98,19 +98,23 @@ def stdlib_documents() -> list[Document]:
         str(Path(__file__).resolve().parents[2]),
     ]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             child, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT
         )
     except (OSError, subprocess.SubprocessError) as e:
-        reason = (getattr(e, "stderr", None) or b"").decode("utf-8", "replace").strip().rpartition(
-            "\n"
-        )[2] or e
+        stderr = getattr(e, "stderr", None) or b""
+        # The last line of a traceback names the error.
+        _, _, last_line = stderr.decode("utf-8", "replace").strip().rpartition("\n")
+        python = sys.executable or "this Python"
         raise EnvironmentProblem(
-            f"{sys.executable or 'this Python'} cannot list the documentation of its own library ({reason}); "
+            f"{python} cannot list the documentation of its own library ({last_line or e}); "
             "use a complete installation of Python 3.11 or newer"
         ) from None
-    rows = [json.loads(line) for line in done.stdout.decode("utf-8").splitlines()]
-    return [Document(name, text, title) for name, title, text in rows]
+    documents = []
+    for line in result.stdout.decode("utf-8").splitlines():
+        name, title, text = json.loads(line)
+        documents.append(Document(name, text, title))
+    return documents
 
 
 def write_beir(folder: str | Path) -> dict[str, int]:
@@ -146,35 +150,48 @@ def load_queries() -> list[GradedQuery]:
 
 def build_qrels(documents: Iterable[Document]) -> dict[str, dict[str, int]]:
     """Judgements restricted to ``documents``; a query without any answer among them is left out."""
-    docids = {d.docid for d in documents}
-    graded = {
-        q.qid: {docid: grade for docid, grade in q.answers.items() if docid in docids}
-        for q in load_queries()
-    }
-    return {qid: answers for qid, answers in graded.items() if answers}
+    docids = {document.docid for document in documents}
+    qrels = {}
+    for query in load_queries():
+        grades = {docid: grade for docid, grade in query.answers.items() if docid in docids}
+        if grades:
+            qrels[query.qid] = grades
+    return qrels
+
+
+class _Rank(NamedTuple):
+    """How unusual a name is for an object; the lowest rank names the document."""
+
+    is_foreign: bool  #: the name is in another package than the object
+    dots: int
+    length: int
+    name: str
+
+
+class _Candidate(NamedTuple):
+    rank: _Rank
+    title: str
 
 
 def gather() -> list[tuple[str, str, str]]:
-    """(name, title, text) of every distinct docstring, sorted by name. Imports the whole library: run in a child."""
-    best: dict[str, tuple[_Rank, str, str]] = {}
+    """(name, title, text) of every distinct docstring, sorted by name. Imports the complete library: run in a child."""
+    best: dict[str, _Candidate] = {}
     for module in _modules():
-        for name, value, owner in _described(module):
+        for name, value, package in _documented_objects(module):
             text = inspect.cleandoc(_docstring(value) or "")
-            if len(text) < _SHORTEST_TEXT or _TRIVIAL.match(text):
+            if len(text) < _MIN_TEXT_CHARACTERS or _TRIVIAL.match(text):
                 continue
             # Each text becomes one document, under the name in its own package with the fewest dots.
-            rank = (
-                owner not in {_home(value, module), "builtins"},
-                name.count("."),
-                len(name),
-                name,
-            )
-            if text not in best or rank < best[text][0]:
-                best[text] = (rank, name, name + _signature(value))
-    rows = {
-        name: (name, title, text)
-        for text, (_, name, title) in sorted(best.items(), key=lambda item: item[1][0])
-    }
+            is_foreign = package not in {_home(value, module), "builtins"}
+            rank = _Rank(is_foreign, name.count("."), len(name), name)
+            if text not in best or rank < best[text].rank:
+                best[text] = _Candidate(rank, name + _signature(value))
+
+    rows = {}
+    for text, candidate in sorted(best.items(), key=lambda item: item[1].rank):
+        name = candidate.rank.name
+        # Two texts may have the same name; the one with the higher rank stays.
+        rows[name] = (name, candidate.title, text)
     return [rows[name] for name in sorted(rows)]
 
 
@@ -192,9 +209,10 @@ def _with_submodules(name: str) -> Iterator[ModuleType]:
     if module is None:
         return
     yield module
-    for part in sorted(p.name for p in pkgutil.iter_modules(getattr(module, "__path__", ()))):
-        if not part.startswith("_") and part not in {"test", "tests"}:
-            yield from _with_submodules(f"{name}.{part}")
+    submodules = pkgutil.iter_modules(getattr(module, "__path__", ()))
+    for submodule in sorted(info.name for info in submodules):
+        if not submodule.startswith("_") and submodule not in {"test", "tests"}:
+            yield from _with_submodules(f"{name}.{submodule}")
 
 
 def _imported(name: str) -> ModuleType | None:
@@ -206,39 +224,41 @@ def _imported(name: str) -> ModuleType | None:
             return None
 
 
-def _described(module: ModuleType) -> Iterator[tuple[str, object, str]]:
+def _documented_objects(module: ModuleType) -> Iterator[tuple[str, object, str]]:
     """(full name, object, top-level package) of the module itself, its public members and their public members."""
-    # The module os.path is named posixpath or ntpath; its usual name is os.path.
-    own = "os.path" if module.__name__ in {"posixpath", "ntpath"} else module.__name__
-    top = own.partition(".")[0]
-    prefix = "" if own == "builtins" else f"{own}."
-    yield own, module, top
+    module_name = module.__name__
+    if module_name in {"posixpath", "ntpath"}:
+        # os.path is one of these two, under its usual name.
+        module_name = "os.path"
+    package, _, _ = module_name.partition(".")
+    yield module_name, module, package
+    # The names of builtins are used without the module's.
+    prefix = "" if module_name == "builtins" else f"{module_name}."
+    has_public_names = package == "builtins" or hasattr(module, "__all__")
     for name, value in _members(module):
-        if not (inspect.isclass(value) or callable(value)):
+        if not callable(value):  # classes are callable too
             continue
-        if top != "builtins" and not hasattr(module, "__all__") and _home(value, module) != top:
+        if not has_public_names and _home(value, module) != package:
             continue  # imported by the module for its own use
-        yield prefix + name, value, top
+        yield prefix + name, value, package
         if inspect.isclass(value):
             for attribute, raw in sorted(_attributes(value).items()):
-                if not attribute.startswith("_") and _is_described(raw):
-                    yield f"{prefix}{name}.{attribute}", raw, top
+                if not attribute.startswith("_") and _is_documented_kind(raw):
+                    yield f"{prefix}{name}.{attribute}", raw, package
 
 
 def _attributes(cls: type) -> dict[str, object]:
-    """A class's own attributes, and those of private bases, which are not documented elsewhere."""
+    """The attributes that a class defines, and those of its private bases, which are not documented elsewhere."""
     attributes: dict[str, object] = {}
     for base in reversed(cls.__mro__):
         if base is cls or base.__name__.startswith("_"):
             attributes |= vars(base)
         elif _is_hidden(base):
             # Attributes of a public base are listed there: pathlib.PurePath.name, not pathlib.Path.name.
-            public = [b for b in cls.__mro__[1:] if not _is_hidden(b)]
-            attributes |= {
-                name: raw
-                for name, raw in vars(base).items()
-                if not any(hasattr(b, name) for b in public)
-            }
+            public_bases = [other for other in cls.__mro__[1:] if not _is_hidden(other)]
+            for name, raw in vars(base).items():
+                if not any(hasattr(public_base, name) for public_base in public_bases):
+                    attributes[name] = raw
     return attributes
 
 
@@ -249,14 +269,18 @@ def _is_hidden(cls: type) -> bool:
 
 
 def _members(module: ModuleType) -> Iterable[tuple[str, object]]:
-    names = getattr(module, "__all__", None) or [n for n in dir(module) if not n.startswith("_")]
+    names = getattr(module, "__all__", None)
+    if not names:
+        names = [name for name in dir(module) if not name.startswith("_")]
     for name in sorted(set(names)):
+        # A module may compute an attribute, and warn that it is deprecated, or raise.
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield name, getattr(module, name)
 
 
-def _is_described(raw: object) -> bool:
+def _is_documented_kind(raw: object) -> bool:
+    """Whether an attribute is a method or a property. Slots and fields of C structures are left out."""
     return (
         inspect.isroutine(raw)
         or isinstance(raw, property | classmethod | staticmethod)
@@ -269,33 +293,45 @@ def _is_described(raw: object) -> bool:
 
 
 def _docstring(value: object) -> str | None:
-    value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    value = _function_of(value)
     if inspect.isclass(value):
-        # Docstrings are not inherited here, but that of the constructor may describe the class.
-        doc = vars(value).get("__doc__") or getattr(vars(value).get("__init__"), "__doc__", None)
+        # Docstrings are not inherited here, but the constructor's may describe the class.
+        attributes = vars(value)
+        doc = attributes.get("__doc__") or getattr(attributes.get("__init__"), "__doc__", None)
     else:
         doc = getattr(value, "__doc__", None)
-        # Ignore a docstring that an instance takes from its class.
-        doc = None if doc == type(value).__doc__ else doc
+        if doc == type(value).__doc__:  # an instance takes its class's docstring
+            return None
     return doc if isinstance(doc, str) else None
+
+
+def _function_of(value: object) -> object:
+    """The function in a class method or a static method; other values are returned as they are."""
+    if isinstance(value, classmethod | staticmethod):
+        return value.__func__
+    return value
 
 
 def _home(value: object, module: ModuleType) -> str:
     """The top-level package that an object belongs to; ``_io`` counts as ``io``."""
     home = getattr(value, "__module__", None)
-    return (home if isinstance(home, str) else module.__name__).partition(".")[0].lstrip("_")
+    if not isinstance(home, str):
+        home = module.__name__
+    package, _, _ = home.partition(".")
+    return package.lstrip("_")
 
 
 def _signature(value: object) -> str:
     """``(a, b=None)``, or an empty string if it is unknown; the same on every run."""
-    value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    value = _function_of(value)
     if not callable(value):
         return ""
     try:
         text = str(inspect.signature(value))
     except Exception:  # objects may define their own signature, which may raise anything
         return ""
-    if " at 0x" in text or len(text) > _LONGEST_SIGNATURE:
+    # A default value's address differs from run to run.
+    if " at 0x" in text or len(text) > _MAX_SIGNATURE_CHARACTERS:
         return "(...)"
     return text
 
@@ -303,7 +339,7 @@ def _signature(value: object) -> str:
 def print_rows() -> None:
     """The child process: print the rows as JSON lines, and nothing else, on standard output."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    # Whatever modules print at import must not get between the rows.
+    # What modules print at import must not get between the rows.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for row in gather():
         out.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -111,8 +111,10 @@ class AugmentConfig(GeneratorConfig, OutputOptions):
 
 def summarize(config: AugmentConfig, result: AugmentResult) -> str:
     """``FILE: 1,000 texts, 990 of them augmented in 12 s``."""
+    counts = f"{result['texts']:,} texts, {result['augmented']:,} of them augmented"
+    # A result that an earlier run published has no time.
     time = f" in {result['seconds']:,.0f} s" if "seconds" in result else ""
-    return f"{config.output}: {result['texts']:,} texts, {result['augmented']:,} of them augmented{time}"
+    return f"{config.output}: {counts}{time}"
 
 
 main = Command(

@@ -42,9 +42,30 @@ class Padded(NamedTuple):
     @property
     def mask(self) -> Tensor:
         """(B, L) int64 attention mask."""
-        return torch.from_numpy(
-            (np.arange(self.ids.shape[1]) < self.lengths[:, None]).astype(np.int64)
-        )
+        position = np.arange(self.ids.shape[1])
+        is_token = position < self.lengths[:, None]
+        return torch.from_numpy(is_token.astype(np.int64))
+
+
+class TextPair(NamedTuple):
+    """Two related texts: the [CLS] vector of ``text`` helps decode ``context``."""
+
+    text: np.ndarray
+    context: np.ndarray
+
+
+class Corruption(NamedTuple):
+    """Masked texts; see :func:`~dupmae_ir.pretrain.masking.corrupt`."""
+
+    ids: Tensor  #: (B, L) int64, with the masked ids replaced
+    labels: Tensor  #: (B, L) int64: the original ids where masked, IGNORED elsewhere
+
+
+class WordBags(NamedTuple):
+    """Bags of words of a batch, padded to the largest; padding has the weight 0."""
+
+    ids: np.ndarray  #: (B, W) int64 distinct ids
+    weights: np.ndarray  #: (B, W) float32
 
 
 class Collator:
@@ -68,8 +89,12 @@ class Collator:
         counts: Sequence[WordCounts] = (),
         bits: bool = False,
     ) -> None:
-        self.corpora, self.vocabulary, self.recipe, self.seed = corpora, vocabulary, recipe, seed
-        self.counts, self.bits = counts, bits
+        self.corpora = corpora
+        self.vocabulary = vocabulary
+        self.recipe = recipe
+        self.seed = seed
+        self.counts = counts
+        self.bits = bits
 
     def __call__(self, draws: Sequence[Draw]) -> Batch:
         """The batch of these draws."""
@@ -79,34 +104,56 @@ class Collator:
         """The ids of a drawn text, without special tokens."""
         return self.corpora[draw.corpus].texts[draw.row]
 
+    def padded_texts(self, draws: Sequence[Draw]) -> Padded:
+        """The drawn texts themselves, as :meth:`padded` returns them."""
+        return self.padded([self.text(draw) for draw in draws], draws)
+
     def padded(
         self, texts: Sequence[np.ndarray], draws: Sequence[Draw], use: str = "text"
     ) -> Padded:
         """``[CLS] text [SEP]`` of each text, truncated to the recipe's length; ``use`` names the random stream."""
-        v = self.vocabulary
-        numbers = np.array([d.number for d in draws], np.int64)
-        room = int(self.recipe.length or 0) - 2
-        kept = [t[:room] for t in texts]
-        if self.recipe.truncation == "random":
-            seeds = self.seeds(numbers, f"cut {use}")
-            kept = [
-                t[-room:] if seed & np.uint64(1) else t[:room]
-                for t, seed in zip(texts, seeds, strict=True)
-            ]
-        lengths = np.array([len(t) + 2 for t in kept], np.int64)
-        ids = np.full((len(kept), int(lengths.max())), v.pad, np.int64)
-        for row, text in enumerate(kept):
-            ids[row, 0], ids[row, len(text) + 1] = v.cls, v.sep
-            ids[row, 1 : len(text) + 1] = text
-        continues = v.continues[ids]
-        continues[:, :2] = False  # the first piece always starts a word
+        vocabulary = self.vocabulary
+        numbers = np.array([draw.number for draw in draws], np.int64)
+        truncated = self._truncated(texts, numbers, use)
+
+        lengths = np.array([len(text) + 2 for text in truncated], np.int64)
+        ids = np.full((len(truncated), int(lengths.max())), vocabulary.pad, np.int64)
+        for row, text in enumerate(truncated):
+            end = len(text) + 1
+            ids[row, 0] = vocabulary.cls
+            ids[row, 1:end] = text
+            ids[row, end] = vocabulary.sep
+
+        continues = vocabulary.continues[ids]
+        # The first piece starts a word even if it continued one in the text that was cut.
+        continues[:, :2] = False
         return Padded(ids, lengths, continues, numbers)
+
+    def _truncated(
+        self, texts: Sequence[np.ndarray], numbers: np.ndarray, use: str
+    ) -> list[np.ndarray]:
+        """The texts, with room for [CLS] and [SEP] in the recipe's length."""
+        room = int(self.recipe.length or 0) - 2
+        if self.recipe.truncation != "random":
+            return [text[:room] for text in texts]
+
+        seeds = self.seeds(numbers, f"cut {use}")
+        truncated = []
+        for text, seed in zip(texts, seeds, strict=True):
+            keep_end = bool(seed & np.uint64(1))
+            truncated.append(text[-room:] if keep_end else text[:room])
+        return truncated
 
     def random_query(self, draw: Draw) -> np.ndarray:
         """One of the generated queries of a drawn text."""
         queries = self.corpora[draw.corpus].queries_of(draw.row)
-        chance = self.seeds(np.array([draw.number]), "partner")[0]
-        return queries[int(chance % np.uint64(len(queries)))]
+        return queries[self.random_below(len(queries), draw)]
+
+    def random_below(self, bound: int, draw: Draw) -> int:
+        """A random integer in [0, bound) that chooses the partner of a drawn text."""
+        # The bias of the remainder is at most bound / 2^64.
+        bits = self.seeds(np.array([draw.number]), "partner")[0]
+        return int(bits % np.uint64(bound))
 
     def seeds(self, numbers: np.ndarray, use: str) -> np.ndarray:
         """(B,) uint64: an independent random stream for each draw and use."""
@@ -121,8 +168,8 @@ class Collator:
             texts.continues, texts.lengths, ratio, seeds, count_special=count_special
         )
 
-    def corrupt(self, texts: Padded, masked: np.ndarray, use: str) -> tuple[Tensor, Tensor]:
-        """(ids with the masked ones replaced, labels), both (B, L); see :func:`~dupmae_ir.pretrain.masking.corrupt`."""
+    def corrupt(self, texts: Padded, masked: np.ndarray, use: str) -> Corruption:
+        """Replace the ids at ``masked`` (B, L) bool by the recipe's shares."""
         shares = tuple(self.recipe.mask_replace or ())
         ids, labels = masking.corrupt(
             texts.ids,
@@ -132,9 +179,9 @@ class Collator:
             self.vocabulary.size,
             replace=shares,
         )
-        return torch.from_numpy(ids), torch.from_numpy(labels)
+        return Corruption(torch.from_numpy(ids), torch.from_numpy(labels))
 
-    def mask_words(self, texts: Padded, ratio: float | None, use: str) -> tuple[Tensor, Tensor]:
+    def mask_words(self, texts: Padded, ratio: float | None, use: str) -> Corruption:
         """:meth:`corrupt` at whole words masked at random."""
         return self.corrupt(texts, self.word_mask(texts, ratio, use), use)
 
@@ -143,7 +190,7 @@ class MLMCollator(Collator):
     """Batches of :class:`~dupmae_ir.models.objectives.bottleneck.PlainMLM`."""
 
     def __call__(self, draws: Sequence[Draw]) -> Batch:
-        texts = self.padded([self.text(d) for d in draws], draws)
+        texts = self.padded_texts(draws)
         return self.batch(texts, self.word_mask(texts, self.recipe.encoder_ratio, "encoder"))
 
     def batch(self, texts: Padded, masked: np.ndarray) -> Batch:
@@ -161,6 +208,7 @@ class RetroMAECollator(MLMCollator):
         if self.recipe.decoding == "basic":
             ids, labels = self.mask_words(texts, self.recipe.decoder_ratio, "decoder")
             return {**batch, "decoder_ids": ids, "decoder_labels": labels}
+
         assert self.recipe.decoder_ratio is not None
         visible = masking.position_masks(
             texts.continues,
@@ -169,15 +217,15 @@ class RetroMAECollator(MLMCollator):
             self.seeds(texts.numbers, "decoder"),
             bits=self.bits,
         )
+        # Enhanced decoding predicts every ordinary token: each row of the mask hides another set.
         nothing_masked = np.zeros(texts.ids.shape, np.bool_)
-        predicted = masking.complement(
-            nothing_masked, texts.lengths
-        )  # all tokens but [CLS] and the final [SEP]
+        ordinary = masking.complement(nothing_masked, texts.lengths)
+        decoder_labels = np.where(ordinary, texts.ids, masking.IGNORED)
         return {
             **batch,
             "ids": torch.from_numpy(texts.ids),
             "decoder_visible": torch.from_numpy(visible),
-            "decoder_labels": torch.from_numpy(np.where(predicted, texts.ids, masking.IGNORED)),
+            "decoder_labels": torch.from_numpy(decoder_labels),
         }
 
 
@@ -185,50 +233,56 @@ class DupMAECollator(RetroMAECollator):
     """Batches of :class:`~dupmae_ir.models.objectives.dupmae.DupMAE`: RetroMAE's, bags of words and a pooling mask."""
 
     def __call__(self, draws: Sequence[Draw]) -> Batch:
-        texts = self.padded([self.text(d) for d in draws], draws)
+        texts = self.padded_texts(draws)
         masked = self.word_mask(texts, self.recipe.encoder_ratio, "encoder")
-        ids, weights = self._bags(texts)
+        bags = self._bags(texts)
+        return {
+            **self.batch(texts, masked),
+            "bow_ids": torch.from_numpy(bags.ids),
+            "bow_weights": torch.from_numpy(bags.weights),
+            "pooling_mask": torch.from_numpy(self._pooling_mask(texts, masked)),
+        }
+
+    def _pooling_mask(self, texts: Padded, masked: np.ndarray) -> np.ndarray:
+        """(B, L) bool: the tokens included in OT pooling; [CLS] never is."""
         position = np.arange(texts.ids.shape[1])
         ends = texts.lengths[:, None] - bool(self.recipe.ot_exclude_sep)
         pooling_mask = (position > 0) & (position < ends)
         if self.recipe.ot_exclude_masked:
             pooling_mask &= ~masked
-        return {
-            **self.batch(texts, masked),
-            "bow_ids": torch.from_numpy(ids),
-            "bow_weights": torch.from_numpy(weights),
-            "pooling_mask": torch.from_numpy(pooling_mask),
-        }
+        return pooling_mask
 
-    def _bags(self, texts: Padded) -> tuple[np.ndarray, np.ndarray]:
-        """(B, W) distinct ids and their weights, 0 for padding (DupMAE Eq. 8; 1 / tokens in the released code)."""
+    def _bags(self, texts: Padded) -> WordBags:
+        """The bag of words of each text (DupMAE Eq. 8; weights of 1 / tokens in the released code)."""
         bags = []
+        bag_weights = []
         for row, length in zip(texts.ids, texts.lengths, strict=True):
-            ids = row[:length]
-            ordinary = ids[~self.vocabulary.special[ids]]
+            pieces = row[:length]
+            ordinary = pieces[~self.vocabulary.special[pieces]]
             distinct = np.unique(ordinary)
-            total = {"sum": 1, "length": len(ordinary), "set": len(distinct)}[
-                str(self.recipe.bow_norm)
-            ]
-            bags.append((distinct, 1 / max(1, total)))
-        width = max(1, *(len(ids) for ids, _ in bags))
-        all_ids, weights = (
-            np.zeros((len(bags), width), np.int64),
-            np.zeros((len(bags), width), np.float32),
-        )
-        for row, (ids, weight) in enumerate(bags):
-            all_ids[row, : len(ids)], weights[row, : len(ids)] = ids, weight
-        return all_ids, weights
+            totals = {"sum": 1, "length": len(ordinary), "set": len(distinct)}
+            total = totals[str(self.recipe.bow_norm)]
+            bags.append(distinct)
+            bag_weights.append(1 / max(1, total))
+
+        # A batch of empty texts has one column of padding.
+        width = max(1, *map(len, bags))
+        ids = np.zeros((len(bags), width), np.int64)
+        weights = np.zeros((len(bags), width), np.float32)
+        for row, (bag, weight) in enumerate(zip(bags, bag_weights, strict=True)):
+            ids[row, : len(bag)] = bag
+            weights[row, : len(bag)] = weight
+        return WordBags(ids, weights)
 
 
 class MASTERCollator(Collator):
     """Batches of :class:`~dupmae_ir.models.objectives.master.MASTER`, with the inputs of the recipe's tasks."""
 
     def __call__(self, draws: Sequence[Draw]) -> Batch:
-        texts = self.padded([self.text(d) for d in draws], draws)
+        texts = self.padded_texts(draws)
         ids, labels = self.mask_words(texts, self.recipe.encoder_ratio, "encoder")
         batch = {"input_ids": ids, "attention_mask": texts.mask, "labels": labels}
-        makers: dict[str, Callable[[Padded, Sequence[Draw]], Batch]] = {
+        inputs_of_task: dict[str, Callable[[Padded, Sequence[Draw]], Batch]] = {
             "mkp": self._keywords,
             "cmp": self._complementary,
             "npr": self._neighbours,
@@ -236,14 +290,13 @@ class MASTERCollator(Collator):
             "gpt2": self._continuations,
         }
         for task in self.recipe.tasks or ():
-            batch |= makers[task](texts, draws)
+            batch |= inputs_of_task[task](texts, draws)
         return batch
 
     def _keywords(self, texts: Padded, draws: Sequence[Draw]) -> Batch:
         """Masked keyword prediction: the decoder predicts the keywords of the passage (MASTER Eq. 5)."""
-        return _named(
-            "decoder", self.corrupt(texts, self._keyword_mask(texts, draws, "mkp"), "mkp")
-        )
+        masked = self._keyword_mask(texts, draws, "mkp")
+        return _named("decoder", self.corrupt(texts, masked, "mkp"))
 
     def _complementary(self, texts: Padded, draws: Sequence[Draw]) -> Batch:  # noqa: ARG002
         """Complementary masks: the decoder predicts the tokens that the encoder saw (MASTER Eq. 5)."""
@@ -256,60 +309,65 @@ class MASTERCollator(Collator):
 
     def _neighbours(self, texts: Padded, draws: Sequence[Draw]) -> Batch:  # noqa: ARG002
         """Neighbouring passages: [CLS] of one helps decode the other (MASTER Eq. 6)."""
-        pairs = [self._pair(d) for d in draws]
-        first = self.padded([a for a, _ in pairs], draws, "npr encoder")
-        second = self.padded([b for _, b in pairs], draws, "npr decoder")
-        masked = self._keyword_mask(second, draws, "npr")
+        pairs = [self._pair(draw) for draw in draws]
+        encoded = self.padded([pair.text for pair in pairs], draws, "npr encoder")
+        decoded = self.padded([pair.context for pair in pairs], draws, "npr decoder")
+        encoder = self.mask_words(encoded, self.recipe.encoder_ratio, "npr encoder")
+        keywords = self._keyword_mask(decoded, draws, "npr")
+        decoder = self.corrupt(decoded, keywords, "npr decoder")
         return {
-            **_named(
-                "next_encoder",
-                self.mask_words(first, self.recipe.encoder_ratio, "npr encoder"),
-                first.mask,
-            ),
-            **_named("next_decoder", self.corrupt(second, masked, "npr decoder"), second.mask),
+            **_named("next_encoder", encoder, encoded.mask),
+            **_named("next_decoder", decoder, decoded.mask),
         }
 
-    def _pair(self, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
-        corpus, text = self.corpora[draw.corpus], self.text(draw)
-        other = corpus.neighbour(draw.row) if self.recipe.npr_source == "neighbours" else None
-        if other is not None:
-            return text, corpus.texts[other]
-        # Also for a text that is alone in its document.
+    def _pair(self, draw: Draw) -> TextPair:
+        corpus = self.corpora[draw.corpus]
+        text = self.text(draw)
+        if self.recipe.npr_source == "neighbours":
+            neighbour = corpus.neighbour(draw.row)
+            if neighbour is not None:
+                return TextPair(text, corpus.texts[neighbour])
+        # A text that is alone in its document is halved too.
         middle = len(text) // 2
-        return text[:middle], text[middle:]
+        return TextPair(text[:middle], text[middle:])
 
     def _queries(self, texts: Padded, draws: Sequence[Draw]) -> Batch:  # noqa: ARG002
         """The text's generated queries, joined by [SEP] (MASTER Eq. 7)."""
         sep = np.array([self.vocabulary.sep])
         joined = []
-        for d in draws:
-            queries = self.corpora[d.corpus].queries_of(d.row)[:MAX_QUERIES]
-            parts = [piece for q in queries for piece in (sep, q)][1:]
-            joined.append(np.concatenate(parts) if parts else self.text(d)[:0])
+        for draw in draws:
+            parts = []
+            for query in self.corpora[draw.corpus].queries_of(draw.row)[:MAX_QUERIES]:
+                parts += [sep, query]
+            if parts:
+                joined.append(np.concatenate(parts[1:]))
+            else:
+                joined.append(self.text(draw)[:0])
         return self._generated("query", joined, draws)
 
     def _continuations(self, texts: Padded, draws: Sequence[Draw]) -> Batch:  # noqa: ARG002
         """The text's generated continuation, or the text itself if there is none (MASTER Eq. 7)."""
-        following = [self.corpora[d.corpus].following_of(d.row) for d in draws]
-        return self._generated(
-            "gpt",
-            [f[0] if f else self.text(d) for f, d in zip(following, draws, strict=True)],
-            draws,
-        )
+        rows = []
+        for draw in draws:
+            continuations = self.corpora[draw.corpus].following_of(draw.row)
+            rows.append(continuations[0] if continuations else self.text(draw))
+        return self._generated("gpt", rows, draws)
 
     def _generated(self, prefix: str, rows: list[np.ndarray], draws: Sequence[Draw]) -> Batch:
         texts = self.padded(rows, draws, prefix)
         return _named(prefix, self.mask_words(texts, self.recipe.decoder_ratio, prefix), texts.mask)
 
     def _keyword_mask(self, texts: Padded, draws: Sequence[Draw], use: str) -> np.ndarray:
+        """(B, L) bool: words masked in proportion to their weights in the draws' corpora."""
         weights = np.ones(texts.ids.shape, np.float32)
         for row, draw in enumerate(draws):
             ids = texts.ids[row, 1 : texts.lengths[row] - 1]
             starts = word_starts(ids, self.vocabulary.continues)
-            words = self.counts[draw.corpus].weights(
-                word_hashes(ids, starts), str(self.recipe.keyword)
+            hashes = word_hashes(ids, starts)
+            # In the padded row, [CLS] moves each word by one position.
+            weights[row, starts + 1] = self.counts[draw.corpus].weights(
+                hashes, str(self.recipe.keyword)
             )
-            weights[row, starts + 1] = words
         assert self.recipe.decoder_ratio is not None
         seeds = self.seeds(texts.numbers, use)
         return masking.keyword_mask(
@@ -325,23 +383,29 @@ class CoTMAECollator(Collator):
     """
 
     def __call__(self, draws: Sequence[Draw]) -> Batch:
-        pairs = [self._pair(d) for d in draws]
-        if self.recipe.context == "query":
-            rows, decoded, numbers = [a for a, _ in pairs], [b for _, b in pairs], list(draws)
-        else:
-            rows = [t for pair in pairs for t in pair]
-            decoded = [t for a, b in pairs for t in (b, a)]
-            # Each direction has its own masks.
-            numbers = [d._replace(number=2 * d.number + way) for d in draws for way in (0, 1)]
-        texts, contexts = self.padded(rows, numbers), self.padded(decoded, numbers, "context")
+        rows = []
+        contexts_of_rows = []
+        draws_of_rows = []
+        for draw in draws:
+            pair = self._pair(draw)
+            if self.recipe.context == "query":
+                rows.append(pair.text)
+                contexts_of_rows.append(pair.context)
+                draws_of_rows.append(draw)
+                continue
+            rows += [pair.text, pair.context]
+            contexts_of_rows += [pair.context, pair.text]
+            # Different numbers give the two directions different masks.
+            draws_of_rows.append(draw._replace(number=2 * draw.number))
+            draws_of_rows.append(draw._replace(number=2 * draw.number + 1))
+
+        texts = self.padded(rows, draws_of_rows)
+        contexts = self.padded(contexts_of_rows, draws_of_rows, "context")
         ids, labels = self.mask_words(texts, self.recipe.encoder_ratio, "encoder")
         batch = {"input_ids": ids, "attention_mask": texts.mask, "labels": labels}
         if self.recipe.decoder_layers:
-            batch |= _named(
-                "enc_head",
-                self.mask_words(contexts, self.recipe.decoder_ratio, "decoder"),
-                contexts.mask,
-            )
+            corruption = self.mask_words(contexts, self.recipe.decoder_ratio, "decoder")
+            batch |= _named("enc_head", corruption, contexts.mask)
         if self.recipe.causal_layers:
             batch |= {
                 "dec_head_input_ids": torch.from_numpy(contexts.ids),
@@ -349,48 +413,53 @@ class CoTMAECollator(Collator):
             }
         return batch
 
-    def _pair(self, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
-        corpus, text = self.corpora[draw.corpus], self.text(draw)
+    def _pair(self, draw: Draw) -> TextPair:
+        corpus = self.corpora[draw.corpus]
+        text = self.text(draw)
         context = self.recipe.context
         if context == "query":
-            return text, self.random_query(draw)
+            return TextPair(text, self.random_query(draw))
         if context == "overlap":
             # Two spans of three quarters each, which overlap in half of the text.
             quarter = len(text) // 4
-            return text[: len(text) - quarter], text[quarter:]
+            return TextPair(text[: len(text) - quarter], text[quarter:])
         if context == "random":
-            chance = self.seeds(np.array([draw.number]), "partner")[0]
-            first, last = np.searchsorted(
-                corpus.document, [corpus.document[draw.row], corpus.document[draw.row] + 1]
-            )
-            step = 1 + int(chance % np.uint64(last - first - 1))
-            return text, corpus.texts[first + (draw.row - first + step) % (last - first)]
-        other = corpus.neighbour(draw.row)
-        assert other is not None
-        return text, corpus.texts[other]
+            document = corpus.document[draw.row]
+            # The document's texts are the rows from first to last - 1.
+            first, last = np.searchsorted(corpus.document, [document, document + 1])
+            size = last - first
+            # A step of 1 to size - 1, modulo the size, never returns to the text itself.
+            step = 1 + self.random_below(size - 1, draw)
+            return TextPair(text, corpus.texts[first + (draw.row - first + step) % size])
+        neighbour = corpus.neighbour(draw.row)
+        assert neighbour is not None  # `usable` leaves out texts without one
+        return TextPair(text, corpus.texts[neighbour])
 
 
 class CoTMoTECollator(Collator):
     """Batches of :class:`~dupmae_ir.models.objectives.cot_mote.CoTMoTE`: a passage and one of its queries."""
 
     def __call__(self, draws: Sequence[Draw]) -> Batch:
-        passages = self.padded([self.text(d) for d in draws], draws)
-        queries = self.padded([self.random_query(d) for d in draws], draws, "query")
+        passages = self.padded_texts(draws)
+        queries = self.padded([self.random_query(draw) for draw in draws], draws, "query")
         ids, labels = self.mask_words(passages, self.recipe.encoder_ratio, "encoder")
-        batch = {"input_ids": ids, "attention_mask": passages.mask, "labels": labels}
-        batch |= _named(
-            "query", self.mask_words(queries, self.recipe.encoder_ratio, "query"), queries.mask
-        )
-        return batch | {
+        masked_queries = self.mask_words(queries, self.recipe.encoder_ratio, "query")
+        return {
+            "input_ids": ids,
+            "attention_mask": passages.mask,
+            "labels": labels,
+            **_named("query", masked_queries, queries.mask),
             "dec_head_input_ids": torch.from_numpy(queries.ids),
             "dec_head_attention_mask": queries.mask,
         }
 
 
-def _named(prefix: str, masked: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Batch:
-    """``PREFIX_input_ids, PREFIX_labels``, and ``PREFIX_attention_mask`` if it is not that of the passage."""
-    batch = {f"{prefix}_input_ids": masked[0], f"{prefix}_labels": masked[1]}
-    return batch if mask is None else {**batch, f"{prefix}_attention_mask": mask}
+def _named(prefix: str, corruption: Corruption, attention_mask: Tensor | None = None) -> Batch:
+    """``PREFIX_input_ids, PREFIX_labels``, and ``PREFIX_attention_mask`` if it differs from the passage's."""
+    batch = {f"{prefix}_input_ids": corruption.ids, f"{prefix}_labels": corruption.labels}
+    if attention_mask is not None:
+        batch[f"{prefix}_attention_mask"] = attention_mask
+    return batch
 
 
 COLLATORS: dict[str, type[Collator]] = {
@@ -404,13 +473,18 @@ COLLATORS: dict[str, type[Collator]] = {
 
 
 def usable(corpus: Corpus, method: str, recipe: Recipe) -> np.ndarray:
-    """Rows of a corpus that the method can train on: those with the query or neighbour that it needs."""
+    """Rows of the texts that the method can train on: a text may need a generated query or a neighbour."""
     rows = np.arange(len(corpus))
-    if method == "cot-mote" or (method == "cot-mae" and recipe.context == "query"):
-        return rows[np.diff(corpus.query_range) > 0]
-    if method == "master" and "doc2query" in (recipe.tasks or ()):
+    needs_query = (
+        method == "cot-mote"
+        or (method == "cot-mae" and recipe.context == "query")
+        or (method == "master" and "doc2query" in (recipe.tasks or ()))
+    )
+    if needs_query:
         return rows[np.diff(corpus.query_range) > 0]
     if method == "cot-mae" and recipe.context in ("nearby", "random"):
-        _, inverse, size = np.unique(corpus.document, return_inverse=True, return_counts=True)
-        return rows[size[inverse] > 1]
+        _, document, texts_of_document = np.unique(
+            corpus.document, return_inverse=True, return_counts=True
+        )
+        return rows[texts_of_document[document] > 1]
     return rows

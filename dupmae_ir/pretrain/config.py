@@ -23,7 +23,7 @@ METHODS = tuple(PRESETS)
 
 
 class HeldOutLosses(TypedDict):
-    """Mean losses on the texts that are not trained on, in total (``loss``) and by task (``loss_TASK``)."""
+    """Mean losses on the held-out texts, in total (``loss``) and by task (``loss_TASK``)."""
 
     texts: int
     first: dict[str, float] | None
@@ -36,8 +36,8 @@ class PretrainResult(TypedDict):
     updates: int
     parameters: int
     held_out: HeldOutLosses
-    seconds: NotRequired[int]  #: if it was trained by this call, as the rate
-    tokens_per_second: NotRequired[float | None]
+    seconds: NotRequired[int]  #: missing if an earlier call trained the model
+    tokens_per_second: NotRequired[float | None]  #: likewise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,8 @@ class PretrainConfig(Recipe, TrainerOptions):
             raise UsageError(
                 f"`weights`: {len(self.weights)} weights for {len(self.corpus)} corpora"
             )
-        if self.eval_steps % self.log_steps:  # a resumed run would log other means
+        # A run resumed between two log entries would log other means.
+        if self.eval_steps % self.log_steps:
             raise UsageError(
                 f"`eval_steps` must be a multiple of `log_steps` ({self.log_steps}), got {self.eval_steps}"
             )
@@ -163,15 +164,15 @@ class PretrainConfig(Recipe, TrainerOptions):
 
     @property
     def recipe(self) -> Recipe:
-        """The choices in effect: the preset's, overridden by those given here."""
+        """The choices in effect: the preset's, overridden by this configuration's."""
         return resolve(self.method, self.preset, self)
 
     @property
     def share(self) -> Share:
-        """What each process does of an update.
+        """The part of an update that each process computes.
 
-        N processes train as one where N divides ``accumulate``; otherwise batches are divided, and a loss that is a
-        mean over the words of a batch becomes the mean over smaller batches.
+        If N divides ``accumulate``, N processes train as one process does. Otherwise batches are divided, and a loss
+        that is a mean over the words of a batch becomes the mean over smaller batches.
         """
         return share_of(
             int(self.recipe.batch_size or 1), int(self.recipe.accumulate or 1), self.processes

@@ -41,24 +41,16 @@ def read_texts(source: str | Path, documents: str = "line", separator: str = " "
     """
     for path in text_files(source):
         if documents == "title":
-            for _, parts in groupby(read_collection(path), lambda d: d.title or d.docid):
-                if article := " ".join(filter(None, (d.text.strip() for d in parts))):
-                    yield Text([article])
+            yield from _articles(path)
         elif has_ending(path.name, (".tsv",)):
-            yield from (
-                Text([d.joined(separator)]) for d in read_collection(path) if d.joined().strip()
-            )
+            for document in read_collection(path):
+                if document.joined().strip():
+                    yield Text([document.joined(separator)])
         elif path.is_dir() or has_ending(path.name, JSON_ENDINGS):
-            rows: Iterable[tuple[str, Mapping[str, Any]]] = json_records(path)
-            if path.is_dir():
-                rows = (
-                    (f"{path}: row {number}", row) for number, row in enumerate(dataset_rows(path))
-                )
-            yield from (
-                text
-                for where, row in rows
-                if (text := _from_row(row, where, separator)) is not None
-            )
+            for where, row in _json_rows(path):
+                text = _from_row(row, where, separator)
+                if text is not None:
+                    yield text
         else:
             yield from _from_lines(path, documents)
 
@@ -70,43 +62,67 @@ def text_files(source: str | Path) -> list[Path]:
 
 def digest(source: str | Path) -> str:
     """sha256 over the bytes of all files of a source, in reading order."""
-    files = (
-        sorted(f for f in p.rglob("*") if f.is_file()) if p.is_dir() else [p]
-        for p in text_files(source)
-    )
-    return combined_digest(sha256_file(file) for several in files for file in several)
+    files = []
+    for path in text_files(source):
+        if path.is_dir():
+            files += sorted(file for file in path.rglob("*") if file.is_file())
+        else:
+            files.append(path)
+    return combined_digest(map(sha256_file, files))
+
+
+def _articles(path: Path) -> Iterator[Text]:
+    """Consecutive passages of the same title, joined; a passage without a title is an article by itself."""
+    for _, passages in groupby(
+        read_collection(path), lambda passage: passage.title or passage.docid
+    ):
+        article = " ".join(filter(None, (passage.text.strip() for passage in passages)))
+        if article:
+            yield Text([article])
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(position for errors, row) of JSON lines or a saved dataset."""
+    if not path.is_dir():
+        yield from json_records(path)
+        return
+    for number, row in enumerate(dataset_rows(path)):
+        yield f"{path}: row {number}", row
 
 
 def _from_lines(path: Path, documents: str) -> Iterator[Text]:
     passages: list[str] = []
-    before = 0
+    previous = 0
     for number, line in numbered_lines(path):
         # numbered_lines skips blank lines, which leaves a gap in the numbers.
-        ends = documents == "line" or (documents == "blank" and number > before + 1)
-        if ends and passages:
+        after_blank = number > previous + 1
+        starts_document = documents == "line" or (documents == "blank" and after_blank)
+        if starts_document and passages:
             yield Text(passages)
             passages = []
         passages.append(line.strip())
-        before = number
+        previous = number
     if passages:
         yield Text(passages)
 
 
 def _from_row(row: Mapping[str, Any], where: str, separator: str) -> Text | None:
     """The document of one row; None if it has no text."""
-    passages = [p.strip() for p in strings(row, text_field(row, where), where) if p.strip()]
+    passages = _nonblank(strings(row, text_field(row, where), where))
     title = row.get("title")
     if isinstance(title, str) and title.strip():
-        passages = (
-            [f"{title.strip()}{separator}{passages[0]}", *passages[1:]]
-            if passages
-            else [title.strip()]
-        )
-    queries, following = (
-        tuple(s.strip() for s in strings(row, key, where) if s.strip())
-        for key in ("queries", "next")
-    )
-    return Text(passages, queries, following) if passages else None
+        # The title belongs to the first passage only.
+        first = passages[:1]
+        passages[:1] = [separator.join([title.strip(), *first])]
+    queries = _nonblank(strings(row, "queries", where))
+    following = _nonblank(strings(row, "next", where))
+    return Text(passages, tuple(queries), tuple(following)) if passages else None
+
+
+def _nonblank(values: Iterable[str]) -> list[str]:
+    """The values without surrounding white space, and without those that are blank."""
+    stripped = [value.strip() for value in values]
+    return [value for value in stripped if value]
 
 
 def text_field(row: Mapping[str, Any], where: str) -> str:
@@ -120,8 +136,11 @@ def text_field(row: Mapping[str, Any], where: str) -> str:
 
 def strings(row: Mapping[str, Any], name: str, where: str) -> list[str]:
     """The string or strings in a field; none if it is missing or null."""
-    value = row.get(name)
-    values = [] if value is None else [value] if isinstance(value, str) else value
+    values = row.get(name)
+    if values is None:
+        return []
+    if isinstance(values, str):
+        return [values]
     if not isinstance(values, list) or not all(isinstance(s, str) for s in values):
         raise InputError(f'{where}: "{name}" must be a string or a list of strings')
     return values

@@ -47,23 +47,31 @@ class Generator:
         tokenizer: tf.PreTrainedTokenizerBase,
         config: GeneratorConfig,
     ) -> None:
-        self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config
 
     @classmethod
     def load(cls, config: GeneratorConfig) -> Generator:
         """Load the model that ``config`` names. Raises :class:`CheckpointError` if it does not fit the task."""
         device, _ = pick_device(config.device)
         dtype, _ = pick_dtype(config.dtype, device)
-        _check_model(_load(tf.AutoConfig.from_pretrained, config, trust_remote_code=False), config)
-        kind = tf.AutoModelForSeq2SeqLM if config.task == "queries" else tf.AutoModelForCausalLM
+        settings = _load(tf.AutoConfig.from_pretrained, config, trust_remote_code=False)
+        _check_model(settings, config)
+        if config.task == "queries":
+            model_class = tf.AutoModelForSeq2SeqLM
+        else:
+            model_class = tf.AutoModelForCausalLM
         model, loading = _load(
-            kind.from_pretrained,
+            model_class.from_pretrained,
             config,
             trust_remote_code=False,
             dtype=dtype,
             output_loading_info=True,
         )
-        if missing := sorted(loading["missing_keys"]):
+        # transformers would initialise missing weights at random and only warn.
+        missing = sorted(loading["missing_keys"])
+        if missing:
             raise CheckpointError(
                 f"{config.model}: {len(missing)} weights are missing (first: {missing[0]}); use a complete checkpoint"
             )
@@ -82,20 +90,13 @@ class Generator:
         generated: dict[int, list[str]] = {}
         for start in range(0, len(order), size):
             batch = order[start : start + size]
-            generated.update(zip(batch, self._batch([prompts[i] for i in batch]), strict=True))
+            texts = self._batch([prompts[i] for i in batch])
+            generated.update(zip(batch, texts, strict=True))
             done(len(batch))
         return [generated[i] for i in range(len(prompts))]
 
     def _batch(self, prompts: list[str]) -> list[list[str]]:
-        # (prompts x per_text, max_new_tokens) float32 in [0, 1), each row a function of seed and prompt only.
-        keys = [hashlib.sha256(f"{self.config.seed} {p}".encode()).digest()[:16] for p in prompts]
-        shape = (self.config.copies, self.config.max_new_tokens)
-        rows = [
-            np.random.Generator(np.random.Philox(key=int.from_bytes(k))).random(shape, np.float32)
-            for k in keys
-        ]
-        uniforms = torch.from_numpy(np.concatenate(rows)).to(self.model.device)
-        sampler = _SeededSampler(self.config, uniforms)
+        sampler = _SeededSampler(self.config, self._uniforms(prompts).to(self.model.device))
         try:
             with quiet_transformers(), torch.inference_mode():
                 ids = self._generate(prompts, sampler)
@@ -111,9 +112,23 @@ class Generator:
         texts = self.tokenizer.batch_decode(
             ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        lines = [one_line(text) for text in texts]
-        k = self.config.copies
-        return [[line for line in lines[i : i + k] if line] for i in range(0, len(lines), k)]
+        lines = iter(map(one_line, texts))
+        lines_by_prompt = []
+        for _ in prompts:
+            lines_of_prompt = islice(lines, self.config.copies)
+            lines_by_prompt.append([line for line in lines_of_prompt if line])
+        return lines_by_prompt
+
+    def _uniforms(self, prompts: list[str]) -> Tensor:
+        """(prompts x per_text, max_new_tokens) float32 in [0, 1); each row is a function of seed and prompt only."""
+        shape = (self.config.copies, self.config.max_new_tokens)
+        uniforms = []
+        for prompt in prompts:
+            # Philox has keys of 128 bits.
+            key = hashlib.sha256(f"{self.config.seed} {prompt}".encode()).digest()[:16]
+            rng = np.random.Generator(np.random.Philox(key=int.from_bytes(key)))
+            uniforms.append(rng.random(shape, np.float32))
+        return torch.from_numpy(np.concatenate(uniforms))
 
     def _generate(self, prompts: list[str], sampler: _SeededSampler) -> Tensor:
         """Ids of the new tokens, (prompts x per_text, <= max_new_tokens)."""
@@ -124,21 +139,20 @@ class Generator:
             truncation=True,
             max_length=self.config.max_input,
         ).to(self.model.device)
-        given = {
-            "attention_mask": inputs["attention_mask"].repeat_interleave(self.config.copies, 0)
-        }
+        prompt_ids = inputs["input_ids"]
+        attention_mask = inputs["attention_mask"]
+        copies = self.config.copies
+        arguments = {"attention_mask": attention_mask.repeat_interleave(copies, 0)}
         if self.config.task == "queries":
             # Each text is encoded once for all of its queries.
-            hidden = self.model.get_encoder()(
-                inputs["input_ids"], attention_mask=inputs["attention_mask"]
-            )[0]
-            given["encoder_outputs"] = BaseModelOutput(
-                hidden.repeat_interleave(self.config.copies, 0)
-            )
+            encoder = self.model.get_encoder()
+            hidden = encoder(prompt_ids, attention_mask=attention_mask)[0]
+            arguments["encoder_outputs"] = BaseModelOutput(hidden.repeat_interleave(copies, 0))
         else:
-            given["input_ids"] = inputs["input_ids"].repeat_interleave(self.config.copies, 0)
+            arguments["input_ids"] = prompt_ids.repeat_interleave(copies, 0)
+        # With one score above -inf, greedy search takes the sampled token.
         ids = self.model.generate(
-            **given,
+            **arguments,
             logits_processor=[sampler],
             do_sample=False,
             num_beams=1,
@@ -146,17 +160,21 @@ class Generator:
             max_new_tokens=self.config.max_new_tokens,
             pad_token_id=self.tokenizer.pad_token_id,
         )
-        return ids if self.config.task == "queries" else ids[:, inputs["input_ids"].shape[1] :]
+        if self.config.task == "queries":
+            return ids
+        # A causal model returns the prompt as well.
+        return ids[:, prompt_ids.shape[1] :]
 
 
 class _SeededSampler:
     """A logits processor that keeps one token per row: where the cumulative probability passes the row's uniform."""
 
     def __init__(self, config: GeneratorConfig, uniforms: Tensor) -> None:
-        self.uniforms, self.greedy, self.step = uniforms, config.temperature == 0, 0
-        self.nan = torch.zeros(
-            (), dtype=torch.bool, device=uniforms.device
-        )  #: whether any score was NaN
+        self.uniforms = uniforms
+        self.greedy = config.temperature == 0
+        self.step = 0
+        #: Whether any score was NaN. A tensor on the device, so that a step does not wait for the GPU.
+        self.nan = torch.zeros((), dtype=torch.bool, device=uniforms.device)
         self.warpers: list[tf.LogitsProcessor] = []
         if config.temperature not in (0, 1):
             self.warpers.append(tf.TemperatureLogitsWarper(float(config.temperature)))
@@ -174,10 +192,11 @@ class _SeededSampler:
         for warper in self.warpers:
             warped = warper(input_ids, warped)
         cumulative = warped.softmax(-1).cumsum(-1)
+        # Scaled by the last sum, which is 1 except for rounding.
         targets = self.uniforms[:, self.step : self.step + 1] * cumulative[:, -1:]
-        sampled = torch.searchsorted(cumulative, targets, right=True).clamp_(
-            max=scores.shape[1] - 1
-        )
+        # A target that is rounded up to the last sum would be found behind the end.
+        sampled = torch.searchsorted(cumulative, targets, right=True)
+        sampled = sampled.clamp_(max=scores.shape[1] - 1)
         self.step += 1
         return torch.full_like(scores, -torch.inf).scatter_(1, sampled, 0.0)
 
@@ -195,20 +214,18 @@ def _load(
     load: Callable[..., Any], config: GeneratorConfig, *arguments: object, **settings: Any
 ) -> Any:
     """``load(MODEL, ...)`` from a folder, the Hugging Face cache or, if ``config.download``, the hub."""
-    folder = Path(config.model).is_dir()
-    if folder and not (Path(config.model) / "config.json").is_file():
+    is_folder = Path(config.model).is_dir()
+    if is_folder and not (Path(config.model) / "config.json").is_file():
         raise CheckpointError(f"{config.model}: not a model folder (it has no config.json)")
+    local_only = is_folder or not config.download
     try:
         with quiet_transformers():
-            return load(
-                config.model, *arguments, local_files_only=folder or not config.download, **settings
-            )
+            return load(config.model, *arguments, local_files_only=local_only, **settings)
     except Exception as e:
-        if folder or config.download:
-            how = "loaded" if folder else "downloaded"
-            raise CheckpointError(
-                f"{config.model}: cannot be {how}: {one_line(str(e))[:200]}"
-            ) from None
+        if is_folder or config.download:
+            attempt = "loaded" if is_folder else "downloaded"
+            reason = one_line(str(e))[:200]
+            raise CheckpointError(f"{config.model}: cannot be {attempt}: {reason}") from None
         raise CheckpointError(
             f"{config.model}: no such folder, and no model of that name in the Hugging Face cache; name a model "
             "folder, or add `download` if there is a network"
@@ -238,27 +255,34 @@ def _load_tokenizer(config: GeneratorConfig) -> tf.PreTrainedTokenizerBase:
 
 def _check_model(settings: tf.PretrainedConfig, config: GeneratorConfig) -> None:
     """Refuse a model that does not fit the task, or has too few positions."""
-    encoder_decoder = bool(getattr(settings, "is_encoder_decoder", False))
+    is_encoder_decoder = bool(getattr(settings, "is_encoder_decoder", False))
     # BERT and similar models have a causal head in transformers too, but were not trained to generate.
-    causal = not encoder_decoder and (
+    is_causal = not is_encoder_decoder and (
         type(settings) not in tf.MODEL_FOR_MASKED_LM_MAPPING
         or getattr(settings, "is_decoder", False)
     )
-    expected = (
-        "an encoder-decoder such as doc2query-T5"
-        if config.task == "queries"
-        else "a causal model such as GPT-2"
-    )
-    if not (encoder_decoder if config.task == "queries" else causal):
+    if config.task == "queries":
+        fits = is_encoder_decoder
+        expected = "an encoder-decoder such as doc2query-T5"
+        # Encoder and decoder number positions separately.
+        needed_positions = max(config.max_input, config.max_new_tokens)
+        conjunction = "or"
+    else:
+        fits = is_causal
+        expected = "a causal model such as GPT-2"
+        needed_positions = config.max_input + config.max_new_tokens
+        conjunction = "and"
+
+    if not fits:
         raise CheckpointError(
             f"{config.model} is a {settings.model_type} model; `task` {config.task} requires {expected}"
         )
-    most = getattr(settings, "max_position_embeddings", None)
-    lengths = (config.max_input, config.max_new_tokens)
-    if most and (max(lengths) if config.task == "queries" else sum(lengths)) > most:
+    # T5 has relative positions, and no limit.
+    positions = getattr(settings, "max_position_embeddings", None)
+    if positions and needed_positions > positions:
         raise UsageError(
-            f"{config.model} has {most} positions, too few for `max_input` {lengths[0]} "
-            f"{'or' if config.task == 'queries' else 'and'} `max_new_tokens` {lengths[1]}; lower them"
+            f"{config.model} has {positions} positions, too few for `max_input` {config.max_input} "
+            f"{conjunction} `max_new_tokens` {config.max_new_tokens}; lower them"
         )
 
 
@@ -284,7 +308,8 @@ def run(config: AugmentConfig) -> AugmentResult:
         "window",
     )
     settings: dict[str, object] = {name: getattr(config, name) for name in names}
-    dtype, _ = pick_dtype(config.dtype, pick_device(config.device)[0])
+    device, _ = pick_device(config.device)
+    dtype, _ = pick_dtype(config.dtype, device)
     settings |= {"per_text": config.copies, "dtype": str(dtype).removeprefix("torch.")}
     with Job(
         config.output,
@@ -295,17 +320,19 @@ def run(config: AugmentConfig) -> AugmentResult:
         restart=config.restart,
         quiet=config.quiet,
     ) as job:
-        if result := job.finished():
+        result = job.finished()
+        if result:
             return cast("AugmentResult", result)
         started = time.monotonic()
         # Loaded first, because a downloaded model has its digest only afterwards.
         generator = Generator.load(config)
         work = job.begin()
         lines = _generate(config, generator, corpus, work / "lines.jsonl")
-        made = work / f"augmented{Path(config.output).suffix}"
-        _merge(config, corpus, lines, made)
+        # The suffix decides whether the file is gzipped.
+        augmented = work / f"augmented{Path(config.output).suffix}"
+        _merge(config, corpus, lines, augmented)
         seconds = round(time.monotonic() - started, 1)
-        published = job.publish(made, {"texts": corpus.texts, "augmented": corpus.pending})
+        published = job.publish(augmented, {"texts": corpus.texts, "augmented": corpus.pending})
         return cast("AugmentResult", published | {"seconds": seconds})
 
 
@@ -327,40 +354,46 @@ def read_rows(source: str | Path) -> Iterator[Row]:
                 f"{path} is a saved Hugging Face dataset; convert it with dataset.to_json(FILE)"
             )
         if has_ending(path.name, (".tsv",)):
-            yield from (
-                {"id": d.docid, "title": d.title, "text": d.text} for d in read_collection(path)
-            )
+            for document in read_collection(path):
+                yield {"id": document.docid, "title": document.title, "text": document.text}
         elif has_ending(path.name, JSON_ENDINGS):
-            yield from (
-                _row(data, where, f"{prefix}{where.rpartition(':')[2]}")
-                for where, data in json_records(path)
-            )
+            for where, record in json_records(path):
+                _, _, number = where.rpartition(":")
+                yield _row(record, where, f"{prefix}{number}")
         else:
-            yield from (
-                {"id": f"{prefix}{number}", "title": "", "text": line.strip()}
-                for number, line in numbered_lines(path)
-            )
+            for line_number, line in numbered_lines(path):
+                yield {"id": f"{prefix}{line_number}", "title": "", "text": line.strip()}
 
 
-def _row(data: Row, where: str, number: str) -> Row:
-    name = text_field(data, where)
-    fields = {
-        field: list(map(usable, strings(data, field, where)))
-        for field in (name, "title", *FIELDS.values())
-    }
-    texts = fields[name]
+def _row(record: Row, where: str, default_id: str) -> Row:
+    """The row of a JSON record. ``where`` starts the messages of errors."""
+    text_name = text_field(record, where)
+    fields = {}
+    for name in (text_name, "title", *FIELDS.values()):
+        fields[name] = [usable(value) for value in strings(record, name, where)]
+
+    docid = default_id
+    for name in ("id", "_id", "docid"):
+        if name in record:
+            docid = str(record[name])
+            break
+    texts = fields[text_name]
     row: Row = {
-        "id": str(next((data[key] for key in ("id", "_id", "docid") if key in data), number)),
+        "id": docid,
         "title": " ".join(fields["title"]),
-        "text": texts if isinstance(data[name], list) else "".join(texts),
+        "text": texts if isinstance(record[text_name], list) else "".join(texts),
     }
-    return row | {field: fields[field] for field in FIELDS.values() if fields[field]}
+    for name in FIELDS.values():
+        if fields[name]:
+            row[name] = fields[name]
+    return row
 
 
 def _prompt(row: Row) -> str:
     """The model's input for a row: title, a space, text; "" if both are empty."""
     passages = [row["text"]] if isinstance(row["text"], str) else row["text"]
-    return " ".join(piece.strip() for piece in (row["title"], *passages) if piece.strip())
+    parts = [part.strip() for part in (row["title"], *passages)]
+    return " ".join(filter(None, parts))
 
 
 def _needs_texts(row: Row, field: str) -> bool:
@@ -377,7 +410,8 @@ class _Survey(NamedTuple):
 
 
 def _survey(source: str, field: str) -> _Survey:
-    texts = pending = 0
+    texts = 0
+    pending = 0
     sha256 = hashlib.sha256()
     for row in read_rows(source):
         texts += 1
@@ -397,10 +431,11 @@ def _generate(
         say(f"resuming after {lines.done:,} of {corpus.pending:,} texts", config.quiet)
     field = FIELDS[config.task]
     prompts = (_prompt(row) for row in read_rows(config.corpus) if _needs_texts(row, field))
-    todo = islice(prompts, lines.done, None)
+    remaining = islice(prompts, lines.done, None)
     with progress(config.task, "texts", corpus.pending, config.quiet, initial=lines.done) as bar:
-        while window := list(islice(todo, config.window)):
-            lines.append([{"texts": texts} for texts in generator(window, bar.update)])
+        while window := list(islice(remaining, config.window)):
+            generated = generator(window, bar.update)
+            lines.append([{"texts": texts} for texts in generated])
     return lines
 
 
@@ -412,11 +447,11 @@ def _merge(config: AugmentConfig, corpus: _Survey, lines: ResumableJsonl, path: 
         generated = lines.rows()
         for row in read_rows(config.corpus):
             sha256.update(json.dumps(row).encode())
-            texts = (
-                next(generated, {"texts": []})["texts"]
-                if _needs_texts(row, field)
-                else row.get(field, [])
-            )
+            if _needs_texts(row, field):
+                # A corpus that changed may have more texts than were generated for; the digest reports it below.
+                texts: list[str] = next(generated, {"texts": []})["texts"]
+            else:
+                texts = row.get(field, [])
             write({**row, field: texts})
         if sha256.hexdigest() != corpus.digest:
             raise InputError(

@@ -33,24 +33,25 @@ Floats = NDArray[np.float64]
 Bits = NDArray[np.uint64]
 """64 positions per element, lowest bit first; also seeds."""
 
+# Constants of splitmix64. They are uint64, because numba turns a mix of uint64 and int into float64.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S33 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(33)
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_SPREAD = (
-    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    .view(np.uint64)
-    .ravel()
-)
+_S30 = np.uint64(30)
+_S27 = np.uint64(27)
+_S31 = np.uint64(31)
+_S33 = np.uint64(33)
+_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+_BYTES = np.arange(256, dtype=np.uint8)[:, None]
+_BYTE_BITS = np.unpackbits(_BYTES, axis=1, bitorder="little").view(np.uint64).ravel()
 """Lookup table: the eight bits of a byte as eight bytes."""
 
 
 def seeds_for(seed: int, draws: np.ndarray, use: str | int) -> Bits:
     """(B,) uint64: an independent random stream for each combination of run ``seed``, draw number and ``use``."""
-    start = np.frombuffer(
-        hashlib.blake2b(f"{seed} {use}".encode(), digest_size=8).digest(), np.uint64
-    )
+    key = hashlib.blake2b(f"{seed} {use}".encode(), digest_size=8).digest()
+    start = np.frombuffer(key, np.uint64)
     return _mixed(_mixed(start) ^ (np.asarray(draws).astype(np.uint64) * _GOLDEN))
 
 
@@ -68,9 +69,10 @@ def word_mask(
     (RetroMAE's code), otherwise of the ordinary tokens only (MASTER's code). Raises :class:`UsageError` for a ratio
     outside (0, 1).
     """
-    lengths, seeds = _checked(continues, lengths, seeds)
+    lengths, seeds = _check_rows(continues, lengths, seeds)
+    budgets = _budgets(lengths, ratio, count_special)
     masked = np.zeros(continues.shape, np.bool_)
-    _mask_words(continues, lengths, _budgets(lengths, ratio, count_special), seeds, masked)
+    _mask_words(continues, lengths, budgets, seeds, masked)
     return masked
 
 
@@ -89,7 +91,7 @@ def keyword_mask(
     mask). ``weights`` (B, L) float32 contains a word's weight at its first piece. Words of weight 0 are drawn last, in
     random order.
     """
-    lengths, seeds = _checked(continues, lengths, seeds)
+    lengths, seeds = _check_rows(continues, lengths, seeds)
     if weights.shape != continues.shape:
         raise ValueError(f"weights have shape {weights.shape}, pieces {continues.shape}")
     masked = np.zeros(continues.shape, np.bool_)
@@ -113,7 +115,7 @@ def position_masks(
 
     With ``bits`` the result is packed, (B, L, ceil(L / 8)) uint8, lowest bit first.
     """
-    lengths, seeds = _checked(continues, lengths, seeds)
+    lengths, seeds = _check_rows(continues, lengths, seeds)
     if distinct < 1:
         raise UsageError(
             f"the number of distinct masks per text must be at least 1, got {distinct}"
@@ -122,11 +124,13 @@ def position_masks(
     packed = np.zeros((batch, length, (length + 63) // 64), np.uint64)
     budgets = _budgets(lengths, ratio, count_special=True)
     _position_bits(continues, lengths, budgets, seeds, distinct, packed)
-    rows = packed.view(np.uint8)
+
+    bitmaps = packed.view(np.uint8)
+    byte_count = (length + 7) // 8
     if bits:
-        return np.ascontiguousarray(rows[:, :, : (length + 7) // 8])
-    visible = np.empty((batch, length, (length + 7) // 8), np.uint64)
-    _spread(rows, _SPREAD, visible)
+        return np.ascontiguousarray(bitmaps[:, :, :byte_count])
+    visible = np.empty((batch, length, byte_count), np.uint64)
+    _spread_bits(bitmaps, _BYTE_BITS, visible)
     return np.ascontiguousarray(visible.view(np.bool_)[:, :, :length])
 
 
@@ -149,28 +153,31 @@ def corrupt(
             f"the shares of [MASK], random and unchanged tokens must be three numbers of 0 or more that add up to 1, "
             f"got {tuple(replace)}"
         )
-    _, seeds = _checked(ids, np.full(len(ids), ids.shape[1]), seeds)
+    _, seeds = _check_rows(ids, np.full(len(ids), ids.shape[1]), seeds)
     if masked.shape != ids.shape:
         raise ValueError(f"masked has shape {masked.shape}, ids {ids.shape}")
-    out, labels = ids.copy(), np.full(ids.shape, IGNORED, np.int64)
-    _replace(
-        out, labels, masked, seeds, mask_id, vocabulary_size, float(replace[0]), float(replace[1])
-    )
-    return out, labels
+    share_mask, share_random, _ = map(float, replace)
+    corrupted = ids.copy()
+    labels = np.full(ids.shape, IGNORED, np.int64)
+    _replace(corrupted, labels, masked, seeds, mask_id, vocabulary_size, share_mask, share_random)
+    return corrupted, labels
 
 
 def _budgets(lengths: np.ndarray, ratio: float, count_special: bool) -> Ints:
+    """(B,) int64: the number of tokens to mask in each row."""
     if not 0 < ratio < 1:
         raise UsageError(
             f"the mask ratio must be above 0 and below 1 (for example 0.3), got {ratio:g}"
         )
-    counted = np.asarray(lengths) - (0 if count_special else 2)
+    uncounted = 0 if count_special else 2  # [CLS] and [SEP]
+    counted = np.asarray(lengths) - uncounted
     return np.clip(np.rint(counted * ratio), 1, MAX_MASKED).astype(np.int64)
 
 
-def _checked(rows: np.ndarray, lengths: np.ndarray, seeds: np.ndarray) -> tuple[Ints, Bits]:
+def _check_rows(rows: np.ndarray, lengths: np.ndarray, seeds: np.ndarray) -> tuple[Ints, Bits]:
     """Lengths as int64 and seeds as uint64. Shapes are checked because compiled loops do not check bounds."""
-    lengths, seeds = np.ascontiguousarray(lengths, np.int64), np.ascontiguousarray(seeds, np.uint64)
+    lengths = np.ascontiguousarray(lengths, np.int64)
+    seeds = np.ascontiguousarray(seeds, np.uint64)
     if not lengths.shape == seeds.shape == rows.shape[:1]:
         raise ValueError(
             f"lengths have shape {lengths.shape} and seeds {seeds.shape}, rows {rows.shape}"
@@ -183,6 +190,7 @@ def _checked(rows: np.ndarray, lengths: np.ndarray, seeds: np.ndarray) -> tuple[
 
 
 def _mixed(x: Bits) -> Bits:
+    """splitmix64's finaliser, as :func:`_random` but over arrays."""
     x = (x ^ (x >> _S30)) * _MIX_1
     x = (x ^ (x >> _S27)) * _MIX_2
     return x ^ (x >> _S31)
@@ -218,24 +226,27 @@ def _words(continues: Bools, length: int, start: Ints, size: Ints) -> int:
 
 @njit(cache=True, nogil=True)
 def _mask_words(continues: Bools, lengths: Ints, budgets: Ints, seeds: Bits, masked: Bools) -> None:
-    batch, longest = continues.shape
-    start, size = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    order = np.empty(longest, np.int64)
+    batch, max_length = continues.shape
+    start = np.empty(max_length, np.int64)
+    size = np.empty(max_length, np.int64)
+    order = np.empty(max_length, np.int64)
     for b in range(batch):
         count = _words(continues[b], lengths[b], start, size)
         for i in range(count):
             order[i] = i
         state = seeds[b]
-        left = budgets[b]
+        budget = budgets[b]
+        # A Fisher-Yates shuffle that stops when the budget is reached.
         i = 0
-        while left > 0 and i < count:
+        while budget > 0 and i < count:
             state += _GOLDEN
             k = i + _below(state, count - i)
             word = order[k]
+            # order[i] is not read again, so the drawn word need not be stored there.
             order[k] = order[i]
             i += 1
-            if size[word] <= left:
-                left -= size[word]
+            if size[word] <= budget:
+                budget -= size[word]
                 for z in range(start[word], start[word] + size[word]):
                     masked[b, z] = True
 
@@ -244,8 +255,9 @@ def _mask_words(continues: Bools, lengths: Ints, budgets: Ints, seeds: Bits, mas
 def _mask_keywords(
     continues: Bools, lengths: Ints, weights: Floats, budgets: Ints, seeds: Bits, masked: Bools
 ) -> None:
-    batch, longest = continues.shape
-    start, size = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    batch, max_length = continues.shape
+    start = np.empty(max_length, np.int64)
+    size = np.empty(max_length, np.int64)
     for b in range(batch):
         count = _words(continues[b], lengths[b], start, size)
         # Sorting by exponential waiting times draws in proportion to the weights without replacement.
@@ -253,13 +265,15 @@ def _mask_keywords(
         state = seeds[b]
         for i in range(count):
             state += _GOLDEN
+            # 53 random bits over 2^53; half a step more, so that the logarithm is finite.
             uniform = (np.float64(_random(state) >> np.uint64(11)) + 0.5) / 9007199254740992.0
+            # A word of weight 0 waits longest, but among such words the order is still random.
             waits[i] = -np.log(uniform) / max(weights[b, start[i]], 1e-100)
-        left = budgets[b]
+        budget = budgets[b]
         for word in np.argsort(waits):
-            if left <= 0:
+            if budget <= 0:
                 break
-            left -= size[word]
+            budget -= size[word]
             for z in range(start[word], start[word] + size[word]):
                 masked[b, z] = True
 
@@ -268,12 +282,17 @@ def _mask_keywords(
 def _position_bits(
     continues: Bools, lengths: Ints, budgets: Ints, seeds: Bits, distinct: int, out: Bits
 ) -> None:
-    batch, longest = continues.shape
+    """Fill in the visible positions of each row, (B, L, ceil(L / 64)) uint64 that the caller has set to 0."""
+    batch, max_length = continues.shape
     width = out.shape[2]
-    start, size = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    chunk, keep = np.empty(longest, np.int64), np.empty((longest, 2), np.uint64)
-    mask_of, used = np.empty(longest, np.int64), np.empty(min(longest, distinct), np.bool_)
-    pool = np.empty((min(longest, distinct), width), np.uint64)
+    # Allocated once, and overwritten by every text.
+    start = np.empty(max_length, np.int64)
+    size = np.empty(max_length, np.int64)
+    chunk = np.empty(max_length, np.int64)
+    keep = np.empty((max_length, 2), np.uint64)
+    mask_of = np.empty(max_length, np.int64)
+    used = np.empty(min(max_length, distinct), np.bool_)
+    pool = np.empty((min(max_length, distinct), width), np.uint64)
     for b in range(batch):
         length = lengths[b]
         count = _words(continues[b], length, start, size)
@@ -300,9 +319,14 @@ def _position_bits(
 
 @njit(cache=True, nogil=True)
 def _word_bits(start: Ints, size: Ints, count: int, chunk: Ints, keep: Bits) -> None:
-    """For each word: the element that contains its first bit, and that element and the next with its bits cleared."""
+    """For each word: the element that contains its first bit, and that element and the next with its bits cleared.
+
+    Two elements hold the first 64 positions of a word; :func:`_draw_pool` clears those of a longer word one by one.
+    """
     for word in range(count):
-        chunk[word], keep[word, 0], keep[word, 1] = start[word] >> 6, _ALL, _ALL
+        chunk[word] = start[word] >> 6
+        keep[word, 0] = _ALL_BITS
+        keep[word, 1] = _ALL_BITS
         for z in range(start[word], start[word] + min(size[word], 64)):
             keep[word, (z >> 6) - chunk[word]] &= ~_bit(z)
 
@@ -332,30 +356,32 @@ def _draw_pool(
     pool: Bits,
 ) -> None:
     """Draw the masks that are ``used``, as bits of visible positions."""
-    every = np.zeros(pool.shape[1], np.uint64)
+    all_visible = np.zeros(pool.shape[1], np.uint64)
     for z in range(length):
-        every[z >> 6] |= _bit(z)
+        all_visible[z >> 6] |= _bit(z)
     order = np.arange(count).astype(np.int32)
     for m in range(len(used)):
         if not used[m]:
             continue
         mask = pool[m]
-        for w in range(len(every)):
-            mask[w] = every[w]
-        left = budget
+        for w in range(len(all_visible)):
+            mask[w] = all_visible[w]
+        remaining = budget
         i = 0
-        # A partial shuffle is uniform from any starting order, so the last one is reused.
-        while left > 0 and i < count:
+        # A partial shuffle is uniform from any starting order, so the last one is reused. Unlike in _mask_words, the
+        # drawn word must therefore stay in the order.
+        while remaining > 0 and i < count:
             state += _GOLDEN
             k = i + _below(state, count - i)
             word = order[k]
             order[k] = order[i]
             order[i] = word
             i += 1
-            if size[word] <= left:
-                left -= size[word]
+            if size[word] <= remaining:
+                remaining -= size[word]
                 mask[chunk[word]] &= keep[word, 0]
-                if keep[word, 1] != _ALL:
+                # Only a word that crosses the boundary has a second element; it may not exist otherwise.
+                if keep[word, 1] != _ALL_BITS:
                     mask[chunk[word] + 1] &= keep[word, 1]
                 for z in range(start[word] + 64, start[word] + size[word]):
                     mask[z >> 6] &= ~_bit(z)
@@ -367,13 +393,13 @@ def _bit(position: int) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def _spread(rows: NDArray[np.uint8], spread: Bits, out: Bits) -> None:
+def _spread_bits(bitmaps: NDArray[np.uint8], byte_bits: Bits, out: Bits) -> None:
     """(B, L, bytes) bits -> (B, L, bytes) uint64, each element eight bools."""
     batch, length, width = out.shape
     for b in range(batch):
         for row in range(length):
             for w in range(width):
-                out[b, row, w] = spread[rows[b, row, w]]
+                out[b, row, w] = byte_bits[bitmaps[b, row, w]]
 
 
 @njit(cache=True, nogil=True)
@@ -395,6 +421,7 @@ def _replace(
                 continue
             labels[b, i] = ids[b, i]
             state += _GOLDEN
+            # 53 random bits over 2^53: in [0, 1).
             chance = np.float64(_random(state) >> np.uint64(11)) / 9007199254740992.0
             if chance < share_mask:
                 ids[b, i] = mask_id

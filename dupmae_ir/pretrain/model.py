@@ -59,9 +59,9 @@ def load_base(
                 f"{folder}: has no trained masked-LM head, which every objective needs; calibrate one on the corpus "
                 "with `add_head`, or use a masked language model"
             ) from None
-        first = list(islice(passages, 10 * SAMPLE))
+        sample = list(islice(passages, 10 * SAMPLE))
         model, tokenizer = load_with_calibrated_head(
-            folder, first, cls_dim=None, seed=config.seed, quiet=quiet
+            folder, sample, cls_dim=None, seed=config.seed, quiet=quiet
         )
     if isinstance(model, UntiedRetriever):
         raise CheckpointError(f"{folder}: holds two encoders; pre-training starts from one")
@@ -72,10 +72,8 @@ def load_base(
 
 def load_continued_experts(config: PretrainConfig) -> Experts | None:
     """Both experts of the CoT-MoTE model that --init-from continues; None for any other run."""
-    if (
-        config.method != "cot-mote"
-        or not (Path(config.init_from or "") / FOLDERS["query"]).is_dir()
-    ):
+    query_folder = Path(config.init_from or "") / FOLDERS["query"]
+    if config.method != "cot-mote" or not query_folder.is_dir():
         return None
     recipe = config.recipe
     if recipe.experts != "ffn":
@@ -89,14 +87,16 @@ def load_continued_experts(config: PretrainConfig) -> Experts | None:
 def load_anchor(
     config: PretrainConfig, retriever: Retriever, tokenizer: PreTrainedTokenizerBase
 ) -> Anchor | None:
-    """The frozen model that [CLS] is held to, with its own pooling; None without --anchor or with weight 0.
+    """The frozen model that keeps [CLS] near its vectors, with its pooling; None without --anchor or with weight 0.
 
-    Raises :class:`CheckpointError` for a folder that does not load, and :class:`UsageError` where its vectors or its
-    vocabulary are not those of ``retriever``.
+    Raises :class:`CheckpointError` for a folder that does not load, and :class:`UsageError` if the width of its vectors
+    or its vocabulary differs from the base model's.
     """
     if not config.anchored:
         return None
-    model, own, _ = load_model(model_folder(config.anchor), need_ot=False, published=True)
+    model, anchor_tokenizer, _ = load_model(
+        model_folder(config.anchor), need_ot=False, published=True
+    )
     if isinstance(model, UntiedRetriever):
         raise UsageError(f"`anchor` {config.anchor}: holds two encoders; give a model with one")
     if model.dim != retriever.dim:
@@ -104,14 +104,16 @@ def load_anchor(
             f"`anchor` {config.anchor}: its vectors are {model.dim} wide, [CLS] of the base is {retriever.dim} wide; "
             "they must be equal"
         )
-    if own.get_vocab() != tokenizer.get_vocab():
+    # The anchor reads the same ids.
+    if anchor_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise UsageError(
             f"`anchor` {config.anchor}: its vocabulary is not that of the base; they must be equal"
         )
     return Anchor(model, config.anchor_weight)
 
 
-def _from_scratch(path: Path, folder: Path) -> tuple[Retriever, PreTrainedTokenizerBase]:
+def _from_scratch(path: Path, tokenizer_dir: Path) -> tuple[Retriever, PreTrainedTokenizerBase]:
+    """A retriever with random weights, of the configuration ``path``."""
     try:
         settings = AutoConfig.from_pretrained(path)
         lm = AutoModelForMaskedLM.from_config(settings)
@@ -120,10 +122,10 @@ def _from_scratch(path: Path, folder: Path) -> tuple[Retriever, PreTrainedTokeni
             f"{path}: not the configuration of a masked language model: {one_line(str(e))[:200]}"
         ) from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir, local_files_only=True)
     except Exception as e:
         raise CheckpointError(
-            f"{folder}: cannot load the tokenizer: {one_line(str(e))[:200]}"
+            f"{tokenizer_dir}: cannot load the tokenizer: {one_line(str(e))[:200]}"
         ) from None
     if len(tokenizer) > settings.vocab_size:
         raise UsageError(
@@ -133,7 +135,7 @@ def _from_scratch(path: Path, folder: Path) -> tuple[Retriever, PreTrainedTokeni
 
 
 KEPT = "pretraining"
-"""Folder inside the model's: decoders, log, plots, TensorBoard."""
+"""Folder in a model folder, with decoders, log, plots and TensorBoard's files."""
 DECODERS = "decoders.safetensors"
 
 ENCODERS = ("lm.", "experts.")
@@ -142,37 +144,42 @@ ENCODERS = ("lm.", "experts.")
 
 def build_objective(method: str, lm: PreTrainedModel | Experts, recipe: Recipe) -> Bottleneck:
     """The objective of ``method`` around ``lm``, with the choices of a resolved recipe."""
-    r = choices(recipe)
+    values = choices(recipe)
     if method == "mlm":
         return PlainMLM(lm)
     if method == "retromae":
-        return RetroMAE(lm, r["decoding"], r["decoder_layers"], r["query_stream"])
+        return RetroMAE(lm, values["decoding"], values["decoder_layers"], values["query_stream"])
     if method == "dupmae":
-        order = (
-            "bow_weight",
-            "ot_head",
-            "query_stream",
-            "decoding",
-            "decoder_layers",
-            "decoder_weight",
+        return DupMAE(
+            lm,
+            values["bow_weight"],
+            values["ot_head"],
+            values["query_stream"],
+            values["decoding"],
+            values["decoder_layers"],
+            values["decoder_weight"],
         )
-        return DupMAE(lm, *(r[name] for name in order))
     if method == "master":
         return MASTER(
-            lm, tuple(r["tasks"]), r["decoder_layers"], r["encoder_losses"], r["shared_decoder"]
+            lm,
+            tuple(values["tasks"]),
+            values["decoder_layers"],
+            values["encoder_losses"],
+            values["shared_decoder"],
         )
     if method == "cot-mae":
-        return CoTMAE(lm, r["decoder_layers"], r["causal_layers"], r["window"])
-    names = (
-        "decode",
-        "sparse_head",
-        "spr_to_hidden",
-        "window",
-        "shared_norm",
-        "experts",
-        "switched",
+        return CoTMAE(lm, values["decoder_layers"], values["causal_layers"], values["window"])
+    return CoTMoTE(
+        lm,
+        layers=values["causal_layers"],
+        decode=values["decode"],
+        sparse_head=values["sparse_head"],
+        spr_to_hidden=values["spr_to_hidden"],
+        window=values["window"],
+        shared_norm=values["shared_norm"],
+        experts=values["experts"],
+        switched=values["switched"],
     )
-    return CoTMoTE(lm, layers=r["causal_layers"], **{name: r[name] for name in names})
 
 
 def save_encoder(
@@ -184,7 +191,9 @@ def save_encoder(
 ) -> None:
     """Write the trained encoder as a model folder; CoT-MoTE with separate experts has two encoders in it."""
     shutil.rmtree(folder, ignore_errors=True)
-    retriever.ot_projection = objective.ot_projection if isinstance(objective, DupMAE) else None
+    retriever.ot_projection = None
+    if isinstance(objective, DupMAE):
+        retriever.ot_projection = objective.ot_projection
     if not isinstance(objective, CoTMoTE):
         save_model(folder, retriever, tokenizer, config)
         return
@@ -197,7 +206,9 @@ def save_encoder(
 
 def save_decoders(objective: Bottleneck, path: Path) -> None:
     """Write the objective's parameters other than the encoder's."""
-    save_file({k: v.contiguous() for k, v in _decoder_state(objective).items()}, path)
+    # safetensors refuses tensors that are not contiguous.
+    state = {name: weight.contiguous() for name, weight in _decoder_state(objective).items()}
+    save_file(state, path)
 
 
 def load_decoders(objective: Bottleneck, path: Path) -> str:
@@ -214,14 +225,23 @@ def load_decoders(objective: Bottleneck, path: Path) -> str:
         raise CheckpointError(
             f"{path}: not readable as safetensors: {one_line(str(e))[:200]}"
         ) from None
-    own = _decoder_state(objective)
-    fitting = {k: v for k, v in saved.items() if k in own and v.shape == own[k].shape}
+    state = _decoder_state(objective)
+    fitting = {}
+    for name, weight in saved.items():
+        if name in state and weight.shape == state[name].shape:
+            fitting[name] = weight
     objective.load_state_dict(fitting, strict=False)
-    new = len(own) - len(fitting)
-    return f"{len(fitting)} decoder weights loaded from {path}" + (
-        f", {new} newly initialised" if new else ""
-    )
+
+    report = f"{len(fitting)} decoder weights loaded from {path}"
+    new_count = len(state) - len(fitting)
+    if new_count:
+        report += f", {new_count} newly initialised"
+    return report
 
 
 def _decoder_state(objective: Bottleneck) -> dict[str, Tensor]:
-    return {k: v.detach() for k, v in objective.state_dict().items() if not k.startswith(ENCODERS)}
+    state = {}
+    for name, weight in objective.state_dict().items():
+        if not name.startswith(ENCODERS):
+            state[name] = weight.detach()
+    return state

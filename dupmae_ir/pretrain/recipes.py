@@ -131,48 +131,57 @@ class Recipe(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shares = self.mask_replace
-        if shares is not None and (
-            len(shares) != 3 or min(shares) < 0 or not abs(sum(shares) - 1) <= 1e-6
-        ):
-            given = " ".join(map(str, shares))
+        if self.mask_replace is not None and not _is_distribution(self.mask_replace):
             raise UsageError(
-                f"`mask_replace` must be three fractions that add up to 1, got {given}"
+                "`mask_replace` must be three fractions that add up to 1, got "
+                + " ".join(map(str, self.mask_replace))
             )
         if self.tasks is not None and len(set(self.tasks)) < len(self.tasks):
             raise UsageError(f"`tasks` {' '.join(self.tasks)}: names a task twice")
 
 
-def _presets(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def _is_distribution(shares: tuple[float, ...]) -> bool:
+    """Whether ``shares`` are three numbers of 0 or more that add up to 1."""
+    # Written so that NaN fails too.
+    return len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6
+
+
+def _read_presets(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     presets = {}
     for method, tables in read_toml(path).items():
-        release, changes = (
-            {name: tuple(v) if isinstance(v, list) else v for name, v in tables[preset].items()}
-            for preset in ("release", "paper")
-        )
-        presets[method] = {"release": release, "paper": {**release, **changes}}
+        release = _with_tuples(tables["release"])
+        # The table of the paper has only the choices in which it differs.
+        paper = release | _with_tuples(tables["paper"])
+        presets[method] = {"release": release, "paper": paper}
     return presets
 
 
-PRESETS = _presets(Path(__file__).with_name("presets.toml"))
+def _with_tuples(table: dict[str, Any]) -> dict[str, Any]:
+    """The values of a table, with lists as tuples, as the fields of a recipe are."""
+    values = {}
+    for name, value in table.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return values
+
+
+PRESETS = _read_presets(Path(__file__).with_name("presets.toml"))
 """Method -> preset -> all choices that the method has."""
 
 
-def resolve(method: str, preset: str, given: Recipe) -> Recipe:
-    """The preset's choices, overridden by those of ``given``. Choices that the method does not have are None.
+def resolve(method: str, preset: str, overrides: Recipe) -> Recipe:
+    """The preset's choices, replaced by ``overrides`` that are not None. Choices that the method lacks are None.
 
     Raises :class:`UsageError` for a choice that the method does not have, and for choices that exclude each other.
     """
-    chosen = dict(PRESETS[method][preset])
-    for f in fields(Recipe):
-        value = getattr(given, f.name)
-        if value is None:
-            continue
-        if f.name not in chosen:
-            owners = " or ".join(m for m in PRESETS if f.name in PRESETS[m]["release"])
-            raise UsageError(f"`{f.name}` applies only with `method` {owners}, not {method}")
-        chosen[f.name] = value
-    recipe = Recipe(**chosen)
+    values = dict(PRESETS[method][preset])
+    for name, value in _values(overrides).items():
+        if name not in values:
+            methods = [other for other in PRESETS if name in PRESETS[other]["release"]]
+            raise UsageError(
+                f"`{name}` applies only with `method` {' or '.join(methods)}, not {method}"
+            )
+        values[name] = value
+    recipe = Recipe(**values)
     if recipe.decoding == "enhanced" and recipe.decoder_layers != 1:
         raise UsageError(
             "`decoder_layers` must be 1 with `decoding` enhanced; use `decoding` basic for more layers"
@@ -183,6 +192,19 @@ def resolve(method: str, preset: str, given: Recipe) -> Recipe:
 
 
 def choices(recipe: Recipe) -> dict[str, Any]:
-    """The choices that a resolved recipe makes, by name, as plain JSON-able values."""
-    values = {f.name: getattr(recipe, f.name) for f in fields(Recipe)}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+    """The choices that a resolved recipe makes, by name, as values for JSON."""
+    values = _values(recipe)
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            values[name] = list(value)
+    return values
+
+
+def _values(recipe: Recipe) -> dict[str, Any]:
+    """The fields of :class:`Recipe` that are not None; ``recipe`` may be a subclass with more fields."""
+    values = {}
+    for field in fields(Recipe):
+        value = getattr(recipe, field.name)
+        if value is not None:
+            values[field.name] = value
+    return values

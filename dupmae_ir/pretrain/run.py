@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -64,17 +64,21 @@ from dupmae_ir.training.trainer import refuse_broken_weights
 from dupmae_ir.types import SEPARATORS
 
 PATHS = ("model", "init_from", "from_config", "tokenizer", "corpus", "anchor")
+"""Options that name files or folders, of which the record has the last part of the name and a digest."""
 
 SourceDigest = Callable[[str], str]
+KEYWORD_TASKS = {"mkp", "npr"}
+"""MASTER's tasks with keyword masks, which need counts of words."""
 
 
 @with_torch_threads
 def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> PretrainResult | None:
     """Pre-train, and write the model folder with its record, ``training.json``.
 
-    Returns the result: updates, parameters, first and last losses on held-out text, and seconds and tokens per second
-    where the model was trained now; None in the worker processes of a distributed run. Interrupted, the same call
-    continues from the last checkpoint to the same weights. See :mod:`dupmae_ir.io.jobs` for what a second run returns.
+    Returns updates, parameters, and first and last losses on held-out text; if this call trained the model, also
+    seconds and tokens per second. Returns None in the worker processes of a distributed run. After an interruption,
+    the same call continues from the last checkpoint to the same weights. See :mod:`dupmae_ir.io.jobs` for what a
+    second run returns.
 
     ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
@@ -89,11 +93,15 @@ def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> Pr
 
 
 def _settings(config: PretrainConfig, processes: int) -> dict[str, object]:
-    """The settings that decide the weights; those of the anchor and of dropout only if they are given."""
+    """The settings that decide the weights; settings without an effect are left out."""
     settings = deciding_settings(config, processes, PATHS) | choices(config.recipe)
-    unused = [] if config.anchored else ["anchor", "anchor_weight"]
-    unset = {"dropout": None, "length_pool": 1, "init_embeddings": None}
-    unused += [name for name, value in unset.items() if getattr(config, name) == value]
+    unused = []
+    if not config.anchored:
+        unused += ["anchor", "anchor_weight"]
+    values_without_effect = {"dropout": None, "length_pool": 1, "init_embeddings": None}
+    for name, value in values_without_effect.items():
+        if getattr(config, name) == value:
+            unused.append(name)
     return {name: value for name, value in settings.items() if name not in unused}
 
 
@@ -110,6 +118,7 @@ def _inputs(config: PretrainConfig, source_digest: SourceDigest) -> dict[str, st
             "anchor": anchor,
         },
     )
+    # The digest of a model folder does not cover the decoders.
     decoders = Path(config.init_from or "") / KEPT / DECODERS
     if config.init_from and decoders.is_file():
         digests["init_from"] = combined_digest([digests["init_from"], sha256_file(decoders)])
@@ -142,82 +151,91 @@ def _train(
     callbacks: Sequence[TrainerCallback],
 ) -> dict[str, object] | None:
     started = time.monotonic()
-    state, quiet = job.state, job.quiet
-    work, recipe = job.begin(), config.recipe
+    state = job.state
+    quiet = job.quiet
+    work = job.begin()
+    # The main process tokenises the corpora, and the others read its cache.
     with state.main_process_first():
-        prepared = _prepare(config, source_digest, quiet)
-    per_update = int(recipe.batch_size or 1) * int(recipe.accumulate or 1)
-    steps = config.steps or max(1, round(float(recipe.epochs or 0) * prepared.texts / per_update))
-    _report(config, prepared, steps, quiet)
-    trainer = _trainer(config, prepared, steps, work, quiet)
+        setup = _prepare(config, source_digest, quiet)
+    steps = config.steps or _steps_of_epochs(config.recipe, setup.texts)
+    _report(config, setup, steps, quiet)
+
+    trainer = _trainer(config, setup, steps, work, quiet)
     trainer.train_or_resume(callbacks)
     if trainer.held_out:
         trainer.evaluate()
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
-    refuse_broken_weights(prepared.objective, trainer.state.global_step, work)
-    made = _save(config, prepared, work)
+
+    refuse_broken_weights(setup.objective, trainer.state.global_step, work)
+    model_dir = _save(config, setup, work)
     log = read_log(work / LOG)
-    parameters = sum(p.numel() for p in prepared.objective.parameters())
-    losses = {
-        "texts": len(prepared.held_out),
-        "first": _held_out_losses(log, 0),
-        "last": _held_out_losses(log, -1),
+    result = {
+        "updates": steps,
+        "parameters": sum(parameter.numel() for parameter in setup.objective.parameters()),
+        "held_out": {
+            "texts": len(setup.held_out),
+            "first": _held_out_losses(log, 0),
+            "last": _held_out_losses(log, -1),
+        },
     }
+    timing = {"seconds": round(time.monotonic() - started), "tokens_per_second": _mean_rate(log)}
+    _write_report(config, job, model_dir, result)
+    versions = {name: version(name) for name in ("torch", "transformers", "accelerate", "numba")}
+    published = job.publish(model_dir, result, {"steps": steps, **timing, "versions": versions})
+    return None if published is None else published | timing
+
+
+def _steps_of_epochs(recipe: Recipe, texts: int) -> int:
+    """The number of updates in the recipe's epochs over ``texts`` texts, at least 1."""
+    texts_per_update = int(recipe.batch_size or 1) * int(recipe.accumulate or 1)
+    return max(1, round(float(recipe.epochs or 0) * texts / texts_per_update))
+
+
+def _mean_rate(log: Sequence[Mapping[str, float]]) -> float | None:
+    """The mean of the logged tokens per second; None if none were logged."""
     rates = [row["tokens_per_second"] for row in log if "tokens_per_second" in row]
-    rate = round(sum(rates) / len(rates), 1) if rates else None
-    timing = {"seconds": round(time.monotonic() - started), "tokens_per_second": rate}
-    result = {"updates": steps, "parameters": parameters, "held_out": losses}
+    if not rates:
+        return None
+    return round(sum(rates) / len(rates), 1)
+
+
+def _write_report(
+    config: PretrainConfig, job: DistributedJob, model_dir: Path, result: dict[str, object]
+) -> None:
+    title = f"{config.method} pre-training"
     what = f"An encoder pre-trained with {config.method}, the starting point of fine-tuning."
     use = (
         "```sh\ndupmae-ir finetune --pairs train.jsonl.gz --model FOLDER --output models/mine\n```"
     )
-    write_report(made, job.job, result, f"{config.method} pre-training", what, use, KEPT)
-    versions = {name: version(name) for name in ("torch", "transformers", "accelerate", "numba")}
-    published = job.publish(made, result, {"steps": steps, **timing, "versions": versions})
-    return None if published is None else published | timing
+    write_report(model_dir, job.job, result, title, what, use, KEPT)
 
 
 def _prepare(config: PretrainConfig, source_digest: SourceDigest, quiet: bool) -> PretrainingSetup:
     """Load the base model and the corpora, and check that they fit each other."""
     # Decoders and added heads are initialised from the seed, independently of what ran before.
     set_seed(config.seed)
-    join = SEPARATORS[config.title_separator or "space"]
-    passages = (
-        p
-        for source in config.corpus
-        for t in read_texts(source, config.documents, join)
-        for p in t.passages
-    )
-    retriever, tokenizer = load_base(config, passages, quiet)
+    recipe = config.recipe
+    retriever, tokenizer = load_base(config, _passages(config), quiet)
     name = str(config.model or config.init_from or config.tokenizer)
     vocabulary = Vocabulary.of(tokenizer, retriever.lm.config.vocab_size, name)
-    recipe, most = config.recipe, longest(retriever.lm)
+    max_length = longest(retriever.lm)
     length = int(recipe.length or 0)
-    if length > most:
+    if length > max_length:
         raise UsageError(
-            f"`length` {length}: {name} has positions for {most} tokens; use `length` {most} or less"
+            f"`length` {length}: {name} has positions for {max_length} tokens; use `length` {max_length} or less"
         )
-    objective = build_objective(
-        config.method, load_continued_experts(config) or retriever.lm, recipe
-    )
-    if (
-        isinstance(objective, DupMAE)
-        and objective.ot_projection is not None
-        and retriever.ot_projection is not None
-    ):
-        objective.ot_projection = retriever.ot_projection  # that of an earlier phase
-    if config.dropout is not None:
-        set_dropout(objective, config.dropout)
-    if config.checkpointing:
-        recompute_activations(retriever.lm)
+
+    objective = _prepare_objective(config, retriever)
     objective.anchor = load_anchor(config, retriever, tokenizer)
     if config.init_from:
         say(load_decoders(objective, Path(config.init_from) / KEPT / DECODERS), quiet)
-    cutting = Cutting(
-        config.unit, length - 2 if config.unit == "blocks" else most - 2, config.documents, join
-    )
+
+    # Passages are truncated again when they are batched, so that one cache serves all lengths; blocks are packed here.
+    # Two ids fewer: [CLS] and [SEP] are added to them.
+    text_length = (length if config.unit == "blocks" else max_length) - 2
+    cutting = Cutting(config.unit, text_length, config.documents, _title_separator(config))
     corpora = [
         load_corpus(source, tokenizer, cutting, config.cache, quiet, source_digest(source))
         for source in config.corpus
@@ -225,16 +243,49 @@ def _prepare(config: PretrainConfig, source_digest: SourceDigest, quiet: bool) -
     if config.init_embeddings:
         initialise_embeddings(retriever.lm, corpora, config.seed)
     rows = usable_rows(corpora, config.corpus, config.method, recipe)
-    held_out, rows = hold_out(corpora, rows, config.held_out, config.seed)
-    with_keywords = {"mkp", "npr"} & set(recipe.tasks or ())
-    counts = [count_words(c, vocabulary.continues) for c in corpora] if with_keywords else []
+    held_out, training_rows = hold_out(corpora, rows, config.held_out, config.seed)
+
+    counts = []
+    if KEYWORD_TASKS & set(recipe.tasks or ()):
+        counts = [count_words(corpus, vocabulary.continues) for corpus in corpora]
     return PretrainingSetup(
-        retriever, tokenizer, objective, vocabulary, corpora, rows, held_out, counts
+        retriever, tokenizer, objective, vocabulary, corpora, training_rows, held_out, counts
     )
+
+
+def _title_separator(config: PretrainConfig) -> str:
+    return SEPARATORS[config.title_separator or "space"]
+
+
+def _passages(config: PretrainConfig) -> Iterator[str]:
+    """All passages of the corpora, in reading order."""
+    for source in config.corpus:
+        for text in read_texts(source, config.documents, _title_separator(config)):
+            yield from text.passages
+
+
+def _prepare_objective(config: PretrainConfig, retriever: Retriever) -> Bottleneck:
+    """The objective around the base model, or around the experts that --init-from continues."""
+    model = load_continued_experts(config) or retriever.lm
+    objective = build_objective(config.method, model, config.recipe)
+    if (
+        isinstance(objective, DupMAE)
+        and objective.ot_projection is not None
+        and retriever.ot_projection is not None
+    ):
+        # An earlier run has trained the projection.
+        objective.ot_projection = retriever.ot_projection
+    if config.dropout is not None:
+        set_dropout(objective, config.dropout)
+    if config.checkpointing:
+        recompute_activations(retriever.lm)
+    return objective
 
 
 HELD_OUT_NUMBERS = 1 << 40
 """First draw number of held-out texts; training draws never reach it."""
+_HOLD_OUT_STREAM = 4711
+"""Part of the seed of held-out documents, which keeps them independent of the draws."""
 
 
 def usable_rows(
@@ -245,9 +296,9 @@ def usable_rows(
     Raises :class:`InputError` for a corpus without any, because it would be ignored silently.
     """
     rows = [usable(corpus, method, recipe) for corpus in corpora]
-    for corpus, kept, source in zip(corpora, rows, sources, strict=True):
-        if not len(kept):
-            raise InputError(f"{source}: {_missing(recipe)}")
+    for corpus, corpus_rows, source in zip(corpora, rows, sources, strict=True):
+        if not len(corpus_rows):
+            raise InputError(f"{source}: {_why_unusable(recipe)}")
         if "gpt2" in (recipe.tasks or ()) and not len(corpus.following):
             raise InputError(
                 f'{source}: none of its texts has a generated continuation ("next"); add them with dupmae-ir '
@@ -256,7 +307,7 @@ def usable_rows(
     return rows
 
 
-def _missing(recipe: Recipe) -> str:
+def _why_unusable(recipe: Recipe) -> str:
     if recipe.context in ("nearby", "random"):
         return (
             "no document of it has two texts; set `documents` to group lines into documents, split documents with "
@@ -271,65 +322,70 @@ def _missing(recipe: Recipe) -> str:
 def hold_out(
     corpora: Sequence[Corpus], rows: Sequence[np.ndarray], count: int, seed: int
 ) -> tuple[list[Draw], list[np.ndarray]]:
-    """(draws of about ``count`` held-out texts, rows left to train on).
+    """(draws of about ``count`` held-out texts, rows to train on of each corpus).
 
-    Whole documents are held out, from each corpus in proportion to its size. Raises :class:`UsageError` if that leaves
-    nothing to train on.
+    Complete documents are held out, from each corpus in proportion to its size. Raises :class:`UsageError` if a corpus
+    has no texts to train on then.
     """
     total = sum(map(len, rows))
     if count >= total:
         raise UsageError(f"`held_out` {count}: there are only {total:,} texts; hold out fewer")
-    held: list[Draw] = []
-    left = []
-    for number, (corpus, usable_here) in enumerate(zip(corpora, rows, strict=True)):
-        out = _held_out_here(
-            corpus.document[usable_here], count * len(usable_here) / total, [seed, 4711, number]
-        )
-        first = HELD_OUT_NUMBERS + len(held)
-        held += [Draw(first + i, number, int(row)) for i, row in enumerate(usable_here[out])]
-        left.append(usable_here[~out])
-    if any(not len(r) for r in left):
+    held_out: list[Draw] = []
+    training_rows = []
+    for number, (corpus, corpus_rows) in enumerate(zip(corpora, rows, strict=True)):
+        share = count * len(corpus_rows) / total
+        documents = corpus.document[corpus_rows]
+        is_held_out = _held_out_texts(documents, share, [seed, _HOLD_OUT_STREAM, number])
+        for row in corpus_rows[is_held_out].tolist():
+            held_out.append(Draw(HELD_OUT_NUMBERS + len(held_out), number, row))
+        training_rows.append(corpus_rows[~is_held_out])
+    if not all(map(len, training_rows)):
         raise UsageError(
             f"`held_out` {count} leaves a corpus without texts to train on; hold out fewer"
         )
-    return held[: 2 * count], left
+    # A long document would take evaluation far above `count` texts.
+    return held_out[: 2 * count], training_rows
 
 
-def _held_out_here(documents: np.ndarray, share: float, seed: list[int]) -> np.ndarray:
-    """(texts,) bool: those of random documents that have at least ``share`` texts together."""
+def _held_out_texts(documents: np.ndarray, share: float, seed: list[int]) -> np.ndarray:
+    """(texts,) bool: the texts of random documents that have at least ``share`` texts together.
+
+    ``documents`` (texts,) int64 are the numbers of the texts' documents.
+    """
     order = np.random.default_rng(seed).permutation(np.unique(documents))
     sizes = np.bincount(documents, minlength=int(documents.max()) + 1)[order]
-    chosen = (
-        order[: int(np.searchsorted(np.cumsum(sizes), share, "left")) + 1] if share else order[:0]
-    )
-    out = np.isin(documents, chosen)
-    if out.all():
-        # A single document (such as a file as a whole): hold out its last texts instead.
-        out = np.arange(len(documents)) >= len(documents) - max(1, round(share))
-    return out
+    selection = order[:0]
+    if share:
+        # The last document is the one with which the share is reached.
+        last = int(np.searchsorted(np.cumsum(sizes), share, "left"))
+        selection = order[: last + 1]
+    is_held_out = np.isin(documents, selection)
+    if is_held_out.all():
+        # A single document, such as a file: hold out its last texts instead.
+        position = np.arange(len(documents))
+        is_held_out = position >= len(documents) - max(1, round(share))
+    return is_held_out
 
 
-def _report(config: PretrainConfig, prepared: PretrainingSetup, steps: int, quiet: bool) -> None:
-    values = {
-        k: " ".join(map(str, v)) if isinstance(v, list) else v
-        for k, v in choices(config.recipe).items()
-    }
-    say(
-        f"{config.method}, preset {config.preset}: {', '.join(f'{k} {v}' for k, v in values.items())}",
-        quiet,
-    )
-    for corpus, rows in zip(prepared.corpora, prepared.rows, strict=True):
+def _report(config: PretrainConfig, setup: PretrainingSetup, steps: int, quiet: bool) -> None:
+    settings = []
+    for name, value in choices(config.recipe).items():
+        text = " ".join(map(str, value)) if isinstance(value, list) else value
+        settings.append(f"{name} {text}")
+    say(f"{config.method}, preset {config.preset}: {', '.join(settings)}", quiet)
+    for corpus, rows in zip(setup.corpora, setup.rows, strict=True):
         say(f"{corpus.name}: {len(corpus):,} texts, {len(rows):,} to train on", quiet)
-    tokens = sum(len(corpus.texts.ids) for corpus in prepared.corpora)
-    held_out = f"{len(prepared.held_out):,} texts held out"
-    say(f"{prepared.texts:,} texts, {tokens:,} tokens, {held_out}, {steps:,} updates", quiet)
+    tokens = sum(len(corpus.texts.ids) for corpus in setup.corpora)
+    held_out = f"{len(setup.held_out):,} texts held out"
+    say(f"{setup.texts:,} texts, {tokens:,} tokens, {held_out}, {steps:,} updates", quiet)
 
 
 def _trainer(
-    config: PretrainConfig, prepared: PretrainingSetup, steps: int, work: Path, quiet: bool
+    config: PretrainConfig, setup: PretrainingSetup, steps: int, work: Path, quiet: bool
 ) -> PretrainTrainer:
     recipe = config.recipe
-    batch_size, accumulate = int(recipe.batch_size or 1), int(recipe.accumulate or 1)
+    batch_size = int(recipe.batch_size or 1)
+    accumulate = int(recipe.accumulate or 1)
     arguments = training_arguments(
         config,
         work,
@@ -337,65 +393,61 @@ def _trainer(
         accumulate=config.share.accumulate,
         learning_rate=float(recipe.learning_rate or 0),
         steps=steps,
-        evaluate=bool(prepared.held_out),
-        evaluate_first=bool(prepared.held_out),
+        evaluate=bool(setup.held_out),
+        evaluate_first=bool(setup.held_out),
         find_unused_parameters=False,
     )
     set_seed(config.seed)
-    weights = config.weights or [float(len(rows)) for rows in prepared.rows]
-    lengths = (
-        [np.diff(corpus.texts.offsets) for corpus in prepared.corpora]
-        if config.length_pool > 1
-        else []
-    )
-    together, count = accumulate // config.share.accumulate, steps * accumulate
+    lengths = []
+    if config.length_pool > 1:
+        lengths = [np.diff(corpus.texts.offsets) for corpus in setup.corpora]
     batches = MixedBatches(
-        prepared.rows,
-        weights,
+        setup.rows,
+        config.weights or [float(len(rows)) for rows in setup.rows],
         config.seed,
         batch_size,
-        count,
-        lengths,
-        config.length_pool,
-        together,
+        count=steps * accumulate,
+        lengths=lengths,
+        pool=config.length_pool,
+        together=accumulate // config.share.accumulate,
     )
     collator = COLLATORS[config.method](
-        prepared.corpora,
-        prepared.vocabulary,
+        setup.corpora,
+        setup.vocabulary,
         recipe,
         config.seed,
-        prepared.counts,
+        setup.counts,
         bits=training_device(config.device).type != "cpu",
     )
-    return PretrainTrainer(
-        prepared.objective, collator, batches, arguments, prepared.held_out, quiet
-    )
+    return PretrainTrainer(setup.objective, collator, batches, arguments, setup.held_out, quiet)
 
 
-def _save(config: PretrainConfig, prepared: PretrainingSetup, work: Path) -> Path:
-    """Write the model folder inside ``work``, with decoders, log and plots in ``pretraining/``, and return it."""
-    made, length = work / "model", int(config.recipe.length or 0)
+def _save(config: PretrainConfig, setup: PretrainingSetup, work: Path) -> Path:
+    """Write the model folder, with decoders in ``pretraining/``, inside ``work`` and return it."""
+    model_dir = work / "model"
+    length = int(config.recipe.length or 0)
     stored = ModelConfig(
         method=config.method,
         document_length=length,
         query_length=min(64, length),
         title_separator=SEPARATORS[config.title_separator or "space"],
         ot_head=config.recipe.ot_head or config.recipe.sparse_head or "mlm",
-        include_sep=config.recipe.ot_exclude_sep is False,  # what the bag of words was pooled from
+        # Encoding pools the same tokens as training did.
+        include_sep=config.recipe.ot_exclude_sep is False,
     )
-    save_encoder(made, prepared.objective, prepared.retriever, prepared.tokenizer, stored)
-    (made / KEPT).mkdir(parents=True, exist_ok=True)
-    save_decoders(prepared.objective, made / KEPT / DECODERS)
-    return made
+    save_encoder(model_dir, setup.objective, setup.retriever, setup.tokenizer, stored)
+    (model_dir / KEPT).mkdir(parents=True, exist_ok=True)
+    save_decoders(setup.objective, model_dir / KEPT / DECODERS)
+    return model_dir
 
 
-def _held_out_losses(log: Sequence[Mapping[str, float]], which: int) -> dict[str, float] | None:
-    """Losses by task, and the gaps of the decoders, of an evaluation."""
-    rows = [row for row in log if "eval_loss" in row]
-    if not rows:
+def _held_out_losses(log: Sequence[Mapping[str, float]], number: int) -> dict[str, float] | None:
+    """Losses by task, and the gaps of the decoders, of evaluation ``number``; None if there was no evaluation."""
+    evaluations = [row for row in log if "eval_loss" in row]
+    if not evaluations:
         return None
-    return {
-        k.removeprefix("eval_"): v
-        for k, v in rows[which].items()
-        if k.startswith(("eval_loss", "eval_gap"))
-    }
+    losses = {}
+    for name, value in evaluations[number].items():
+        if name.startswith(("eval_loss", "eval_gap")):
+            losses[name.removeprefix("eval_")] = value
+    return losses

@@ -85,6 +85,8 @@ SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask
 """Special tokens by role; their ids are 0 to 4."""
 BATCH = 1000
 """Texts passed to the trainer at a time."""
+MAX_LETTERS = 1000
+"""Different characters in the vocabulary; at most half of it."""
 
 
 def run(config: TokenizerConfig) -> TokenizerResult:
@@ -103,7 +105,8 @@ def run(config: TokenizerConfig) -> TokenizerResult:
         resumable=False,
         quiet=config.quiet,
     ) as job:
-        if result := job.finished():
+        result = job.finished()
+        if result:
             return cast("TokenizerResult", result)
         work = job.begin()
         texts = _Texts(config)
@@ -115,11 +118,10 @@ def run(config: TokenizerConfig) -> TokenizerResult:
             raise InputError(
                 f"`size` {config.size}: the corpus gives only {pieces} word pieces; use {pieces}"
             )
-        made = work / "tokenizer"
-        write(tokenizer, made, config)
-        return cast(
-            "TokenizerResult", job.publish(made, {"pieces": pieces, "documents": texts.documents})
-        )
+        folder = work / "tokenizer"
+        write(tokenizer, folder, config)
+        counts = {"pieces": pieces, "documents": texts.documents}
+        return cast("TokenizerResult", job.publish(folder, counts))
 
 
 def _inputs(config: TokenizerConfig) -> dict[str, str]:
@@ -129,7 +131,10 @@ def _inputs(config: TokenizerConfig) -> dict[str, str]:
 
 @dataclass
 class _Texts:
-    """The passages of the corpora, in batches; counts the documents that were read."""
+    """The passages of the corpora, in batches, as often as they are iterated over.
+
+    ``documents`` counts the documents of the last iteration.
+    """
 
     config: TokenizerConfig
     documents: int = 0
@@ -141,9 +146,9 @@ class _Texts:
             yield batch
 
     def _passages(self) -> Iterator[str]:
-        join = SEPARATORS[self.config.title_separator or "space"]
+        separator = SEPARATORS[self.config.title_separator or "space"]
         for source in self.config.corpus:
-            for text in read_texts(source, separator=join):
+            for text in read_texts(source, separator=separator):
                 self.documents += 1
                 yield from text.passages
 
@@ -166,7 +171,8 @@ def train(
     """
     tokenizer = _untrained({}, cased)
     # Rare characters would take the place of words; they become [UNK].
-    letters = _letters(batches, tokenizer.normalizer, min(1000, size // 2))
+    max_letters = min(MAX_LETTERS, size // 2)
+    letters = _letters(batches, tokenizer.normalizer, max_letters)
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=min_frequency,
@@ -178,12 +184,15 @@ def train(
         show_progress=not quiet,
     )
     tokenizer.train_from_iterator(batches, trainer)
-    pieces = sorted(set(tokenizer.get_vocab()) - set(SPECIAL.values()))
-    tokenizer = _untrained(
-        {piece: i for i, piece in enumerate([*SPECIAL.values(), *pieces])}, cased
-    )
-    tokenizer.add_special_tokens(list(SPECIAL.values()))
-    cls, sep = SPECIAL["cls"], SPECIAL["sep"]
+
+    # The trainer was given the letters inside words as special tokens. A new tokenizer has only the real ones.
+    special_tokens = list(SPECIAL.values())
+    pieces = sorted(set(tokenizer.get_vocab()) - set(special_tokens))
+    vocabulary = {piece: number for number, piece in enumerate([*special_tokens, *pieces])}
+    tokenizer = _untrained(vocabulary, cased)
+    tokenizer.add_special_tokens(special_tokens)
+    cls = SPECIAL["cls"]
+    sep = SPECIAL["sep"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
@@ -200,7 +209,9 @@ def _letters(
     for batch in batches:
         for text in batch:
             counts.update(normalizer.normalize_str(text))
-    letters = [c for c in sorted(counts, key=lambda c: (-counts[c], c)) if not c.isspace()]
+    # Ties are in the order of code points, so that the limit leaves out the same letters every time.
+    by_frequency = sorted(counts, key=lambda letter: (-counts[letter], letter))
+    letters = [letter for letter in by_frequency if not letter.isspace()]
     return sorted(letters[:limit])
 
 
@@ -214,20 +225,18 @@ def _untrained(vocabulary: dict[str, int], cased: bool) -> Tokenizer:
 
 def write(tokenizer: Tokenizer, folder: Path, config: TokenizerConfig) -> None:
     """Write the tokenizer in Hugging Face's format, and ``config.json`` of a BERT model with its vocabulary."""
-    from transformers import (
-        BertConfig,
-        BertTokenizerFast,
-    )  # importing it takes seconds, and --help needs none
+    # Importing transformers takes seconds, and --help does not need it.
+    from transformers import BertConfig, BertTokenizerFast
 
     folder.mkdir(parents=True)
-    named = {f"{role}_token": token for role, token in SPECIAL.items()}
-    wrapped = BertTokenizerFast(
+    special_tokens = {f"{role}_token": token for role, token in SPECIAL.items()}
+    bert_tokenizer = BertTokenizerFast(
         tokenizer_object=tokenizer,
         do_lower_case=not config.cased,
         model_max_length=config.positions,
-        **named,
+        **special_tokens,
     )
-    wrapped.save_pretrained(folder)
+    bert_tokenizer.save_pretrained(folder)
     BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=config.width,

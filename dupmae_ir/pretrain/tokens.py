@@ -5,16 +5,16 @@ Next to them are the counts of its words, from which the weights of MASTER's key
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 
 FORMAT = 1
+"""Version of the cache's files; part of its key."""
 CHUNK = 1024
 """Documents tokenised together."""
 
+# After a full stop, and a closing quote or bracket if there is one, and before a capital or a digit.
 _SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+(?=[\"'(\[]*[A-Z0-9])")
 
 
@@ -57,12 +59,10 @@ class Corpus:
     name: str
     texts: Ragged
     document: np.ndarray  #: (texts,) int64: number of each text's document
-    queries: (
-        Ragged  #: generated queries; those of text i are rows ``query_range[i]:query_range[i + 1]``
-    )
-    query_range: np.ndarray
-    following: Ragged  #: generated continuations, with ``following_range`` likewise
-    following_range: np.ndarray
+    queries: Ragged  #: generated queries
+    query_range: np.ndarray  #: (texts + 1,) int64: text i has the queries ``[i]:[i + 1]``
+    following: Ragged  #: generated continuations
+    following_range: np.ndarray  #: (texts + 1,) int64, like ``query_range``
     folder: Path  #: the cache folder
 
     def __len__(self) -> int:
@@ -70,14 +70,13 @@ class Corpus:
 
     def queries_of(self, row: int) -> list[np.ndarray]:
         """Generated queries of a text; may be empty."""
-        return [self.queries[i] for i in range(self.query_range[row], self.query_range[row + 1])]
+        first, last = self.query_range[row : row + 2]
+        return [self.queries[i] for i in range(first, last)]
 
     def following_of(self, row: int) -> list[np.ndarray]:
         """Generated continuations of a text; may be empty."""
-        return [
-            self.following[i]
-            for i in range(self.following_range[row], self.following_range[row + 1])
-        ]
+        first, last = self.following_range[row : row + 2]
+        return [self.following[i] for i in range(first, last)]
 
     def neighbour(self, row: int) -> int | None:
         """Row of the next text of the same document, otherwise of the previous one; None if there is neither."""
@@ -112,14 +111,16 @@ def load_corpus(
     Raises :class:`InputError` for a source without text.
     """
     root = Path(cache) if cache else cache_folder()
-    pieces = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    tokenizer_json = tokenizer.backend_tokenizer.to_str()
     settings = {
         "format": FORMAT,
         "source": source_digest or digest(source),
-        "tokenizer": pieces,
-        **cutting.__dict__,
+        "tokenizer": hashlib.sha256(tokenizer_json.encode()).hexdigest(),
+        **vars(cutting),
     }
-    folder = root / hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+    folder = root / key
+    # A second process waits, and then finds the corpus tokenised.
     with exclusive(lock_path(folder), f"tokenising {source}", wait=True, quiet=quiet):
         if not (folder / "meta.json").is_file():
             say(f"tokenising {source} (cached in {folder})", quiet)
@@ -148,7 +149,9 @@ class _RaggedWriter:
     """Writes rows of ids to a raw file, which :meth:`finish` turns into ``KIND.ids.npy`` and ``KIND.offsets.npy``."""
 
     def __init__(self, folder: Path, kind: str, dtype: type[np.unsignedinteger]) -> None:
-        self.folder, self.kind, self.dtype = folder, kind, np.dtype(dtype)
+        self.folder = folder
+        self.kind = kind
+        self.dtype = np.dtype(dtype)
         self.raw: IO[bytes] = open(folder / f"{kind}.raw", "wb")  # noqa: SIM115 - closed in finish
         self.lengths: list[int] = []
 
@@ -156,6 +159,10 @@ class _RaggedWriter:
         row = np.fromiter(ids, self.dtype)
         self.raw.write(row.tobytes())
         self.lengths.append(len(row))
+
+    def add_all(self, rows: Iterable[Iterable[int]]) -> None:
+        for row in rows:
+            self.add(row)
 
     def __enter__(self) -> _RaggedWriter:
         return self
@@ -166,16 +173,16 @@ class _RaggedWriter:
     def finish(self) -> None:
         self.raw.close()
         raw = self.folder / f"{self.kind}.raw"
+        # The header of a .npy file has the number of ids, which is known only now.
         total = sum(self.lengths)
-        out = np.lib.format.open_memmap(
+        ids = np.lib.format.open_memmap(
             self.folder / f"{self.kind}.ids.npy", "w+", self.dtype, (total,)
         )
-        if total:
-            out[:] = np.memmap(raw, self.dtype, "r")
-        out.flush()
-        np.save(
-            self.folder / f"{self.kind}.offsets.npy", np.cumsum([0, *self.lengths], dtype=np.int64)
-        )
+        if total:  # an empty file cannot be mapped
+            ids[:] = np.memmap(raw, self.dtype, "r")
+        ids.flush()
+        offsets = np.cumsum([0, *self.lengths], dtype=np.int64)
+        np.save(self.folder / f"{self.kind}.offsets.npy", offsets)
         raw.unlink()
 
 
@@ -186,71 +193,99 @@ def _tokenise(
     folder: Path,
     quiet: bool,
 ) -> None:
-    aside = folder.with_name(f".{folder.name}.writing")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    writing = folder.with_name(f".{folder.name}.writing")
+    shutil.rmtree(writing, ignore_errors=True)
+    writing.mkdir(parents=True)
     dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
-    document: list[int] = []
-    with contextlib.ExitStack() as open_files:
-        texts, queries, following = (
-            open_files.enter_context(_RaggedWriter(aside, kind, dtype))
-            for kind in ("texts", "queries", "following")
-        )
-        ranges = {"query_range": (queries, [0]), "following_range": (following, [0])}
-        bar = open_files.enter_context(progress("tokenising", "documents", quiet=quiet))
-        for number, (own, asked, continued) in enumerate(_documents(source, tokenizer, cutting)):
-            for ids in own:
+    document_numbers: list[int] = []
+    query_range = [0]
+    following_range = [0]
+    with (
+        _RaggedWriter(writing, "texts", dtype) as texts,
+        _RaggedWriter(writing, "queries", dtype) as queries,
+        _RaggedWriter(writing, "following", dtype) as following,
+        progress("tokenising", "documents", quiet=quiet) as bar,
+    ):
+        for number, document in enumerate(_documents(source, tokenizer, cutting)):
+            for position, ids in enumerate(document.texts):
                 texts.add(ids)
-                document.append(number)
+                document_numbers.append(number)
                 # Generated texts of a document belong to its first text.
-                for rows, (writer, ends) in zip((asked, continued), ranges.values(), strict=True):
-                    for row in rows:
-                        writer.add(row)
-                    ends.append(len(writer.lengths))
-                    rows.clear()
+                if position == 0:
+                    queries.add_all(document.queries)
+                    following.add_all(document.following)
+                query_range.append(len(queries.lengths))
+                following_range.append(len(following.lengths))
             bar.update()
-        if not document:
+        if not document_numbers:
             raise InputError(f"{source}: contains no text; give a corpus with at least one passage")
         for writer in (texts, queries, following):
             writer.finish()
-    np.save(aside / "document.npy", np.array(document, np.int64))
-    for name, (_, ends) in ranges.items():
-        np.save(aside / f"{name}.npy", np.array(ends, np.int64))
+    np.save(writing / "document.npy", np.array(document_numbers, np.int64))
+    np.save(writing / "query_range.npy", np.array(query_range, np.int64))
+    np.save(writing / "following_range.npy", np.array(following_range, np.int64))
+    # load_corpus takes a folder with meta.json for complete, so it is written last.
+    tokens = sum(texts.lengths)
     write_json(
-        aside / "meta.json",
-        {"format": FORMAT, "texts": len(document), "tokens": sum(texts.lengths)},
+        writing / "meta.json", {"format": FORMAT, "texts": len(document_numbers), "tokens": tokens}
     )
-    move_into_place(aside, folder)
+    move_into_place(writing, folder)
 
 
-Ids = list[list[int]]
+class TokenisedDocument(NamedTuple):
+    """A document as ids, one list for each text."""
+
+    texts: list[list[int]]
+    queries: list[list[int]]
+    following: list[list[int]]
 
 
 def _documents(
     source: str | Path, tokenizer: PreTrainedTokenizerBase, cutting: Cutting
-) -> Iterator[tuple[Ids, Ids, Ids]]:
-    """(texts, generated queries, generated continuations) of each document, as ids."""
+) -> Iterator[TokenisedDocument]:
+    """The documents of a source, tokenised in chunks."""
     documents = read_texts(source, cutting.documents, cutting.separator)
     while chunk := list(islice(documents, CHUNK)):
-        queries = _ids(tokenizer, [q for text in chunk for q in text.queries])
-        following = _ids(tokenizer, [f for text in chunk for f in text.following])
-        for text, own in zip(chunk, _texts_of(chunk, tokenizer, cutting), strict=True):
-            asked = [next(queries)[: cutting.length] for _ in text.queries]
-            yield own, asked, [next(following)[: cutting.length] for _ in text.following]
+        texts = _texts_of(chunk, tokenizer, cutting)
+        queries = _tokenise_groups(tokenizer, [text.queries for text in chunk])
+        following = _tokenise_groups(tokenizer, [text.following for text in chunk])
+        for number in range(len(chunk)):
+            yield TokenisedDocument(
+                texts[number],
+                _truncate(queries[number], cutting.length),
+                _truncate(following[number], cutting.length),
+            )
 
 
-def _texts_of(chunk: list[Text], tokenizer: PreTrainedTokenizerBase, cutting: Cutting) -> list[Ids]:
+def _texts_of(
+    chunk: Sequence[Text], tokenizer: PreTrainedTokenizerBase, cutting: Cutting
+) -> list[list[list[int]]]:
     """The texts of each document, as ids; a document may have none."""
-    parts = [text.passages for text in chunk]
-    if cutting.unit == "blocks":
-        parts = [
-            [s for passage in p for s in _SENTENCE_END.split(passage) if s.strip()] for p in parts
-        ]
-    ids = _ids(tokenizer, [p for passages in parts for p in passages])
-    rows = [[row for row in (next(ids) for _ in passages) if row] for passages in parts]
-    if cutting.unit == "blocks":
-        return [list(pack(sentences, cutting.length)) for sentences in rows]
-    return [[row[: cutting.length] for row in document] for document in rows]
+    in_blocks = cutting.unit == "blocks"
+    groups = []
+    for document in chunk:
+        groups.append(_sentences(document.passages) if in_blocks else document.passages)
+
+    texts = []
+    for rows in _tokenise_groups(tokenizer, groups):
+        # A passage may have no pieces, for example if it consists of control characters.
+        nonempty = [row for row in rows if row]
+        if in_blocks:
+            texts.append(list(pack(nonempty, cutting.length)))
+        else:
+            texts.append(_truncate(nonempty, cutting.length))
+    return texts
+
+
+def _sentences(passages: Iterable[str]) -> list[str]:
+    sentences: list[str] = []
+    for passage in passages:
+        sentences += filter(str.strip, _SENTENCE_END.split(passage))
+    return sentences
+
+
+def _truncate(rows: Iterable[list[int]], length: int) -> list[list[int]]:
+    return [row[:length] for row in rows]
 
 
 def pack(sentences: Iterable[list[int]], length: int) -> Iterator[list[int]]:
@@ -268,14 +303,18 @@ def pack(sentences: Iterable[list[int]], length: int) -> Iterator[list[int]]:
         yield block
 
 
-def _ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Iterator[list[int]]:
+def _tokenise_groups(
+    tokenizer: PreTrainedTokenizerBase, groups: Sequence[Sequence[str]]
+) -> list[list[list[int]]]:
+    """The ids of each text of each group, from one call of the tokenizer, which uses all cores."""
+    texts = list(itertools.chain.from_iterable(groups))
     if not texts:
-        return iter(())
-    return iter(
-        tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)[
-            "input_ids"
-        ]
+        return [[] for _ in groups]
+    encoding = tokenizer(
+        texts, add_special_tokens=False, return_attention_mask=False, verbose=False
     )
+    ids = iter(encoding["input_ids"])
+    return [list(islice(ids, len(group))) for group in groups]
 
 
 @dataclass(frozen=True)
@@ -296,41 +335,43 @@ class Vocabulary:
 
         Raises :class:`CheckpointError`, which starts with ``name``, if whole words cannot be masked with it.
         """
-        ids = {
-            kind: getattr(tokenizer, f"{kind}_token_id") for kind in ("cls", "sep", "pad", "mask")
-        }
-        if missing := [kind for kind, value in ids.items() if value is None]:
-            raise CheckpointError(
-                f"{name}: the tokenizer has no {missing[0]} token, which masked auto-encoding needs; "
-                "use a BERT, DistilBERT or RoBERTa tokenizer"
-            )
-        pieces = tokenizer.get_vocab()
+        special_ids = {}
+        for kind in ("cls", "sep", "pad", "mask"):
+            special_id = getattr(tokenizer, f"{kind}_token_id")
+            if special_id is None:
+                raise CheckpointError(
+                    f"{name}: the tokenizer has no {kind} token, which masked auto-encoding needs; "
+                    "use a BERT, DistilBERT or RoBERTa tokenizer"
+                )
+            special_ids[kind] = special_id
         special = np.zeros(size, bool)
         special[list(tokenizer.all_special_ids)] = True
-        return cls(
-            size=size, continues=_continuing(pieces, size, special, name), special=special, **ids
-        )
+        continues = _continuing(tokenizer.get_vocab(), size, special, name)
+        return cls(size=size, continues=continues, special=special, **special_ids)
 
 
 def _continuing(pieces: dict[str, int], size: int, special: np.ndarray, name: str) -> np.ndarray:
     """(size,) bool. WordPiece marks continuations (##); byte-pair and unigram vocabularies mark word starts (Ġ, ▁)."""
     continues = np.zeros(size, bool)
-    if any(p.startswith("##") for p in pieces):
-        continues[[i for p, i in pieces.items() if p.startswith("##")]] = True
+    continuations = [number for piece, number in pieces.items() if piece.startswith("##")]
+    if continuations:
+        continues[continuations] = True
         return continues
-    start_mark = next(
-        (mark for mark in ("Ġ", "▁") if any(p.startswith(mark) for p in pieces)), None
-    )
-    if start_mark is None:
+
+    for start_mark in ("Ġ", "▁"):
+        if any(piece.startswith(start_mark) for piece in pieces):
+            break
+    else:
         raise CheckpointError(
             f"{name}: the tokenizer marks neither the start nor the continuation of words (##, Ġ or ▁), "
             "so whole words cannot be masked"
         )
-    # Punctuation starts a new word, as in BERT's pre-tokenizer.
-    inside = [
-        i for p, i in pieces.items() if not p.startswith(start_mark) and any(c.isalnum() for c in p)
-    ]
-    continues[inside] = True
+    for piece, number in pieces.items():
+        # Punctuation starts a new word, as in BERT's pre-tokenizer.
+        is_punctuation = not any(map(str.isalnum, piece))
+        if not piece.startswith(start_mark) and not is_punctuation:
+            continues[number] = True
+    # <s> and the like have letters and no mark.
     continues[special] = False
     return continues
 
@@ -338,9 +379,11 @@ def _continuing(pieces: dict[str, int], size: int, special: np.ndarray, name: st
 COUNTED_IDS = 1 << 22
 """Number of ids counted together."""
 
-_MULTIPLIERS = np.random.default_rng(20221112).integers(1, 2**63, 64, dtype=np.uint64) | np.uint64(
-    1
-)
+# One odd multiplier per position in a word. The seed must not change: cached counts are looked up by these hashes.
+_HASH_SEED = 20221112
+_RANDOM = np.random.default_rng(_HASH_SEED).integers(1, 2**63, 64, dtype=np.uint64)
+_MULTIPLIERS = _RANDOM | np.uint64(1)
+
 UNKNOWN_WEIGHT = 1.0
 """Weight of a word that is not in the corpus, as in the released code."""
 
@@ -362,16 +405,19 @@ class WordCounts:
         """
         if not len(self.hashes):
             return np.full(len(hashes), UNKNOWN_WEIGHT, np.float32)
-        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-        known = self.hashes[at] == hashes
+        # A hash above the highest would be looked up behind the end.
+        position = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        in_corpus = self.hashes[position] == hashes
         if kind == "invfreq":
-            return np.where(known, 1.0 / self.counts[at], UNKNOWN_WEIGHT).astype(np.float32)
-        _, inverse, in_text = np.unique(hashes, return_inverse=True, return_counts=True)
-        containing = np.where(known, self.texts[at], 1)
+            weights = np.where(in_corpus, 1.0 / self.counts[position], UNKNOWN_WEIGHT)
+            return weights.astype(np.float32)
+
+        _, inverse, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        term_frequency = counts[inverse]
+        document_frequency = np.where(in_corpus, self.texts[position], 1)
         # The minimum lets a word that is in all texts be drawn at all.
-        return (in_text[inverse] * np.maximum(np.log(self.total_texts / containing), 1e-3)).astype(
-            np.float32
-        )
+        idf = np.maximum(np.log(self.total_texts / document_frequency), 1e-3)
+        return (term_frequency * idf).astype(np.float32)
 
 
 def word_starts(ids: np.ndarray, continues: np.ndarray) -> np.ndarray:
@@ -386,14 +432,16 @@ def word_hashes(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
     if not len(starts):
         return np.zeros(0, np.uint64)
     sizes = np.diff(np.append(starts, len(ids)))
-    position = np.arange(len(ids)) - np.repeat(starts, sizes)
-    mixed = (ids.astype(np.uint64) + np.uint64(1)) * _MULTIPLIERS[position % len(_MULTIPLIERS)]
+    position_in_word = np.arange(len(ids)) - np.repeat(starts, sizes)
+    multipliers = _MULTIPLIERS[position_in_word % len(_MULTIPLIERS)]
+    # Plus 1, because the id 0 would add nothing. Products and sums wrap around at 2^64.
+    mixed = (ids.astype(np.uint64) + np.uint64(1)) * multipliers
     mixed ^= mixed >> np.uint64(29)
     return np.add.reduceat(mixed, starts)
 
 
 def count_words(corpus: Corpus, continues: np.ndarray) -> WordCounts:
-    """Counts of all words of a corpus, cached beside its ids."""
+    """Counts of all words of a corpus, cached in the folder of its ids."""
     path = corpus.folder / "words.npz"
     if not path.is_file():
         _count(corpus, continues, path)
@@ -402,38 +450,45 @@ def count_words(corpus: Corpus, continues: np.ndarray) -> WordCounts:
 
 
 def _count(corpus: Corpus, continues: np.ndarray, path: Path) -> None:
-    hashes, counts, texts = np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+    hashes = np.zeros(0, np.uint64)
+    counts = np.zeros(0, np.int64)
+    texts = np.zeros(0, np.int64)
     offsets = corpus.texts.offsets
     first = 0
     while first < len(corpus):
-        last = max(
-            first + 1, int(np.searchsorted(offsets, offsets[first] + COUNTED_IDS, "right")) - 1
-        )
-        words, of_text = _hashes_of(corpus, first, last, continues)
-        distinct, number = np.unique(words, return_counts=True)
+        # As many texts as have COUNTED_IDS ids together, but at least one.
+        end = int(np.searchsorted(offsets, offsets[first] + COUNTED_IDS, "right"))
+        last = max(first + 1, end - 1)
+
+        words, text_of_word = _hashes_of(corpus, first, last, continues)
+        new_hashes, new_counts = np.unique(words, return_counts=True)
         # Unique (word, text) pairs, as each text counts once.
-        pairs = np.unique(np.stack([words, of_text.astype(np.uint64)], 1), axis=0)
-        containing = np.unique(pairs[:, 0], return_counts=True)[1]
-        merged, inverse = np.unique(np.concatenate([hashes, distinct]), return_inverse=True)
-        counts = np.bincount(inverse, np.concatenate([counts, number]), len(merged)).astype(
-            np.int64
-        )
-        texts = np.bincount(inverse, np.concatenate([texts, containing]), len(merged)).astype(
-            np.int64
-        )
-        hashes, first = merged, last
-    with atomic_write(path, "wb") as f:
-        np.savez(f, hashes=hashes, counts=counts, texts=texts)
+        pairs = np.unique(np.stack([words, text_of_word.astype(np.uint64)], 1), axis=0)
+        _, new_texts = np.unique(pairs[:, 0], return_counts=True)
+
+        # bincount adds in float64, which is exact for counts below 2^53.
+        merged, inverse = np.unique(np.concatenate([hashes, new_hashes]), return_inverse=True)
+        all_counts = np.concatenate([counts, new_counts])
+        all_texts = np.concatenate([texts, new_texts])
+        counts = np.bincount(inverse, all_counts, len(merged)).astype(np.int64)
+        texts = np.bincount(inverse, all_texts, len(merged)).astype(np.int64)
+        hashes = merged
+        first = last
+    with atomic_write(path, "wb") as file:
+        np.savez(file, hashes=hashes, counts=counts, texts=texts)
 
 
 def _hashes_of(
     corpus: Corpus, first: int, last: int, continues: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(hash of each word of the texts ``first`` to ``last``, number of the text that it is in)."""
-    offsets = corpus.texts.offsets[first : last + 1] - corpus.texts.offsets[first]
-    ids = corpus.texts.ids[corpus.texts.offsets[first] : corpus.texts.offsets[last]]
-    is_start = ~continues[ids]
+    """(hash of each word of the texts ``first`` to ``last`` - 1, number of the text that it is in)."""
+    offsets = corpus.texts.offsets[first : last + 1]
+    ids = corpus.texts.ids[offsets[0] : offsets[-1]]
+    text_starts = offsets - offsets[0]
+    is_word_start = ~continues[ids]
     # Each text starts with a word; an empty last text has no piece to mark.
-    is_start[offsets[:-1][offsets[:-1] < len(ids)]] = True
-    starts = np.flatnonzero(is_start)
-    return word_hashes(ids, starts), np.searchsorted(offsets, starts, "right") - 1
+    nonempty = text_starts[:-1] < len(ids)
+    is_word_start[text_starts[:-1][nonempty]] = True
+    word_positions = np.flatnonzero(is_word_start)
+    text_of_word = np.searchsorted(text_starts, word_positions, "right") - 1
+    return word_hashes(ids, word_positions), text_of_word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -20,7 +21,10 @@ from dupmae_ir.training.trainer import CheckedTrainer, Sums
 T = TypeVar("T")
 ENCODER_TERMS = ("mlm", "anchor")
 """Prefixes of the losses that do not read a text's vector."""
-_BLOCK = 1 << 14  #: corpora chosen at a time
+_BLOCK = 1 << 14
+"""Draws whose corpora are chosen at a time."""
+_POOL_STREAM = 1 << 20
+"""Part of the seed of a pool's order; above the numbers 1 + corpus of the corpora's streams."""
 
 
 class MixedBatches:
@@ -52,8 +56,13 @@ class MixedBatches:
         pool: int = 1,
         together: int = 1,
     ) -> None:
-        self.rows, self.seed, self.batch_size, self.count = rows, seed, size, count
-        self.lengths, self.pool, self.together = lengths, pool, together
+        self.rows = rows
+        self.seed = seed
+        self.batch_size = size
+        self.count = count
+        self.lengths = lengths
+        self.pool = pool
+        self.together = together
         self.shares = np.array(weights, np.float64) / sum(weights)
 
     def __len__(self) -> int:
@@ -62,39 +71,44 @@ class MixedBatches:
     def __iter__(self) -> Iterator[list[Draw]]:
         draws = self.draws()
         if self.pool == 1:
-            yield from ([next(draws) for _ in range(self.batch_size)] for _ in range(self.count))
+            for _ in range(self.count):
+                yield list(islice(draws, self.batch_size))
         else:
-            batches = (batch for number in range(self.count) for batch in self._pool(draws, number))
-            yield from islice(batches, self.count)
+            yield from islice(self._pooled(draws), self.count)
 
-    def _pool(self, draws: Iterator[Draw], number: int) -> Iterator[list[Draw]]:
-        """``pool`` times ``together`` batches: texts sorted by length, batches in random order."""
-        together = self.batch_size * self.together
-        drawn = sorted(
-            islice(draws, self.pool * together), key=lambda d: self.lengths[d.corpus][d.row]
-        )
-        for group in (
-            np.random.default_rng([self.seed, 1 << 20, number]).permutation(self.pool).tolist()
-        ):
-            for first in range(group * together, (group + 1) * together, self.batch_size):
-                yield drawn[first : first + self.batch_size]
+    def _pooled(self, draws: Iterator[Draw]) -> Iterator[list[Draw]]:
+        """Batches of texts of similar length, without an end.
+
+        Each pool has ``pool`` groups of ``together`` batches: its texts are sorted by length, and its groups are in
+        random order.
+        """
+        group_size = self.batch_size * self.together
+        for number in itertools.count():
+            texts = sorted(
+                islice(draws, self.pool * group_size),
+                key=lambda draw: self.lengths[draw.corpus][draw.row],
+            )
+            order = np.random.default_rng([self.seed, _POOL_STREAM, number]).permutation(self.pool)
+            for group in order.tolist():
+                first = group * group_size
+                for start in range(first, first + group_size, self.batch_size):
+                    yield texts[start : start + self.batch_size]
 
     def draws(self) -> Iterator[Draw]:
         """The texts in the order of training, without an end."""
-        streams = [self._stream(c) for c in range(len(self.rows))]
-        chooser = np.random.default_rng([self.seed, 0])
+        streams = [self._stream(corpus) for corpus in range(len(self.rows))]
+        rng = np.random.default_rng([self.seed, 0])
         number = 0
         while True:
-            chosen = (
-                chooser.choice(len(streams), _BLOCK, p=self.shares)
-                if len(streams) > 1
-                else np.zeros(_BLOCK, int)
-            )
-            for corpus in chosen.tolist():
+            corpora = np.zeros(_BLOCK, int)
+            if len(streams) > 1:
+                corpora = rng.choice(len(streams), _BLOCK, p=self.shares)
+            for corpus in corpora.tolist():
                 yield Draw(number, corpus, next(streams[corpus]))
                 number += 1
 
     def _stream(self, corpus: int) -> Iterator[int]:
+        """The rows of a corpus in random order, one pass after the other, without an end."""
         rng = np.random.default_rng([self.seed, 1 + corpus])
         while True:
             yield from rng.permutation(self.rows[corpus]).tolist()
@@ -134,7 +148,8 @@ class PretrainTrainer(CheckedTrainer):
         held_out: Sequence[Draw] = (),
         quiet: bool = False,
     ) -> None:
-        self.held_out, self.size = list(held_out), batches.batch_size
+        self.held_out = list(held_out)
+        self.size = batches.batch_size
         self.tokens = torch.zeros((), dtype=torch.float64)
         self.clock = time.monotonic()
         super().__init__(
@@ -150,7 +165,8 @@ class PretrainTrainer(CheckedTrainer):
     def compute_loss(self, model: Bottleneck, inputs: Batch, *_: Any, **__: Any) -> Tensor:
         """The loss of a batch; each term and the number of tokens are added to the sums that :meth:`log` reports."""
         loss, terms = model(inputs)
-        self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
+        self.sums.add(_losses_by_name("loss", loss, terms))
+        # Summed on the device, because reading a number would wait for the GPU in every step.
         self.tokens = self.tokens.to(loss.device) + inputs["attention_mask"].sum()
         return loss
 
@@ -164,45 +180,52 @@ class PretrainTrainer(CheckedTrainer):
         if self.evaluated():
             return {}
         # Every process evaluates all of them: divided, their means would depend on the number of processes.
-        batches = [
-            self.held_out[i : i + self.size] for i in range(0, len(self.held_out), self.size)
-        ]
-        if len(batches) > 1 and len(batches[-1]) == 1:
-            batches[-2:] = [
-                batches[-2] + batches[-1]
-            ]  # a text alone has no other to exchange its vector with
-        sums, gaps = Sums(), Sums()
+        sums = Sums()
+        gaps = Sums()
         self.model.eval()
         with torch.inference_mode():
-            for draws in batches:
+            for draws in self._held_out_batches():
                 batch = self._prepare_inputs(self.data_collator(draws))
                 with self.compute_loss_context_manager():
                     loss, terms = self.model(batch)
                     gaps.add(self._gaps(batch, terms))
-                sums.add({"eval_loss": loss, **{f"eval_loss_{k}": v for k, v in terms.items()}})
+                sums.add(_losses_by_name("eval_loss", loss, terms))
         self.model.train()
         means = self.means(sums) | self.means(gaps)
         self.log(means)
         return means
 
+    def _held_out_batches(self) -> list[list[Draw]]:
+        batches = []
+        for start in range(0, len(self.held_out), self.size):
+            batches.append(self.held_out[start : start + self.size])
+        # A text alone has no other to exchange its vector with, so it joins the batch before.
+        if len(batches) > 1 and len(batches[-1]) == 1:
+            single = batches.pop()
+            batches[-1] = batches[-1] + single
+        return batches
+
     def _gaps(self, batch: Batch, terms: Terms) -> Terms:
         """Losses of the decoders with the vectors shuffled among the texts, and their differences from ``terms``."""
-        read = [name for name in terms if not name.startswith(ENCODER_TERMS)]
-        if not read:
+        decoder_terms = [name for name in terms if not name.startswith(ENCODER_TERMS)]
+        if not decoder_terms:
             return {}
         with cast(Bottleneck, self.bare).shuffled():
             _, shuffled = self.model(batch)
-        losses = {f"eval_shuffled_{name}": shuffled[name] for name in read}
-        return losses | {f"eval_gap_{name}": shuffled[name] - terms[name] for name in read}
+        losses = {f"eval_shuffled_{name}": shuffled[name] for name in decoder_terms}
+        gaps = {f"eval_gap_{name}": shuffled[name] - terms[name] for name in decoder_terms}
+        return losses | gaps
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log ``logs`` with the tokens since the last entry and their rate."""
         if "loss" in logs:
             now = time.monotonic()
-            tokens = float(self._reduced(self.tokens.reshape(1))[0]) * self.args.world_size
+            mean_tokens = float(self._mean_over_processes(self.tokens.reshape(1))[0])
+            tokens = mean_tokens * self.args.world_size
             logs["tokens"] = round(tokens)
             logs["tokens_per_second"] = round(tokens / (now - self.clock), 1)
-            self.tokens, self.clock = torch.zeros((), dtype=torch.float64), now
+            self.tokens = torch.zeros((), dtype=torch.float64)
+            self.clock = now
         super().log(logs, *args, **kwargs)
 
     def means(self, sums: Sums) -> dict[str, float]:
@@ -210,9 +233,17 @@ class PretrainTrainer(CheckedTrainer):
         means = sums.means()
         if not means:
             return {}
-        values = self._reduced(torch.stack(list(means.values())))
+        # One transfer for all of them.
+        values = self._mean_over_processes(torch.stack(list(means.values())))
         return dict(zip(means, values.tolist(), strict=True))
 
-    def _reduced(self, values: Tensor) -> Tensor:
-        """The mean over the processes."""
+    def _mean_over_processes(self, values: Tensor) -> Tensor:
         return self.accelerator.reduce(values.to(self.args.device), "mean")
+
+
+def _losses_by_name(prefix: str, loss: Tensor, terms: Terms) -> dict[str, Tensor]:
+    """The loss as ``PREFIX``, and its terms as ``PREFIX_TERM``."""
+    losses = {prefix: loss}
+    for name, value in terms.items():
+        losses[f"{prefix}_{name}"] = value
+    return losses
