@@ -341,7 +341,7 @@ def _join(indexes: Sequence[Index], paths: Sequence[str]) -> Index:
     facts: Meta = {}
     for name in ("documents", *SUMS):
         facts[name] = sum(index.meta.get(name) or 0 for index in indexes)
-    # Another digest than that of any folder, since a search finds something else.
+    # No folder alone has this digest, since a search of it finds something else.
     digests = "".join(index.digest for index in indexes)
     facts["digest"] = hashlib.sha256(digests.encode()).hexdigest()
     weights = {index.part_weights for index in indexes}

@@ -192,7 +192,7 @@ class ChangeJob(Job):
 
 
 def _join_inputs(meta: Meta, added: Meta) -> list[Any]:
-    """The files that an index was made of, and those of a new segment, each once."""
+    """The input files of an index and of a new segment, each once."""
     inputs = [*(meta.get("inputs") or []), *(added.get("inputs") or [])]
     return list({(file["path"], file["sha256"]): file for file in inputs}.values())
 

@@ -361,7 +361,7 @@ def record_part(path: Path, segment: SegmentRecord, part: str) -> SegmentRecord 
 def changing(path: Path) -> AbstractContextManager[None]:
     """Hold the lock of ``meta.json``, which is replaced within the block.
 
-    It is another lock than that of the job that changes the index, and is held only for the moment of the replacement.
+    The job that changes the index holds another lock, and this one only for the moment of the replacement.
     Building a part of a segment holds its own job's lock, not the index's, so both may replace the manifest.
     """
     return exclusive(lock_path(path / META), f"updating {path / META}", wait=True)

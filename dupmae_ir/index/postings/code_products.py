@@ -1,4 +1,4 @@
-"""Inner products of 4-bit codes with whole-number weights, as instructions for numba's compiler.
+"""Inner products of 4-bit codes with integer weights, as instructions for numba's compiler.
 
 A chunk is 128 components: byte i of its 64 has the code of component i in its low half and that of component i + 64 in
 its high half. A weight w, |w| <= 32,512, is two signed bytes: w = 256 high + low. Where the processor has AVX-512 VNNI,
@@ -28,7 +28,7 @@ Pair = tuple[ir.Value, ir.Value]  # what belongs to the high bytes of weights, a
 
 @intrinsic
 def block_products(_, codes, high, low, products):  # type: ignore[no-untyped-def]
-    """Set (64,) int32 ``products`` to those of a chunk of 64 rows, (16, 64, 4) uint8, with (128,) int8 weights."""
+    """Set (64,) int32 ``products`` of a chunk of 64 rows, (16, 64, 4) uint8, with (128,) int8 bytes of weights."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         codes_at, high_at, low_at, products_at = _pointers(context, builder, signature, arguments)
@@ -107,7 +107,7 @@ def _add_products(
     """Add the products of 64 bytes of codes and weights to the sums.
 
     ``pairs``: the weights of the codes' low halves, then of their high halves. With VNNI each sum has the products of
-    its byte of the weights. Otherwise the second has those of complete weights and the first stays 0, so
+    its byte of the weights. Otherwise the second has the products of complete weights and the first stays 0, so
     :func:`_combine_bytes` gives the same number.
     """
     # What numba compiles for, which NUMBA_CPU_FEATURES can restrict.

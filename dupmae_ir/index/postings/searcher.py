@@ -302,9 +302,10 @@ class PostingsSearcher:
         ids = self._ids
         all_terms = itertools.chain.from_iterable(queries)
         terms = np.fromiter((ids.get(term, -1) for term in all_terms), np.int64, term_count)
-        known = terms >= 0
-        owner = np.repeat(np.arange(len(queries)), lengths)[known]
-        weights = weights[known]
+        # Terms that the index does not have match nothing.
+        indexed = terms >= 0
+        owner = np.repeat(np.arange(len(queries)), lengths)[indexed]
+        weights = weights[indexed]
         # The accumulators of the compiled loops are int32: no row may overflow one.
         highest_scores = np.bincount(owner, weights, len(queries)) * HIGHEST_IMPACT
         if (highest_scores > HIGHEST_SCORE).any():
@@ -312,11 +313,11 @@ class PostingsSearcher:
                 "a query could score 2**31 or more, which search by postings cannot represent; scale its weights down"
             )
         starts = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(queries)))))
-        return Queries(starts, terms[known], weights.astype(np.int32))
+        return Queries(starts, terms[indexed], weights.astype(np.int32))
 
 
 def _wrong_weight(queries: Sequence[dict[str, int]]) -> str:
-    """What to say of the first weight that is not a positive whole number."""
+    """The message about the first weight that is not a positive whole number."""
     for query in queries:
         for term, weight in query.items():
             if not (weight >= 1 and float(weight).is_integer()):
