@@ -1,9 +1,9 @@
 """``dupmae-ir index add``, ``index update`` and ``index sync``: encode what is new or changed into a new segment.
 
-The collection is read once, without a model: the digest of each document tells whether the index has it. What it lacks
-is written to a nameless temporary file and then encoded in windows, each saved in the work folder under the digest of
-its documents. A killed run leaves its windows; any later change of the index that encodes the same documents uses them.
-The scale is that of the index, so later weights may be clipped at 255: they are counted, and a note says so.
+The collection is read once, without a model: the digest of each document tells whether the index has it. Documents that
+it lacks are written to a nameless temporary file and then encoded in windows, each saved in the work folder under the
+digest of its documents. A killed run leaves its windows; any later change of the index that encodes the same documents
+uses them. The scale of the index is fixed, so later weights may be clipped at 255: they are counted and reported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from dupmae_ir.types import Document, Encoder, EncoderOptions
 
 WINDOW = 1024
 """Documents of a window for an index that does not record its own."""
-_COMPARED = (
+_COMPARED_SETTINGS = (
     "document_length",
     "top_k",
     "activation",
@@ -57,7 +57,9 @@ _COMPARED = (
     "fold_terms",
     "language",
 )
-_WORK = ("digest", "title_separator", *_COMPARED)
+"""Settings of an encoder that must be those of the encoder that made the index."""
+_SAVED_WINDOW_SETTINGS = ("digest", "title_separator", *_COMPARED_SETTINGS)
+"""Settings that decide the bytes of a saved window."""
 
 
 @with_torch_threads
@@ -77,20 +79,22 @@ def run_update(config: UpdateConfig) -> ChangeResult:
 
 @with_torch_threads
 def run_sync(config: SyncConfig) -> ChangeResult:
-    """Make the index that of the collection: as :func:`run_update`; documents that it lacks are deleted."""
+    """Make the index agree with the collection: as :func:`run_update`, and delete what the collection lacks."""
     return _Change(config, "index sync")()
 
 
 @dataclass
 class _Plan:
-    """What a change does: ``spool`` has the documents to encode, ``gone`` the rows to delete."""
+    """What a change does. Documents to encode are on the disk, since they may be most of the collection."""
 
-    spool: IO[str]
+    spool: IO[str]  #: the documents to encode, one JSON list a line
     added: int = 0
     updated: int = 0
     unchanged: int = 0
-    deleted: int = 0
-    gone: list[int] = field(default_factory=list)
+    deleted: int = 0  #: documents that the collection lacks
+    rows_to_delete: list[int] = field(
+        default_factory=list
+    )  #: of deleted documents, and old rows of updated ones
 
     @property
     def encoded(self) -> int:
@@ -107,7 +111,8 @@ class _Change:
     """One run of a command."""
 
     def __init__(self, config: ChangeOptions, command: str) -> None:
-        self.config, self.command = config, command
+        self.config = config
+        self.command = command
         self.started = time.monotonic()
         self.resumed = 0
 
@@ -119,102 +124,114 @@ class _Change:
             index = job.current()
             job.settings = _work_settings(index, config.index)
             collection = self._collection(index.meta)
+            # Not in /tmp, which is often small: this may be most of a collection.
             with tempfile.TemporaryFile("w+", encoding="utf-8", dir=job.target.parent) as spool:
-                plan = self._planned(index, collection, _Plan(spool))
-                counted = ("added", "updated", "deleted", "unchanged")
-                now = {f"{name}_now": getattr(plan, name) for name in counted}
-                if not plan.encoded and not plan.gone:
+                plan = _Plan(spool)
+                self._compare(index, collection, plan)
+                now = {
+                    "added_now": plan.added,
+                    "updated_now": plan.updated,
+                    "deleted_now": plan.deleted,
+                    "unchanged_now": plan.unchanged,
+                }
+                if not plan.encoded and not plan.rows_to_delete:
                     result = job.unchanged(index, now)
                 else:
-                    new, clipped = (
-                        self._segment(job, index, collection, plan) if plan.encoded else (None, 0)
-                    )
+                    segment = None
+                    clipped = 0
+                    if plan.encoded:
+                        segment, clipped = self._encode_segment(job, index, collection, plan)
                     now |= {"clipped_now": clipped, "resumed": self.resumed}
-                    result = job.commit(index, np.array(plan.gone, np.int64), new, now)
+                    deleted = np.array(plan.rows_to_delete, np.int64)
+                    result = job.commit(index, deleted, segment, now)
+            # Only after the commit: until then a killed run continues from its windows.
             _sweep_windows(job)
             return {**result, "seconds": round(time.monotonic() - self.started, 2)}
 
     def _collection(self, meta: Meta) -> DocumentSource:
         """The collection, read as the one that the index was made from unless flags say otherwise."""
-        recorded, config = meta.get("settings") or {}, self.config
-        kept = {name: recorded[name] for name in READING if recorded.get(name) is not None}
-        given = {f.name for f in dataclasses.fields(config) if getattr(config, f.name) != f.default}
-        changes: dict[str, Any] = {name: value for name, value in kept.items() if name not in given}
-        changes = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in changes.items()
-        }
-        return dataclasses.replace(config, **changes).collection()
+        recorded = meta.get("settings") or {}
+        changes: dict[str, Any] = {}
+        for option in dataclasses.fields(self.config):
+            value = recorded.get(option.name)
+            is_set = getattr(self.config, option.name) != option.default
+            if option.name not in READING or value is None or is_set:
+                continue
+            # JSON has lists for the tuples of a config.
+            changes[option.name] = tuple(value) if isinstance(value, list) else value
+        return dataclasses.replace(self.config, **changes).collection()
 
-    def _planned(self, index: Index, collection: DocumentSource, plan: _Plan) -> _Plan:
-        """Compare the collection with the index."""
+    def _compare(self, index: Index, collection: DocumentSource, plan: _Plan) -> None:
+        """Compare the collection with the index and fill the plan."""
         live = index.live
         rows = {docid: row for row, docid in enumerate(index.docids) if live[row]}
-        known = index.digests
-        if known is None and self.command != "index add":
+        digests = index.digests
+        if digests is None and self.command != "index add":
             say(
                 f"note: {self.config.index} has no digests of its documents: all are encoded again",
                 self.config.quiet,
             )
-        left = live.copy()
+        unseen = live.copy()  # live rows whose documents the collection has not had so far
         with progress("read", collection.unit, quiet=self.config.quiet) as bar:
             for document in collection:
                 row = rows.get(document.docid)
+                is_unchanged = False
                 if row is not None:
-                    left[row] = False
-                    if known is not None and known[row].tobytes() == document_digest(document):
-                        plan.unchanged += 1
-                        bar.update()
-                        continue
-                self._take(document, row, plan)
+                    unseen[row] = False
+                    if digests is not None:
+                        is_unchanged = digests[row].tobytes() == document_digest(document)
+                if is_unchanged:
+                    plan.unchanged += 1
+                else:
+                    self._plan_encoding(document, row, plan)
                 bar.update()
-        if text := left_out(collection.report):
-            say(f"{collection.source}:{text}", self.config.quiet)
+        unread = left_out(collection.report)
+        if unread:
+            say(f"{collection.source}:{unread}", self.config.quiet)
         if self.command == "index sync":
-            gone = [
-                row
-                for row in np.flatnonzero(left).tolist()
-                if not collection.may_have(index.docids[row])
-            ]
-            if kept := int(left.sum()) - len(gone):
-                say(
-                    f"note: {kept:,} passages of files that cannot be read now were kept",
-                    self.config.quiet,
-                )
-            if (
-                rows
-                and len(gone) == len(rows)
-                and isinstance(self.config, SyncConfig)
-                and not self.config.replace_all
-            ):
-                raise UsageError(
-                    f"{self.config.corpus} has none of the {len(rows):,} documents of {self.config.index}, so all of "
-                    "them would be deleted; name the right collection, or pass `replace_all`"
-                )
-            plan.gone += gone
-            plan.deleted = len(gone)
-        return plan
+            self._plan_deletions(index, collection, np.flatnonzero(unseen).tolist(), plan)
 
-    def _take(self, document: Document, row: int | None, plan: _Plan) -> None:
-        """Plan to encode a document, and to delete its old ``row``."""
-        if row is not None:
-            if self.command == "index add":
-                raise UsageError(
-                    f"{self.config.index} already has a document {document.docid!r} with other contents; nothing was "
-                    "added. Replace documents with: dupmae-ir index update"
-                )
-            plan.gone.append(row)
-        plan.added += row is None
-        plan.updated += row is not None
+    def _plan_encoding(self, document: Document, row: int | None, plan: _Plan) -> None:
+        """Plan to encode a document and, if the index has another version of it, to delete its ``row``."""
+        if row is None:
+            plan.added += 1
+        elif self.command == "index add":
+            raise UsageError(
+                f"{self.config.index} already has a document {document.docid!r} with other contents; nothing was "
+                "added. Replace documents with: dupmae-ir index update"
+            )
+        else:
+            plan.updated += 1
+            plan.rows_to_delete.append(row)
         plan.spool.write(json.dumps(list(document)) + "\n")
 
-    def _segment(
+    def _plan_deletions(
+        self, index: Index, collection: DocumentSource, unseen: list[int], plan: _Plan
+    ) -> None:
+        """Plan to delete the rows whose documents the collection did not have, except for files it could not read."""
+        missing = [row for row in unseen if not collection.may_have(index.docids[row])]
+        kept = len(unseen) - len(missing)
+        if kept:
+            say(
+                f"note: {kept:,} passages of files that cannot be read now were kept",
+                self.config.quiet,
+            )
+        deletes_all = index.documents > 0 and len(missing) == index.documents
+        if deletes_all and isinstance(self.config, SyncConfig) and not self.config.replace_all:
+            raise UsageError(
+                f"{self.config.corpus} has none of the {index.documents:,} documents of {self.config.index}, so all of "
+                "them would be deleted; name the right collection, or pass `replace_all`"
+            )
+        plan.rows_to_delete += missing
+        plan.deleted = len(missing)
+
+    def _encode_segment(
         self, job: ChangeJob, index: Index, collection: DocumentSource, plan: _Plan
     ) -> tuple[Path, int]:
         """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""
         work = job.begin()
-        encoder = _encoder(index, self.config)
-        paths = self._encode(job, work, index, encoder, plan)
+        encoder = _load_encoder(index, self.config)
+        paths = self._encode_windows(job, work, index, encoder, plan)
         new = job.fresh("segment")
         with progress("index", collection.unit, total=plan.encoded, quiet=self.config.quiet) as bar:
             meta = build_index(
@@ -239,16 +256,18 @@ class _Change:
             )
         return new, meta["clipped"]
 
-    def _encode(
+    def _encode_windows(
         self, job: ChangeJob, work: Path, index: Index, encoder: Encoder, plan: _Plan
     ) -> list[Path]:
         """The files of the encoded windows, in order."""
         paths = []
         separator = index.meta["encoder"]["title_separator"]
+        texts = index.segments[0].has_part("texts")
         size = (index.meta.get("settings") or {}).get("window") or WINDOW
         with progress("encode", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
             for window in windows(plan.documents(), size):
                 job.check_deadline()
+                # By contents, not by number: another change may have other documents before these.
                 digest = documents_digest(window)
                 path = work / f"window-{digest[:32]}.safetensors"
                 if path.exists() and read_header(path)["documents"] == digest:
@@ -257,7 +276,6 @@ class _Change:
                         bar.initial += len(window)
                 else:
                     representation = represent(encoder, window, separator)
-                    texts = index.segments[0].has_part("texts")
                     encoded = EncodedWindow.of(window, representation, index.scale, texts=texts)
                     write_window(path, encoded.to_bytes(digest))
                 paths.append(path)
@@ -266,38 +284,41 @@ class _Change:
 
 
 def _sweep_windows(job: ChangeJob) -> None:
-    """Remove saved windows whose documents the index has, and the work folder if no others are left."""
+    """Remove saved windows whose documents the index has, and the work folder if no others remain."""
     paths = window_paths(job.work)
     if paths:
-        index = job.current()
-        digests = index.digests
-        there = (
-            set()
-            if digests is None
-            else {digests[row].tobytes() for row in np.flatnonzero(index.live)}
-        )
+        indexed = _live_digests(job.current())
         for path in paths:
+            # A window that cannot be read is removed, too.
             with suppress(IndexMismatch):
-                if not set(EncodedWindow.read(path).digests or ()) <= there:
+                if not set(EncodedWindow.read(path).digests or ()) <= indexed:
                     continue
             path.unlink()
-    if left := window_paths(job.work):
+    remaining = window_paths(job.work)
+    if remaining:
         say(
-            f"note: {len(left)} window(s) of an unfinished change are kept for it; --restart discards them",
+            f"note: {len(remaining)} window(s) of an unfinished change are kept for it; --restart discards them",
             job.quiet,
         )
     else:
         job.discard()
 
 
+def _live_digests(index: Index) -> set[bytes]:
+    digests = index.digests
+    if digests is None:
+        return set()
+    return {digests[row].tobytes() for row in np.flatnonzero(index.live)}
+
+
 def _work_settings(index: Index, name: str) -> Mapping[str, object]:
-    """What decides the bytes of a saved window."""
+    """The settings of unfinished work: windows saved with others cannot be used."""
     recorded = index.meta.get("encoder")
     if not recorded:
         raise IndexMismatch(
             f"{name}: meta.json does not name the encoder, so nothing can be added; encode it again"
         )
-    shared = {name: recorded.get(name) for name in _WORK}
+    shared = {setting: recorded.get(setting) for setting in _SAVED_WINDOW_SETTINGS}
     return {
         "model": shared.pop("digest"),
         **shared,
@@ -306,7 +327,7 @@ def _work_settings(index: Index, name: str) -> Mapping[str, object]:
     }
 
 
-def _encoder(index: Index, config: ChangeOptions) -> Encoder:
+def _load_encoder(index: Index, config: ChangeOptions) -> Encoder:
     """The encoder that the index records, or ``config.model``. Raises :class:`IndexMismatch` for another one."""
     recorded = index.meta["encoder"]
     name = recorded["name"] if config.model is None else config.model
@@ -318,11 +339,9 @@ def _encoder(index: Index, config: ChangeOptions) -> Encoder:
         }
         encoder = load_encoder(None if name == "default" else name, **options)
     except CheckpointError as e:
-        hint = (
-            ""
-            if config.model
-            else f" (recorded in {config.index}/meta.json; if it moved, name it as `model`)"
-        )
+        hint = f" (recorded in {config.index}/meta.json; if it moved, name it as `model`)"
+        if config.model:
+            hint = ""
         raise CheckpointError(f"{e}{hint}") from None
     _check_encoder(encoder, recorded, config.index)
     return encoder
@@ -334,9 +353,13 @@ def _check_encoder(encoder: Encoder, recorded: Mapping[str, Any], name: str) -> 
             f"{name} was encoded by {recorded['name']} (digest {recorded['digest'][:12]}), and {encoder.name} is "
             f"another model (digest {encoder.digest[:12]}); add documents with the former, or encode everything again"
         )
-    wrong = [n for n in _COMPARED if n in recorded and recorded[n] != getattr(encoder.settings, n)]
+    differing = []
+    for setting in _COMPARED_SETTINGS:
+        # Older indexes record fewer settings.
+        if setting in recorded and recorded[setting] != getattr(encoder.settings, setting):
+            differing.append(setting)
     vocabulary = vocabulary_record(encoder.terms)
-    if wrong or recorded.get("vocabulary", vocabulary) != vocabulary:
+    if differing or recorded.get("vocabulary", vocabulary) != vocabulary:
         raise IndexMismatch(
-            f"{name}: {encoder.name} has another {', '.join(wrong) or 'vocabulary'} than the index records"
+            f"{name}: {encoder.name} has another {', '.join(differing) or 'vocabulary'} than the index records"
         )

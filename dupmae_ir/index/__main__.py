@@ -57,8 +57,11 @@ def summarize_verified(config: VerifyConfig, result: VerifyResult) -> str:
 def summarize_change(config: ChangeOptions, result: ChangeResult) -> str:
     """How many documents were added, updated, deleted and unchanged, and what the index is now."""
     numbers: Mapping[str, Any] = result
-    words = ("added", "updated", "deleted", "unchanged")
-    counts = [f"{numbers[f'{word}_now']:,} {word}" for word in words if numbers[f"{word}_now"]]
+    counts = []
+    for word in ("added", "updated", "deleted", "unchanged"):
+        count = numbers[f"{word}_now"]
+        if count:
+            counts.append(f"{count:,} {word}")
     return f"{config.index}: {', '.join(counts)}; {_state(result)}, {result['seconds']:.1f} s"
 
 
@@ -75,11 +78,9 @@ def summarize_compacted(config: CompactConfig, result: ChangeResult) -> str:
 
 def summarize_pushed(config: PushConfig, result: PushResult) -> str:
     """How many files were sent."""
-    files = (
-        "its record alone"
-        if config.record
-        else f"{result['sent_now']:,} of {result['files']:,} files sent"
-    )
+    files = f"{result['sent_now']:,} of {result['files']:,} files sent"
+    if config.record:
+        files = "its record alone"
     return f"{config.index}: {result['to']} is complete, {megabytes(result['bytes'])}; {files}"
 
 
@@ -94,7 +95,7 @@ def _state(result: ChangeResult) -> str:
 
 
 def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
-    """The index in words: its parts, what made it, its digest, and the parts built on demand."""
+    """The text of ``index show``: the parts of the index, what made it, its digest, and the parts built on demand."""
     if config.quiet:
         return ""
     extras: dict[str, str] = load("dupmae_ir.index.run:show_extras")(config)
@@ -110,9 +111,11 @@ def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
 
 
 def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    encoder, versions = meta.get("encoder") or {}, meta.get("versions") or {}
+    encoder = meta.get("encoder") or {}
+    versions = meta.get("versions") or {}
     yield "documents", f"{meta['documents']:,} ({meta['empty_documents']:,} without impacts)"
-    segments, deleted = meta["segments"], (meta["deleted"] or {}).get("rows", 0)
+    segments = meta["segments"]
+    deleted = (meta["deleted"] or {}).get("rows", 0)
     if len(segments) > 1 or deleted:
         rows = [f"{segment['documents']:,}" for segment in segments]
         yield "segments", f"{len(segments)} of {', '.join(rows)} rows"
@@ -121,8 +124,8 @@ def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "stock Pyserini",
             "reads the first segment only, deleted documents included, until index compact",
         )
-    if generation := meta["generation"]:
-        yield "generation", f"{generation}, by {meta['changed_by']}"
+    if meta["generation"]:
+        yield "generation", f"{meta['generation']}, by {meta['changed_by']}"
     if meta["dim"] is not None:
         yield "vectors", f"{meta['dim']} wide, float32, inner product"
     if meta["scale"] is not None:
@@ -130,9 +133,15 @@ def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "impacts",
             f"{meta['postings']:,}, scale {meta['scale']:g}, {meta['clipped']:,} clipped at 255",
         )
-    files = [item for segment in segments for item in segment["files"].items()]
-    if texts := [file["bytes"] for name, file in files if name.startswith("texts/")]:
-        yield "texts", f"stored, {megabytes(sum(texts))}"
+    file_count = 0
+    text_bytes = 0
+    for segment in segments:
+        file_count += len(segment["files"])
+        for name, file in segment["files"].items():
+            if name.startswith("texts/"):
+                text_bytes += file["bytes"]
+    if text_bytes:
+        yield "texts", f"stored, {megabytes(text_bytes)}"
     if encoder:
         yield "encoder", f"{encoder.get('name')} ({str(encoder.get('digest'))[:12]})"
         lengths = f"{encoder.get('document_length')} / {encoder.get('query_length')} word pieces"
@@ -144,7 +153,7 @@ def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         f"{meta.get('created')} by dupmae_ir {versions.get('dupmae_ir')}, Pyserini {versions.get('pyserini')}",
     )
     yield "digest", f"{meta['digest'][:12]} (index verify reads every byte)"
-    yield "files", f"{len(files)} recorded"
+    yield "files", f"{file_count} recorded"
 
 
 RUN = "dupmae_ir.index.run"

@@ -23,8 +23,8 @@ COMPARISONS: dict[str, Callable[[MetadataScalar, MetadataScalar], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-PARTS = ("contains", "like", "under")
-"""Operations that look at a part of a text: a part, a pattern (``*.md``), a folder."""
+TEXT_OPERATIONS = ("contains", "like", "under")
+"""Operations on texts: has a part, fits a pattern (``*.md``), is in a folder."""
 Test = Callable[[MetadataValue | None], bool]
 Rows = Callable[[str, Test], np.ndarray]
 """The documents whose value of a column satisfies a test: (n,) bool."""
@@ -34,7 +34,8 @@ Rows = Callable[[str, Test], np.ndarray]
 class Condition:
     """A test of one column.
 
-    ``operation``: a key of :data:`COMPARISONS`, ``in``, or one of :data:`PARTS`, with ``values``; or ``missing``.
+    ``operation``: a key of :data:`COMPARISONS`, ``in``, or one of :data:`TEXT_OPERATIONS`, with ``values``; or
+    ``missing``.
     ``inverted``: the document has a value that does not satisfy it (``!=``); for ``missing``, it has a value.
     """
 
@@ -48,10 +49,11 @@ class Condition:
         """Whether a value, or None for no value, satisfies the condition."""
         if self.operation == "missing":
             return lambda value: (value is None) != self.inverted
-        tests = {"in": _one_of, "contains": _containing, "like": _like, "under": _under}
-        test = tests.get(
-            self.operation, lambda values: _compared(COMPARISONS[self.operation], values[0])
-        )(self.values)
+        if self.operation in COMPARISONS:
+            test = _comparison(COMPARISONS[self.operation], self.values[0])
+        else:
+            makers = {"in": _one_of, "contains": _contains, "like": _like, "under": _under}
+            test = makers[self.operation](self.values)
         return lambda value: value is not None and test(value) != self.inverted
 
     def evaluate(self, rows: Rows) -> np.ndarray:
@@ -79,8 +81,10 @@ class Joined:
 
     def evaluate(self, rows: Rows) -> np.ndarray:
         """The documents that satisfy the conjunction or disjunction."""
-        found = [node.evaluate(rows) for node in self.nodes]
-        return np.logical_and.reduce(found) if self.every else np.logical_or.reduce(found)
+        masks = [node.evaluate(rows) for node in self.nodes]
+        if self.every:
+            return np.logical_and.reduce(masks)
+        return np.logical_or.reduce(masks)
 
 
 Node = Condition | Not | Joined
@@ -88,32 +92,37 @@ Node = Condition | Not | Joined
 
 def kind(value: MetadataScalar) -> type:
     """The kind of a value: only values of one kind compare. Integers and floats are one, true and false another."""
-    return type(value) if isinstance(value, bool | str) else float
+    # bool is a subclass of int, so True would equal 1.
+    if isinstance(value, bool | str):
+        return type(value)
+    return float
 
 
-def _compared(
-    compare: Callable[[MetadataScalar, MetadataScalar], bool], wanted: MetadataScalar
+def _comparison(
+    compare: Callable[[MetadataScalar, MetadataScalar], bool], operand: MetadataScalar
 ) -> Callable[..., bool]:
     def test(value: MetadataValue) -> bool:
         if isinstance(value, list):
             return any(map(test, value))
-        return kind(value) is kind(wanted) and compare(value, wanted)
+        return kind(value) is kind(operand) and compare(value, operand)
 
     return test
 
 
-def _one_of(wanted: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
-    known = {(kind(value), value) for value in wanted}
+def _one_of(operands: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
+    accepted = {(kind(operand), operand) for operand in operands}
 
     def test(value: MetadataValue) -> bool:
-        return any(map(test, value)) if isinstance(value, list) else (kind(value), value) in known
+        if isinstance(value, list):
+            return any(map(test, value))
+        return (kind(value), value) in accepted
 
     return test
 
 
-def _containing(wanted: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
-    (part,) = wanted
-    equal = _compared(operator.eq, part)
+def _contains(operands: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
+    (part,) = operands
+    equal = _comparison(operator.eq, part)
 
     def test(value: MetadataValue) -> bool:
         if isinstance(value, list):
@@ -123,24 +132,24 @@ def _containing(wanted: Sequence[MetadataScalar]) -> Callable[[MetadataValue], b
     return test
 
 
-def _like(wanted: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
-    matches = re.compile(fnmatch.translate(str(wanted[0]))).match
+def _like(operands: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
+    # fnmatch.fnmatchcase would look the pattern up in its cache for every value.
+    matches = re.compile(fnmatch.translate(str(operands[0]))).match
     return _any_text(lambda text: matches(text) is not None)
 
 
-def _under(wanted: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
-    folder = str(wanted[0]).removeprefix("./").rstrip("/")
+def _under(operands: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
+    folder = str(operands[0]).removeprefix("./").rstrip("/")
+    # "./" and "/" stand for the folder of the collection: every path is in it.
     return _any_text(lambda text: text == folder or text.startswith(f"{folder}/") or not folder)
 
 
 def _any_text(holds: Callable[[str], bool]) -> Callable[[MetadataValue], bool]:
-    """Whether a text, or one of a list, passes a test."""
+    """A test of a text, or of the texts of a list, one of which must pass."""
 
     def test(value: MetadataValue) -> bool:
-        return (
-            any(map(test, value))
-            if isinstance(value, list)
-            else isinstance(value, str) and holds(value)
-        )
+        if isinstance(value, list):
+            return any(map(test, value))
+        return isinstance(value, str) and holds(value)
 
     return test

@@ -29,7 +29,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.conditions import COMPARISONS, PARTS, Condition, Joined, Node, Not, Test
+from dupmae_ir.index.conditions import (
+    COMPARISONS,
+    TEXT_OPERATIONS,
+    Condition,
+    Joined,
+    Node,
+    Not,
+    Test,
+)
 from dupmae_ir.index.format.joined import JoinedTexts
 from dupmae_ir.index.format.row_set import row_set
 from dupmae_ir.index.format.texts import StoredDocument, TextStore
@@ -37,10 +45,10 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import MetadataScalar, MetadataValue
 
-LONGEST = 100_000
+MAX_LENGTH = 100_000
 """Most characters of a condition."""
-DEEPEST = 100
-"""Most parentheses and ``not`` around a condition."""
+MAX_DEPTH = 100
+"""Most parentheses and ``not`` around a condition. The parser calls itself for each, and Python limits such calls."""
 _TOKENS = re.compile(
     r"""\s*(?:
         (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
@@ -52,7 +60,8 @@ _TOKENS = re.compile(
     )""",
     re.VERBOSE,
 )
-WORDS = frozenset(("and", "or", "not", "in", *PARTS, "is", "missing", "true", "false"))
+WORDS = frozenset(("and", "or", "not", "in", *TEXT_OPERATIONS, "is", "missing", "true", "false"))
+"""Words of the language, which are names of columns only between backquotes."""
 _VALUE = 'a value ("text", a number, true or false)'
 
 
@@ -65,10 +74,10 @@ class _Token(NamedTuple):
     column: int  #: from 1
 
     def is_(self, *texts: str) -> bool:
-        return (
-            self.kind in ("word", "sign")
-            and (self.text.lower() if self.kind == "word" else self.text) in texts
-        )
+        """Whether this is one of these words or signs; the case of words does not matter."""
+        if self.kind == "word":
+            return self.text.lower() in texts
+        return self.kind == "sign" and self.text in texts
 
     def __str__(self) -> str:
         return "the end" if self.kind == "end" else repr(self.text)
@@ -76,34 +85,33 @@ class _Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Filter:
-    """A parsed condition. ``names``: each column that it uses, and where, from 1; ``tree``: what it means;
-    ``comparisons``: their number, each of which looks at every distinct value of a column."""
+    """A parsed condition."""
 
     text: str
-    names: Mapping[str, int]
+    names: Mapping[str, int]  #: each metadata column that it uses -> where in the text, from 1
     tree: Node
-    comparisons: int
+    comparisons: int  #: how many there are; each looks at every distinct value of a column
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """Parse ``text``. Raises :class:`UsageError`, with the place, for anything that is no condition."""
-        if len(text) > LONGEST:
+        """Parse ``text``. Raises :class:`UsageError`, with the position, for anything that is not a condition."""
+        if len(text) > MAX_LENGTH:
             raise UsageError(
-                f"`filter`: {len(text):,} characters; a condition has at most {LONGEST:,}"
+                f"`filter`: {len(text):,} characters; a condition has at most {MAX_LENGTH:,}"
             )
         parser = _ConditionParser(text)
-        return cls(text, parser.names, parser.whole(), parser.comparisons)
+        tree = parser.parse()
+        return cls(text, parser.names, tree, parser.comparisons)
 
-    def check(self, known: Sequence[str]) -> None:
-        """Raise :class:`UsageError` for a column that is not one of the ``known`` ones."""
-        for name, column in self.names.items():
-            if name not in known:
-                listed = (
-                    f"known: {', '.join(known)}.{suggest(name, known)}"
-                    if known
-                    else "it has no metadata at all"
-                )
-                raise _error(column, f"the index has no metadata {name!r}; {listed}")
+    def check(self, columns: Sequence[str]) -> None:
+        """Raise :class:`UsageError` for a name that is not one of the metadata ``columns`` of an index."""
+        for name, position in self.names.items():
+            if name in columns:
+                continue
+            hint = "it has no metadata at all"
+            if columns:
+                hint = f"known: {', '.join(columns)}.{suggest(name, columns)}"
+            raise _error(position, f"the index has no metadata {name!r}; {hint}")
 
     def holds(self, metadata: Mapping[str, MetadataValue]) -> bool:
         """Whether a document with this metadata satisfies the condition."""
@@ -117,68 +125,83 @@ class Filter:
             if name not in columns:
                 return np.full(len(store), test(None))
             column = store.column(name)
-            return np.fromiter(map(test, column.values), np.bool_, len(column.values))[column.codes]
+            results = np.fromiter(map(test, column.values), np.bool_, len(column.values))
+            return results[column.codes]
 
         return self.tree.evaluate(rows)
 
 
 class _ConditionParser:
-    """Recursive descent over the tokens of a condition."""
+    """Recursive descent over the tokens of a condition: a method for each level of precedence, the weakest first."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
-        self._at = self._depth = self.comparisons = 0
+        self._position = 0
+        self._depth = 0
+        self.comparisons = 0
         self.names: dict[str, int] = {}
 
-    def whole(self) -> Node:
-        """The tree of the whole text."""
+    def parse(self) -> Node:
+        """The tree of the complete text."""
         if self._next.kind == "end":
             raise _error(1, 'expected a condition, such as year >= 2020 and lang = "en"')
-        node = self._any()
+        node = self._disjunction()
         if self._next.kind != "end":
             raise _error(self._next.column, f"expected and, or, or the end, got {self._next}")
         return node
 
     @property
     def _next(self) -> _Token:
-        return self._tokens[self._at]
+        return self._tokens[self._position]
 
     def _take(self) -> _Token:
+        """The next token, consumed; the end can be taken again and again."""
         token = self._next
-        self._at += token.kind != "end"
+        if token.kind != "end":
+            self._position += 1
         return token
 
-    def _took(self, *texts: str) -> bool:
-        found = self._next.is_(*texts)
-        self._at += found
-        return found
+    def _take_if(self, *texts: str) -> bool:
+        """Consume the next token if it is one of these words or signs; returns whether it was."""
+        matches = self._next.is_(*texts)
+        if matches:
+            self._position += 1
+        return matches
 
-    def _any(self) -> Node:
-        nodes = [self._every()]
-        while self._took("or"):
-            nodes.append(self._every())
-        return nodes[0] if len(nodes) == 1 else Joined(nodes, every=False)
+    def _disjunction(self) -> Node:
+        nodes = [self._conjunction()]
+        while self._take_if("or"):
+            nodes.append(self._conjunction())
+        if len(nodes) == 1:
+            return nodes[0]
+        return Joined(nodes, every=False)
 
-    def _every(self) -> Node:
-        nodes = [self._one()]
-        while self._took("and"):
-            nodes.append(self._one())
-        return nodes[0] if len(nodes) == 1 else Joined(nodes, every=True)
+    def _conjunction(self) -> Node:
+        nodes = [self._term()]
+        while self._take_if("and"):
+            nodes.append(self._term())
+        if len(nodes) == 1:
+            return nodes[0]
+        return Joined(nodes, every=True)
 
-    def _one(self) -> Node:
+    def _term(self) -> Node:
+        """A condition, a negation, or an expression in parentheses."""
         start = self._next
-        if not self._took("not", "("):
+        if not self._take_if("not", "("):
             return self._condition()
         self._depth += 1
-        if self._depth > DEEPEST:
+        if self._depth > MAX_DEPTH:
             raise _error(
-                start.column, f"more than {DEEPEST} parentheses and 'not' inside each other"
+                start.column, f"more than {MAX_DEPTH} parentheses and 'not' inside each other"
             )
-        node: Node = Not(self._one()) if start.is_("not") else self._any()
-        if start.is_("(") and not self._took(")"):
-            raise _error(
-                self._next.column, f"expected ) to close column {start.column}, got {self._next}"
-            )
+        node: Node
+        if start.is_("not"):
+            node = Not(self._term())
+        else:
+            node = self._disjunction()
+            if not self._take_if(")"):
+                problem = f"expected ) to close column {start.column}, got {self._next}"
+                raise _error(self._next.column, problem)
         self._depth -= 1
         return node
 
@@ -188,22 +211,24 @@ class _ConditionParser:
         if operation.kind == "sign" and operation.text in (*COMPARISONS, "!=", "=="):
             return self._comparison(name, operation.text)
         if operation.is_("is"):
-            present = self._took("not")
-            if not self._took("missing"):
+            inverted = self._take_if("not")
+            if not self._take_if("missing"):
                 raise _error(self._next.column, f"expected missing, got {self._next}")
-            return Condition(name, "missing", inverted=present)
+            return Condition(name, "missing", inverted=inverted)
         inverted = operation.is_("not")
-        operation = self._take() if inverted else operation
+        if inverted:
+            operation = self._take()
         if operation.is_("in"):
             return Condition(name, "in", tuple(self._values()), inverted)
-        if operation.is_(*PARTS):
-            token, value = self._next, self._value()
+        if operation.is_(*TEXT_OPERATIONS):
+            token = self._next
+            value = self._value()
             if not operation.is_("contains") and not isinstance(value, str):
                 raise _error(token.column, f"expected a text after {operation.text}, got {token}")
             return Condition(name, operation.text.lower(), (value,), inverted)
-        expected = f"in, {', '.join(PARTS[:-1])} or {PARTS[-1]}"
-        if not inverted:
-            expected = f"=, !=, <, <=, >, >=, in, {', '.join(PARTS)} or is missing"
+        expected = f"=, !=, <, <=, >, >=, in, {', '.join(TEXT_OPERATIONS)} or is missing"
+        if inverted:
+            expected = f"in, {', '.join(TEXT_OPERATIONS[:-1])} or {TEXT_OPERATIONS[-1]}"
         raise _error(operation.column, f"expected {expected} after {name!r}, got {operation}")
 
     def _name(self) -> str:
@@ -219,19 +244,23 @@ class _ConditionParser:
         return name
 
     def _comparison(self, name: str, sign: str) -> Condition:
-        token, value = self._next, self._value()
-        sign = "=" if sign == "==" else sign
-        if isinstance(value, bool) and sign not in ("=", "!="):
+        token = self._next
+        value = self._value()
+        if isinstance(value, bool) and sign not in ("=", "==", "!="):
             raise _error(token.column, f"{token.text} has no order; use = or !=")
-        return Condition(name, "=" if sign == "!=" else sign, (value,), sign == "!=")
+        if sign == "!=":
+            return Condition(name, "=", (value,), inverted=True)
+        if sign == "==":
+            sign = "="
+        return Condition(name, sign, (value,))
 
     def _values(self) -> list[MetadataScalar]:
-        if not self._took("("):
+        if not self._take_if("("):
             raise _error(self._next.column, f"expected ( after in, got {self._next}")
         values = [self._value()]
-        while self._took(","):
+        while self._take_if(","):
             values.append(self._value())
-        if not self._took(")"):
+        if not self._take_if(")"):
             raise _error(
                 self._next.column, f"expected , or ) in a list of values, got {self._next}"
             )
@@ -242,38 +271,43 @@ class _ConditionParser:
         if token.kind == "string":
             return re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL)
         if token.kind == "number":
-            return (
-                int(token.text) if re.fullmatch(r"-?\d{1,4000}", token.text) else float(token.text)
-            )
+            # Python refuses to read integers of more than 4,300 digits.
+            if re.fullmatch(r"-?\d{1,4000}", token.text):
+                return int(token.text)
+            return float(token.text)
         if token.is_("true", "false"):
             return token.is_("true")
-        hint = f'; write text between quotes: "{token.text}"' if token.kind == "word" else ""
+        hint = ""
+        if token.kind == "word":
+            hint = f'; write text between quotes: "{token.text}"'
         raise _error(token.column, f"expected {_VALUE}, got {token}{hint}")
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    at = 0
+    end = 0
     while True:
-        match = _TOKENS.match(text, at)
+        match = _TOKENS.match(text, end)
         if match is None:
-            start = at + len(text[at:]) - len(text[at:].lstrip())
-            unclosed = {
-                '"': "a string without its closing quote",
-                "'": "a string without its closing quote",
-            }
-            problem = unclosed.get(
-                text[start], f"{text[start : start + 12]!r} is no part of a condition"
-            )
-            if text[start] in "/*?[.~\\":
-                problem += (
-                    '; files of a folder: path under "notes", files by a pattern: path like "*.md"'
-                )
-            raise _error(start + 1, problem)
+            raise _unknown_token(text, end)
         kind = str(match.lastgroup)
         yield _Token(kind, match[kind], match.start(kind) + 1)
         if kind == "end":
             return
-        at = match.end()
+        end = match.end()
+
+
+def _unknown_token(text: str, end: int) -> UsageError:
+    """The error for what follows the last token, which ends at ``end``."""
+    rest = text[end:].lstrip()
+    start = len(text) - len(rest)
+    if rest[0] in "\"'":
+        problem = "a string without its closing quote"
+    else:
+        problem = f"{rest[:12]!r} is no part of a condition"
+    # What people type who expect a pattern of the shell.
+    if rest[0] in "/*?[.~\\":
+        problem += '; files of a folder: path under "notes", files by a pattern: path like "*.md"'
+    return _error(start + 1, problem)
 
 
 def _error(column: int, problem: str) -> UsageError:
@@ -288,12 +322,14 @@ def satisfying(index: Index, condition: DocumentFilter, among: np.ndarray) -> np
     """(n,) bool: the rows of ``index`` that satisfy a condition; a function is called only for the rows of ``among``.
 
     Raises :class:`UsageError` for a condition that is malformed, that names metadata which no document has, or that
-    needs metadata where the index stores none.
+    needs metadata of an index without any.
     """
     if isinstance(condition, np.ndarray):
-        row_set(condition, len(among))  # the one-line refusal of another shape or type
+        row_set(condition, len(among))  # raises for another shape or type
         return condition
-    parsed, texts = Filter.parse(condition) if isinstance(condition, str) else None, index.texts
+    # Parsed first: a malformed condition is reported even if the index has no metadata.
+    parsed = Filter.parse(condition) if isinstance(condition, str) else None
+    texts = index.texts
     if texts is None:
         raise UsageError(
             f"{index.path} stores no metadata to filter by; encode the collection again, with `store_texts`"
@@ -302,6 +338,5 @@ def satisfying(index: Index, condition: DocumentFilter, among: np.ndarray) -> np
         parsed.check(texts.columns)
         return parsed.mask(texts)
     assert callable(condition)
-    return np.fromiter(
-        (bool(here and condition(texts.get(row))) for row, here in enumerate(among)), np.bool_
-    )
+    satisfies = (bool(wanted and condition(texts.get(row))) for row, wanted in enumerate(among))
+    return np.fromiter(satisfies, np.bool_)

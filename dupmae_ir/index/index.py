@@ -10,9 +10,8 @@
 
 Rows are numbered through the segments in their order. A document that is updated is deleted from its segment and added
 to a new one, so segments never change. Replacing ``meta.json`` is what makes a generation the current one; what it does
-not name belongs to no generation. An opened index stays what it was when it was opened: later changes add files and
-replace ``meta.json``, and the folder of a segment stays as long as somebody reads it
-(:mod:`dupmae_ir.index.format.segment`).
+not name belongs to no generation. An opened index does not change: later changes add files and replace ``meta.json``,
+and the folder of a segment stays as long as a process reads it (:mod:`dupmae_ir.index.format.segment`).
 :mod:`dupmae_ir.index.changes.changes` makes the next generation.
 """
 
@@ -58,6 +57,7 @@ _SHARED = (
     "normalize",
     "language",
 )
+"""Settings of an encoder that indexes must share to be searched as one."""
 
 
 class Index:
@@ -144,7 +144,7 @@ class Index:
 
     @property
     def dim(self) -> int | None:
-        """Width of the [CLS] vectors; None where the index has none."""
+        """Width of the [CLS] vectors; None if the index has none."""
         return self.manifest.dim if "cls" in self.parts else None
 
     @property
@@ -154,7 +154,7 @@ class Index:
 
     @cached_property
     def terms(self) -> list[str]:
-        """The index term of each vocabulary id; empty where the index has no impacts, and in a record."""
+        """The index term of each vocabulary id; empty for an index without impacts, and for a record."""
         return self.segments[0].terms if self.segments else []
 
     @property
@@ -198,6 +198,7 @@ class Index:
         docids = self.docids
         rank = np.empty(self.rows, np.int64)
         if isinstance(docids, MappedDocids):
+            # Sorted without a string for each id.
             rank[docids.order()] = np.arange(self.rows)
         else:
             rank[sorted(range(self.rows), key=docids.__getitem__)] = np.arange(self.rows)
@@ -208,7 +209,7 @@ class Index:
 
     @cached_property
     def digests(self) -> np.ndarray | None:
-        """(rows, 16) uint8: the digest of each document's id, title and text; None where a segment has none."""
+        """(rows, 16) uint8: the digest of each document's id, title and text; None if a segment has none."""
         digests = []
         for segment in self.segments:
             if segment.digests is None:
@@ -230,7 +231,7 @@ class Index:
 
     @cached_property
     def texts(self) -> JoinedTexts | None:
-        """Titles, texts and metadata by row; None where the index does not store them, and in a record."""
+        """Titles, texts and metadata by row; None if the index does not store them, and for a record."""
         if not self.segments or not self.has_texts:
             return None
         stores = [segment.texts for segment in self.segments if segment.texts is not None]
@@ -287,6 +288,9 @@ class Index:
 
 
 def _open(path: Path, name: str, record: bool) -> Index:
+    # Without a lock: opening must not wait for a change. A change may remove files between reading the manifest and
+    # opening what it names; then the manifest is a newer one, and is read again. From the moment at which a segment is
+    # opened, it is held.
     for _ in range(_ATTEMPTS):
         manifest = read_manifest(path, record)
         try:
@@ -295,9 +299,11 @@ def _open(path: Path, name: str, record: bool) -> Index:
             if manifest.deleted:
                 live[read_deleted(path, manifest.deleted, len(live))] = False
         except FileNotFoundError as e:
+            # The same generation: the file is really missing.
             if read_manifest(path).generation == manifest.generation:
                 raise IndexMismatch(f"{e.filename} is missing; {AGAIN}") from None
             continue
+        # Sizes and ids only. Digests are compared when a part is first used.
         for segment in segments:
             for part in segment.required_parts:
                 problem = segment.part_problem(part)
@@ -319,6 +325,7 @@ def read_deleted(index: Path, record: DeletedRecord, rows: int) -> np.ndarray:
     if problem:
         raise IndexMismatch(f"{problem}; {AGAIN}")
     deleted: np.ndarray = np.load(path, allow_pickle=False)
+    # The rows are ascending, so the first and the last are enough.
     if len(deleted) != record.rows or (len(deleted) and not 0 <= deleted[0] <= deleted[-1] < rows):
         raise IndexMismatch(
             f"{path}: {len(deleted)} rows of {rows}, not those that {META} describes; {AGAIN}"
@@ -334,6 +341,7 @@ def _join(indexes: Sequence[Index], paths: Sequence[str]) -> Index:
     facts: Meta = {}
     for name in ("documents", *SUMS):
         facts[name] = sum(index.meta.get(name) or 0 for index in indexes)
+    # No folder alone has this digest, since a search of it finds something else.
     digests = "".join(index.digest for index in indexes)
     facts["digest"] = hashlib.sha256(digests.encode()).hexdigest()
     weights = {index.part_weights for index in indexes}
@@ -390,6 +398,7 @@ def _compared_values(index: Index) -> dict[str, object]:
 
 
 def _check_distinct(index: Index, paths: Sequence[str]) -> None:
+    """Raise :class:`IndexMismatch` for an id that is live in two folders."""
     order = np.argsort(index.docid_rank)
     order = order[index.live[order]]
     docids = index.docids

@@ -56,8 +56,11 @@ def run_bm25(config: Bm25Config) -> IndexResult:
         "delimiter": config.unescaped_delimiter(),
     }
     settings |= collection.settings
-    settings |= {"title_field": True} if config.title_field else {}
-    settings |= {"language": language} if language != ENGLISH else {}
+    # Recorded only if they differ from the defaults, so that older records, which lack them, still agree.
+    if config.title_field:
+        settings["title_field"] = True
+    if language != ENGLISH:
+        settings["language"] = language
     with _Bm25Job(
         config.index,
         "index bm25",
@@ -68,14 +71,14 @@ def run_bm25(config: Bm25Config) -> IndexResult:
         resumable=False,
         quiet=config.quiet,
     ) as job:
-        if not (result := job.finished()):
+        result = job.finished()
+        if not result:
             pyserini.start_jvm(config.heap)
-            made = job.begin() / "index"
+            new_folder = job.begin() / "index"
             with progress("bm25", "documents", quiet=config.quiet) as bar:
-                count = build_bm25(
-                    _counted(chain(first, documents), bar), made, config.title_field, language
-                )
-            result = job.publish(made, {"documents": count}, inputs=collection.digests())
+                all_documents = _counted(chain(first, documents), bar)
+                count = build_bm25(all_documents, new_folder, config.title_field, language)
+            result = job.publish(new_folder, {"documents": count}, inputs=collection.digests())
         return cast("IndexResult", {"index": config.index, **result})
 
 
@@ -114,8 +117,9 @@ def show(config: ShowIndexConfig) -> Meta:
 
 def verify(config: VerifyConfig) -> VerifyResult:
     """Read every byte and compare the parts. Raises :class:`DamagedIndex` with every problem found."""
-    if found := verification.problems(local_index(config.index)):
-        raise DamagedIndex(found)
+    problems = verification.problems(local_index(config.index))
+    if problems:
+        raise DamagedIndex(problems)
     index = Index.open(config.index)
     files = [file for _, file in index.manifest.files()]
     return {
@@ -129,8 +133,12 @@ def verify(config: VerifyConfig) -> VerifyResult:
 
 def run_push(config: PushConfig) -> PushResult:
     """Copy an index folder to a URL and return the counts of :func:`~dupmae_ir.index.changes.object_store.push`."""
-    local = config.record and not is_url(config.to)
-    to = _remote(f"file://{Path(config.to).absolute()}" if local else config.to, "to")
+    url = config.to
+    if config.record and not is_url(
+        url
+    ):  # a record may also be written to a folder of this machine
+        url = f"file://{Path(url).absolute()}"
+    to = _remote(url, "to")
     need_folder(config.index, "dupmae-ir index push")
     index = Index.open(config.index)
     record = index.record() if config.record else None
@@ -144,9 +152,10 @@ def run_pull(config: PullConfig) -> PullResult:
     need_folder(config.index, "dupmae-ir index pull")
     target = Path(config.index).absolute()
     manifest.check_target(target)
+    changed = False
     if config.overwrite or not target.exists() or not any(target.iterdir()):
         changed = pull(source, target, quiet=config.quiet)
-    elif changed := not is_copy(source, target):
+    elif not is_copy(source, target):
         raise UsageError(
             f"{config.index} already has another index; pass `overwrite` to replace it"
         )
@@ -170,32 +179,34 @@ def show_extras(config: ShowIndexConfig) -> dict[str, str]:
     """The codes of the vectors and the postings of an index: their sizes, or why one is unusable."""
     segments = Index.open(config.index).segments
     built = [rotated.describe_rotated(segment) | describe_postings(segment) for segment in segments]
-    shown = dict(built[0])
-    for other in built[1:]:
-        for name in {**shown, **other}:
-            if name not in other or name not in shown:
-                shown[name] = "unusable: not all segments have it; build it again"
-            elif other[name].startswith("unusable"):
-                shown[name] = other[name]
-    return shown
+    extras = dict(built[0])
+    for parts in built[1:]:
+        for name in {**extras, **parts}:
+            if name not in parts or name not in extras:
+                extras[name] = "unusable: not all segments have it; build it again"
+            elif parts[name].startswith("unusable"):
+                extras[name] = parts[name]
+    return extras
 
 
 def show_files(config: ShowIndexConfig) -> dict[str, int]:
     """The files of an index, with their number of passages. Raises :class:`UsageError` for an index of none."""
-    if not (files := Index.open(config.index).files):
+    files = Index.open(config.index).files
+    if not files:
         raise UsageError(f"{config.index} was not made of files, so `files` has nothing to list")
-    return {
-        path: len(rows)
-        for path, rows in sorted(files.items(), key=lambda item: natural_key(item[0]))
-    }
+    return {path: len(files[path]) for path in sorted(files, key=natural_key)}
 
 
 def _together(index: str, results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The result of building the same part of all segments: counts of all, the rest from the first."""
-    counts = [name for name in ("documents", "postings", "bytes") if name in results[0]]
-    sums = {name: sum(result[name] for result in results) for name in counts}
-    complete = all(result["status"] == COMPLETE for result in results)
-    return {"index": index, **results[0], **sums, "status": COMPLETE if complete else "complete"}
+    sums = {}
+    for name in ("documents", "postings", "bytes"):
+        if name in results[0]:
+            sums[name] = sum(result[name] for result in results)
+    # "already complete" only if nothing was built now.
+    built_nothing = all(result["status"] == COMPLETE for result in results)
+    status = COMPLETE if built_nothing else "complete"
+    return {"index": index, **results[0], **sums, "status": status}
 
 
 def _counted(documents: Iterable[Document], bar: tqdm[Any]) -> Iterator[Document]:

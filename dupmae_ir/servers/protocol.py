@@ -19,7 +19,7 @@ import numpy as np
 from dupmae_ir.console import one_line
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import DupmaeError, IndexMismatch, UsageError
-from dupmae_ir.index.conditions import PARTS, Condition, Joined, Node, Not
+from dupmae_ir.index.conditions import TEXT_OPERATIONS, Condition, Joined, Node, Not
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.io.transfer import has_credentials
 from dupmae_ir.registry import suggest
@@ -176,7 +176,7 @@ class ConditionWriter(ABC, Generic[Expression]):
 
     def tests(self, node: Condition) -> Expression:
         """Whether a value of the document passes the test with one of the values of the condition."""
-        if node.operation in PARTS:
+        if node.operation in TEXT_OPERATIONS:
             raise Untranslatable("parts of strings")
         return self.join(
             [self.test(node.name, node.operation, value) for value in node.values], every=False

@@ -13,7 +13,7 @@ import pytest
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.filters import DEEPEST, Filter
+from dupmae_ir.index.filters import MAX_DEPTH, Filter
 from dupmae_ir.index.format.joined import JoinedTexts
 from dupmae_ir.index.format.texts import StoredDocument, TextStore, TextWriter
 from dupmae_ir.index.index import Index
@@ -273,7 +273,11 @@ def test_meaning(text: str, metadata: dict[str, Any], holds: bool) -> None:
         ("a = 1x", 5, "is no part of a condition"),
         ("and = 1", 1, "expected the name of a metadata column, got 'and'"),
         ("a = 1)", 6, "expected and, or, or the end, got ')'"),
-        ("(" * (DEEPEST + 1) + "a = 1" + ")" * (DEEPEST + 1), DEEPEST + 1, "inside each other"),
+        (
+            "(" * (MAX_DEPTH + 1) + "a = 1" + ")" * (MAX_DEPTH + 1),
+            MAX_DEPTH + 1,
+            "inside each other",
+        ),
     ],
 )
 def test_mistakes_are_one_line_with_their_place(text: str, column: int, problem: str) -> None:

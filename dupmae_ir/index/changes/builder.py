@@ -1,4 +1,4 @@
-"""How an index of one segment is written: streamed, every part row by row, ``meta.json`` last."""
+"""Writes an index of one segment: streamed, every part row by row, ``meta.json`` last."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class IndexBuilder:
 
     ``dim`` is the width of the [CLS] vectors and ``terms`` the index term of each vocabulary id; None leaves that part
     out. ``scale`` turns OT weights into impacts. With ``texts``, the documents themselves are stored too (see
-    :mod:`dupmae_ir.index.format.texts`). Everything is streamed: memory does not grow with the collection, but for the
-    distinct values of metadata. With ``postings``, the impacts are stored by term too
-    (:mod:`dupmae_ir.index.postings.format`), and the vectors of many documents get codes
-    (:mod:`dupmae_ir.index.format.rotated`). Without Pyserini they always are, and the folder of the Lucene part has
-    an index id only. Leaving the context manager closes all files; only :meth:`finish` makes the folder an index.
+    :mod:`dupmae_ir.index.format.texts`). Everything is streamed: memory does not grow with the collection, except for
+    the distinct values of metadata. With ``postings``, the impacts are stored by term too
+    (:mod:`dupmae_ir.index.postings.format`); without Pyserini they always are, and the folder of the Lucene part has
+    only an index id. The vectors of many documents get codes (:mod:`dupmae_ir.index.format.rotated`). Leaving the
+    context manager closes all files; only :meth:`finish` makes the folder an index.
     """
 
     def __init__(
@@ -101,13 +101,15 @@ class IndexBuilder:
         if self.dim is not None:
             (self.folder / "cls").mkdir()
             self._cls = enter(FlatWriter(self.folder / "cls" / "index", self.dim))
-        self._texts: TextWriter | None = (
-            enter(TextWriter(self.folder / TEXTS)) if self.texts else None
-        )
+        self._texts: TextWriter | None = None
+        if self.texts:
+            self._texts = enter(TextWriter(self.folder / TEXTS))
         if self.terms is not None:
             (self.folder / "ot").mkdir()
             (self.folder / "forward").mkdir()
-            self._ot = enter(ImpactWriter(self.folder / "ot", self.terms)) if self.lucene else None
+            self._ot: ImpactWriter | None = None
+            if self.lucene:
+                self._ot = enter(ImpactWriter(self.folder / "ot", self.terms))
             self._forward = enter(ForwardWriter(self.folder / "forward", len(self.terms)))
 
     def add(
@@ -117,8 +119,8 @@ class IndexBuilder:
         ot: sp.csr_matrix | None,
         documents: Sequence[StoredDocument] | None = None,
     ) -> None:
-        """Append documents: ``cls`` (n, dim) float, ``ot`` (n, V) float CSR, the documents themselves; each where the
-        index has that part.
+        """Append documents: ``cls`` (n, dim) float, ``ot`` (n, V) float CSR, the documents themselves; each if the
+        index has that part, otherwise None.
 
         Raises :class:`UsageError` for an id that run files cannot represent, :class:`IndexMismatch` for parts of
         another shape.
@@ -146,11 +148,10 @@ class IndexBuilder:
         """
         for row, docid in enumerate(docids, self.documents):
             checked_docid(docid, f"document {row}")
-        _check_part("[CLS] vectors", self.dim, None if cls is None else cls.shape, len(docids))
+        # Everything is checked before the first part is written: all parts must have the same rows.
+        _check_part("[CLS] vectors", cls, self.dim, len(docids))
         vocabulary = None if self.terms is None else len(self.terms)
-        _check_part(
-            "OT weights", vocabulary, None if impacts is None else impacts.shape, len(docids)
-        )
+        _check_part("OT weights", impacts, vocabulary, len(docids))
         if (self._texts is None) != (documents is None):
             raise IndexMismatch(f"the index {'takes no' if self._texts is None else 'needs'} texts")
         if self._texts is not None and documents is not None:
@@ -179,6 +180,7 @@ class IndexBuilder:
 
         Raises :class:`UsageError` naming an id that two documents share; the folder then stays unfinished.
         """
+        # The last ids may still be in the file's buffer.
         self._docids.flush()
         _check_unique(self.folder / "docid")
         self._open_files.close()
@@ -189,19 +191,19 @@ class IndexBuilder:
         if self.terms is not None:
             with open(self.folder / "terms.txt", "w", encoding="utf-8", newline="\n") as f:
                 f.writelines(f"{term}\n" for term in self.terms)
+        # The digest is of the contents, the marks carry it, and the records describe the marks: in this order.
         digest = content_digest(self.folder, self.dim)
-        parts = [
-            name for name, there in (("cls", self.dim), ("ot", self.terms)) if there is not None
-        ]
+        parts = []
+        if self.dim is not None:
+            parts.append("cls")
+        if self.terms is not None:
+            parts.append("ot")
         mark_parts(self.folder, parts, digest)
         files = describe_parts(self.folder, parts)
         if self.terms is not None and (self.postings or not self.lucene):
             folder_of(self.folder).mkdir()
-            write_postings(
-                Forward.open(self.folder / "forward", len(self.terms)),
-                folder_of(self.folder),
-                digest,
-            )
+            forward = Forward.open(self.folder / "forward", len(self.terms))
+            write_postings(forward, folder_of(self.folder), digest)
             files |= describe(self.folder, names_of(self.folder, "postings"))
         if self.dim is not None and self.documents >= rotated.PAYS:
             rotated.add_rotated(self.folder, self.documents, self.dim)
@@ -215,8 +217,10 @@ class IndexBuilder:
             made_by=str(meta.get("made_by", "")),
             files=files,
         )
+        # The name contains the digest, so the folder could not have it from the beginning.
         self.folder.rename(self.index / record.path)
         link_parts(self.index, record, parts)
+
         facts: Meta = {
             "parts": parts,
             "dim": self.dim,
@@ -227,12 +231,13 @@ class IndexBuilder:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         # The caller's keys come after ours and cannot change them.
-        order = dict.fromkeys(
-            ["documents", "empty_documents", *facts, *SUMS, "digest", "generation", *meta]
-        )
-        complete = with_segments(
-            {**order, **provenance, **meta, **facts, "generation": 0, "origin": digest}, [record]
-        )
+        first_keys = ["documents", "empty_documents", *facts, *SUMS, "digest", "generation", *meta]
+        values: Meta = dict.fromkeys(first_keys)
+        values |= provenance
+        values |= meta
+        values |= facts
+        values |= {"generation": 0, "origin": digest}
+        complete = with_segments(values, [record])
         write_meta(self.index, complete)
         return complete
 
@@ -253,11 +258,14 @@ def segment_name(number: int, digest: str) -> str:
     return f"{number:04d}-{digest[:8]}"
 
 
-def _check_part(what: str, width: int | None, shape: tuple[int, ...] | None, rows: int) -> None:
-    if (width is None) != (shape is None):
+def _check_part(
+    what: str, values: np.ndarray | sp.csr_matrix | None, width: int | None, rows: int
+) -> None:
+    """Raise :class:`IndexMismatch` unless ``values`` are (rows, width), or both are None."""
+    if (width is None) != (values is None):
         raise IndexMismatch(f"the index {'takes no' if width is None else 'needs'} {what}")
-    if shape is not None and shape != (rows, width):
-        raise IndexMismatch(f"{what} of shape {shape} for {rows} documents of width {width}")
+    if values is not None and values.shape != (rows, width):
+        raise IndexMismatch(f"{what} of shape {values.shape} for {rows} documents of width {width}")
 
 
 def _check_unique(path: Path) -> None:
@@ -265,14 +273,18 @@ def _check_unique(path: Path) -> None:
     with open(path, encoding="utf-8", newline="\n") as f:
         hashes = np.fromiter((hash(line) for line in f), np.int64)
     hashes.sort()
-    suspects = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    repeated = hashes[1:] == hashes[:-1]
+    suspects = set(hashes[1:][repeated].tolist())
     if not suspects:
         return
-    first: dict[str, int] = {}
+    first_rows: dict[str, int] = {}
     with open(path, encoding="utf-8", newline="\n") as f:
         for row, line in enumerate(f):
-            if hash(line) in suspects and first.setdefault(line, row) != row:
+            if hash(line) not in suspects:
+                continue
+            first_row = first_rows.setdefault(line, row)
+            if first_row != row:
                 raise UsageError(
-                    f"the document id {line[:-1]!r} belongs to documents {first[line] + 1} and {row + 1} of the "
+                    f"the document id {line[:-1]!r} belongs to documents {first_row + 1} and {row + 1} of the "
                     "collection; every document needs its own id"
                 )

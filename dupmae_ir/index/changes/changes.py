@@ -1,11 +1,11 @@
-"""Changing an index: the next generation is prepared next to the current one and becomes it in one step.
+"""Changing an index: the next generation is prepared next to the current one and replaces it in one step.
 
 A new segment is written into the work folder, moved to ``I/segments``, and named by the new ``meta.json``, whose
-replacement is the change. Until then the index is what it was; a kill leaves at most files that no manifest names,
+replacement is the change. Until then the index does not change; a kill leaves at most files that no manifest names,
 which the next change removes. :class:`ChangeJob` is the shell of all these commands; documents are encoded by
 :mod:`dupmae_ir.encode.changes`. Deletions and compaction, which are here, need no encoder: :func:`run_delete` marks
-rows as deleted, :func:`run_compact` writes one segment from the stored vectors and impacts of the documents that are
-left. Readers keep the segments that they opened.
+rows as deleted, :func:`run_compact` writes one segment from the stored vectors and impacts of the remaining documents.
+Readers keep the segments that they opened.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ from dupmae_ir.index.config import ChangeResult, CompactConfig, DeleteConfig
 from dupmae_ir.index.filters import satisfying
 from dupmae_ir.index.format import manifest, rotated
 from dupmae_ir.index.format.integrity import part_of
-from dupmae_ir.index.format.manifest import SEGMENTS, DeletedRecord, read_manifest
+from dupmae_ir.index.format.manifest import (
+    SEGMENTS,
+    DeletedRecord,
+    Meta,
+    SegmentRecord,
+    read_manifest,
+)
 from dupmae_ir.index.format.segment import Segment, sweep_segments
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
@@ -45,7 +51,7 @@ _BLOCK = 4096
 class ChangeJob(Job):
     """A change of the index ``path``, which exists. :meth:`current` opens it; :meth:`commit` makes the change.
 
-    Unfinished work is that of the index's model and scale, not of one command: what a killed ``index add`` encoded is
+    Unfinished work depends on the index's model and scale, not on the command: what a killed ``index add`` encoded is
     used by any later change that encodes the same documents.
     """
 
@@ -70,7 +76,7 @@ class ChangeJob(Job):
         )
 
     def __enter__(self) -> Self:
-        super().__enter__()
+        super().__enter__()  # holds the lock of the index until the job ends
         try:
             manifest.sweep_lock(self.target)
             if not (self.work / STATE).is_file():
@@ -107,44 +113,62 @@ class ChangeJob(Job):
         ``new``, if any; ``alone``: instead of all others.
         """
         rows = np.union1d(np.flatnonzero(~index.live), deleted).astype(np.int64)
+        # The last moment: from here on the change is made completely.
         self.check_deadline()
         with manifest.changing(self.target):
+            # Read again under its lock: an optional part may have been recorded since the index was opened. Segments
+            # and deleted rows cannot have changed, since this job holds the lock of the index.
             before = read_manifest(self.target)
-            segments, meta, number = list(before.segments), before.meta, before.generation + 1
+            segments = list(before.segments)
+            meta = before.meta
+            generation = before.generation + 1
             (self.target / SEGMENTS).mkdir(exist_ok=True)
             if new is not None:
                 added = read_manifest(new)
-                (record,) = added.segments
-                last = max(int(Path(segment.path).name.partition("-")[0]) for segment in segments)
-                path = f"{SEGMENTS}/{segment_name(last + 1, record.digest)}"
-                fsync_tree(new / record.path)
-                (new / record.path).rename(self.target / path)
-                record = dataclasses.replace(record, path=path)
+                record = self._move_segment(new, added.segments[0], segments)
                 segments = [record] if alone else [*segments, record]
-                inputs = [*(meta.get("inputs") or []), *(added.meta.get("inputs") or [])]
-                each_once = {(file["path"], file["sha256"]): file for file in inputs}
-                meta = {**meta, "inputs": list(each_once.values())}
-            record_of_deleted = None if alone else self._write_deleted(number, rows)
+                meta = {**meta, "inputs": _join_inputs(meta, added.meta)}
+            record_of_deleted = None
+            if not alone:
+                record_of_deleted = self._write_deleted(generation, rows)
+            # Everything that the manifest names must be on the disk, names included, before the manifest is: after a
+            # crash it would otherwise name files that are not there.
             for folder in (self.target / SEGMENTS, self.target):
                 fsync_folder(folder)
-            meta = {**meta, "generation": number, "changed_by": f"dupmae-ir {self.command}"}
+            meta = {**meta, "generation": generation, "changed_by": f"dupmae-ir {self.command}"}
             if alone:
-                meta["optional"] = sorted(
-                    {part for segment in index.segments for part in optional_parts(segment)}
-                )
-            manifest.write_meta(
-                self.target, manifest.with_segments(meta, segments, record_of_deleted)
-            )
+                # A later change builds these parts again, even if this one leaves no documents and builds none.
+                optional = set[str]()
+                for segment in index.segments:
+                    optional |= optional_parts(segment)
+                meta["optional"] = sorted(optional)
+            meta = manifest.with_segments(meta, segments, record_of_deleted)
+            manifest.write_meta(self.target, meta)
+        # The change is made. A kill from here on leaves files that the next change removes.
         if new is not None:
             shutil.rmtree(new, ignore_errors=True)
         self.sweep()
         return self._result(Index.open(self.target), now, "complete")
 
-    def _write_deleted(self, number: int, rows: np.ndarray) -> DeletedRecord | None:
-        """Write the deleted rows of generation ``number``, ascending; None where there are none."""
+    def _move_segment(
+        self, new: Path, record: SegmentRecord, segments: Sequence[SegmentRecord]
+    ) -> SegmentRecord:
+        """Move the segment of the index folder ``new`` into this index; returns its record with its new path."""
+        numbers = [int(Path(segment.path).name.partition("-")[0]) for segment in segments]
+        path = f"{SEGMENTS}/{segment_name(max(numbers) + 1, record.digest)}"
+        # First the contents, then the rename, so that the name never stands for files that are not on the disk.
+        fsync_tree(new / record.path)
+        (new / record.path).rename(self.target / path)
+        return dataclasses.replace(record, path=path)
+
+    def _write_deleted(self, generation: int, rows: np.ndarray) -> DeletedRecord | None:
+        """Write the deleted rows of a generation, ascending; None if there are none.
+
+        Under a new name: until the manifest is replaced, the older list still belongs to the index.
+        """
         if not len(rows):
             return None
-        name = f"{SEGMENTS}/deleted-{number:06d}.npy"
+        name = f"{SEGMENTS}/deleted-{generation:06d}.npy"
         path = self.target / name
         with atomic_write(path, "wb") as f:
             np.save(f, rows, allow_pickle=False)
@@ -163,17 +187,20 @@ class ChangeJob(Job):
         return cast("ChangeResult", result)
 
     def sweep(self) -> None:
-        """Let stock Pyserini read the first segment, and remove what the manifest does not name and nobody reads."""
+        """Link the first segment for stock Pyserini, and remove what neither the manifest nor a reader needs."""
         sweep_segments(self.target, read_manifest(self.target))
+
+
+def _join_inputs(meta: Meta, added: Meta) -> list[Any]:
+    """The input files of an index and of a new segment, each once."""
+    inputs = [*(meta.get("inputs") or []), *(added.get("inputs") or [])]
+    return list({(file["path"], file["sha256"]): file for file in inputs}.values())
 
 
 def optional_parts(segment: Segment) -> set[str]:
     """The parts of a segment that are built on demand: ``postings``, ``cls/rotated``."""
-    return {
-        part
-        for part in map(part_of, segment.record.files)
-        if part == "postings" or part.startswith("cls/")
-    }
+    parts = {part_of(name) for name in segment.record.files}
+    return {part for part in parts if part == "postings" or part.startswith("cls/")}
 
 
 def build_optional(index: Index, new: Path) -> None:
@@ -181,8 +208,9 @@ def build_optional(index: Index, new: Path) -> None:
 
     Parts that ``index`` had before it was compacted to no documents are recorded as ``optional``.
     """
-    like, segment = index.segments[0], Index.open(new).only_segment
-    parts = optional_parts(like) | set(index.meta.get("optional") or ())
+    segment = Index.open(new).only_segment
+    # The first segment stands for all: commands build these parts for every segment.
+    parts = optional_parts(index.segments[0]) | set(index.meta.get("optional") or ())
     if "postings" in parts and not segment.has_part("postings"):
         export_postings(segment)
     if rotated.PART in parts and segment.documents:
@@ -207,25 +235,28 @@ def run_delete(config: DeleteConfig) -> ChangeResult:
         now = {"deleted_now": len(rows)}
         if config.dry_run:
             return job._result(index, now, "dry run")
-        return job.commit(index, rows, None, now) if len(rows) else job.unchanged(index, now)
+        if not len(rows):
+            return job.unchanged(index, now)
+        return job.commit(index, rows, None, now)
 
 
 def rows_to_delete(
     index: Index, docids: Sequence[str], name: str, ignore_unknown: bool = False
 ) -> np.ndarray:
-    """(m,) int64: the live rows of some ids."""
-    asked = set(docids)
-    rows = [row for row, docid in enumerate(index.docids) if docid in asked]
+    """(m,) int64: the live rows of these ids."""
+    requested = set(docids)
+    # Deleted rows as well: an id that is deleted already is known.
+    rows = [row for row, docid in enumerate(index.docids) if docid in requested]
     if not ignore_unknown:
-        unknown = asked - {index.docids[row] for row in rows}
+        unknown = requested - {index.docids[row] for row in rows}
         if unknown:
             first = next(docid for docid in docids if docid in unknown)
-            more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+            remaining = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
             advice = "Pass `ignore_unknown` to delete the others"
             if first in index.files:
                 advice = "It is a file: name it in `paths`"
             raise UnknownName(
-                f"{name} has no document {first!r}{more}; nothing was deleted. {advice}"
+                f"{name} has no document {first!r}{remaining}; nothing was deleted. {advice}"
             )
     return np.array([row for row in rows if index.live[row]], np.int64)
 
@@ -233,22 +264,27 @@ def rows_to_delete(
 def rows_of_paths(
     index: Index, paths: Sequence[str], name: str, ignore_unknown: bool = False
 ) -> np.ndarray:
-    """(m,) int64: the live rows of files, of the files in folders, and of those that fit patterns. Raises
-    :class:`UnknownName` for a path that fits none."""
+    """(m,) int64: the live rows of files. A path names a file, a folder with all files below it, or a pattern.
+
+    Raises :class:`UnknownName` for a path that fits no file.
+    """
     if not index.files:
         raise UnknownName(
             f"{name} was not made of files, so it has no `paths`; name the documents by `ids`"
         )
     rows = []
     for path in paths:
-        tests = [Condition("path", operation, (path,)).test for operation in ("under", "like")]
-        files = [file for file in index.files if any(test(file) for test in tests)]
+        is_under = Condition("path", "under", (path,)).test
+        is_like = Condition("path", "like", (path,)).test
+        files = [file for file in index.files if is_under(file) or is_like(file)]
         if not files and not ignore_unknown:
             raise UnknownName(
                 f"{name} has no file {path!r}; nothing was deleted.{suggest(path, index.files)}"
             )
         rows += [index.files[file] for file in files]
-    return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+    if not rows:
+        return np.zeros(0, np.int64)
+    return np.unique(np.concatenate(rows))
 
 
 def read_ids(source: str) -> list[str]:
@@ -275,9 +311,8 @@ def run_compact(config: CompactConfig) -> ChangeResult:
         if index.manifest.plain:
             return job.unchanged(index, {"removed_now": 0})
         index.verify()  # every byte is about to be copied, and recorded as part of the new segment
-        new = (
-            job.target / SEGMENTS / "compacted"
-        )  # not named by a manifest: after a kill, the next change removes it
+        # Not named by a manifest: after a kill, the next change removes it.
+        new = job.target / SEGMENTS / "compacted"
         try:
             with progress("compact", "documents", index.documents, config.quiet) as bar:
                 _copy(index, new, bar)
@@ -297,22 +332,27 @@ def _copy(index: Index, new: Path, bar: tqdm[Any]) -> None:
     texts = index.has_texts
     with IndexBuilder(new, dim=index.dim, terms=terms, scale=index.scale, texts=texts) as builder:
         for segment, _, live in index.slices():
-            clipped, dropped = segment.record.clipped, segment.record.dropped
+            # A segment has one count for all of its rows: added with the first block.
+            clipped = segment.record.clipped
+            dropped = segment.record.dropped
             rows = np.flatnonzero(live)
             for start in range(0, len(rows), _BLOCK):
                 block = rows[start : start + _BLOCK]
-                vectors = segment.vectors[block] if segment.dim is not None else None
-                impacts = segment.forward.matrix(block) if segment.has_ot else None
-                digests = (
-                    None
-                    if segment.digests is None
-                    else [segment.digests[row].tobytes() for row in block]
-                )
                 docids = [segment.docids[row] for row in block]
-                documents = (
-                    segment.texts.get_all(block.tolist()) if texts and segment.texts else None
-                )
+                vectors = None
+                if segment.dim is not None:
+                    vectors = segment.vectors[block]
+                impacts = None
+                if segment.has_ot:
+                    impacts = segment.forward.matrix(block)
+                digests = None
+                if segment.digests is not None:
+                    digests = [segment.digests[row].tobytes() for row in block]
+                documents = None
+                if texts and segment.texts:
+                    documents = segment.texts.get_all(block.tolist())
                 builder.add_impacts(docids, vectors, impacts, clipped, dropped, documents, digests)
-                clipped = dropped = 0
+                clipped = 0
+                dropped = 0
                 bar.update(len(block))
         builder.finish({"made_by": "dupmae-ir index compact"})

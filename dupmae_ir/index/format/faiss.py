@@ -23,6 +23,7 @@ _UNUSED = 1 << 20
 
 def _header(dim: int, rows: int) -> bytes:
     """What faiss writes first: type, width, rows, two unused fields, trained, metric, and how many numbers follow."""
+    # Metric 0 is the inner product. "<": little-endian, without the padding that a C struct would have.
     return b"IxFI" + struct.pack("<iqqqBiQ", dim, rows, _UNUSED, _UNUSED, True, 0, rows * dim)
 
 
@@ -54,6 +55,7 @@ class FlatWriter(RowWriter):
             raise IndexMismatch(
                 f"{self.path} takes vectors of width {self.dim}, got an array of shape {values.shape}"
             )
+        # After the conversion: a float64 that is finite may be infinite in float32.
         block = np.ascontiguousarray(values, dtype=self.dtype)
         if not np.isfinite(block).all():
             row = self.count + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
@@ -67,7 +69,9 @@ def read_index(path: str | Path, mapped: bool = True) -> Any:
     """Open an index with faiss; ``mapped`` maps its data instead of reading them, where faiss can (1.10 and later)."""
     import faiss
 
-    flag = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0
+    flag = 0
+    if mapped:
+        flag = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
     return faiss.read_index(str(path), flag)
 
 

@@ -1,8 +1,8 @@
 """The forward index: the impacts by document, for exact scores of any candidate.
 
 Three memory-mapped numpy files, a CSR matrix of the same impacts as in the Lucene index:
-``indptr.npy`` (n + 1,) int64, ``terms.npy`` (p,) uint16 or uint32 vocabulary ids, ``impacts.npy`` (p,) uint8. Beside
-them ``frequencies.npy`` (V,) int64, the number of documents of each term, which ``terms.npy`` implies as well.
+``indptr.npy`` (n + 1,) int64, ``terms.npy`` (p,) uint16 or uint32 vocabulary ids, ``impacts.npy`` (p,) uint8. A fourth,
+``frequencies.npy`` (V,) int64, has the number of documents of each term, which could be counted from ``terms.npy``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class RowWriter(PartWriter):
     def add(self, values: np.ndarray) -> None:
         """Append rows."""
         block = np.ascontiguousarray(values, dtype=self.dtype)
-        self._file.write(block.data if block.size else b"")
+        if block.size:
+            self._file.write(block.data)
         self.count += len(block)
 
     def close(self) -> None:
@@ -98,7 +99,8 @@ class NpyWriter(RowWriter):
             "fortran_order": False,
             "shape": (self.count,),
         }
-        np.lib.format.write_array_header_1_0(buffer := io.BytesIO(), described)
+        buffer = io.BytesIO()
+        np.lib.format.write_array_header_1_0(buffer, described)
         return buffer.getvalue()
 
 
@@ -121,6 +123,7 @@ class ForwardWriter(PartWriter):
 
     def add(self, indptr: np.ndarray, terms: np.ndarray, impacts: np.ndarray) -> None:
         """Append the rows of a CSR matrix; ``impacts`` in 1..255."""
+        # Before the terms are added: the new rows begin where the postings end so far.
         self._indptr.add(indptr[1:] - indptr[0] + self.postings)
         self._terms.add(terms)
         self._impacts.add(impacts)
@@ -162,17 +165,21 @@ class Forward:
         """Map the files. Raises :class:`IndexMismatch` for one that is missing, truncated or inconsistent."""
         folder = Path(folder)
         indptr, terms, impacts = (mapped(folder / name) for name in FILES)
-        if not len(indptr) or int(indptr[-1]) != len(terms) or len(terms) != len(impacts):
+        end = int(indptr[-1]) if len(indptr) else None
+        if end is None or end != len(terms) or len(terms) != len(impacts):
+            shown_end = "nothing" if end is None else end
             raise IndexMismatch(
-                f"{folder}: {len(terms)} terms, {len(impacts)} impacts and offsets up to "
-                f"{int(indptr[-1]) if len(indptr) else 'nothing'} do not belong together; encode the collection again"
+                f"{folder}: {len(terms)} terms, {len(impacts)} impacts and offsets up to {shown_end} do not belong "
+                "together; encode the collection again"
             )
-        stored = mapped(folder / FREQUENCIES) if (folder / FREQUENCIES).is_file() else None
-        return cls(indptr, terms, impacts, vocabulary, stored)
+        frequencies = None
+        if (folder / FREQUENCIES).is_file():
+            frequencies = mapped(folder / FREQUENCIES)
+        return cls(indptr, terms, impacts, vocabulary, frequencies)
 
     @functools.cached_property
     def frequencies(self) -> np.ndarray:
-        """(V,) int64: the number of documents of each term; counted where the index does not store it.
+        """(V,) int64: the number of documents of each term; counted if the index does not store it.
 
         Raises :class:`IndexMismatch` for stored numbers of another index.
         """
@@ -181,9 +188,8 @@ class Forward:
             for start in range(0, len(self.terms), _BLOCK):
                 counts += np.bincount(self.terms[start : start + _BLOCK], minlength=self.vocabulary)
             return counts
-        if len(self._frequencies) != self.vocabulary or int(self._frequencies.sum()) != len(
-            self.terms
-        ):
+        total = int(self._frequencies.sum())
+        if len(self._frequencies) != self.vocabulary or total != len(self.terms):
             raise IndexMismatch(
                 f"{FREQUENCIES} of the forward index does not belong to its terms; remove the file, and it is counted "
                 "again at every search"
@@ -195,20 +201,23 @@ class Forward:
 
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Vocabulary ids and impacts of one document."""
-        start, end = int(self.indptr[row]), int(self.indptr[row + 1])
+        start = int(self.indptr[row])
+        end = int(self.indptr[row + 1])
         return np.asarray(self.terms[start:end]), np.asarray(self.impacts[start:end])
 
     def matrix(self, rows: np.ndarray) -> sp.csr_matrix:
         """(m, V) uint8 CSR: the impacts of some rows, in their order."""
         from scipy.sparse import csr_matrix  # takes longer to import than a search of a small index
 
-        starts, lengths = self.indptr[rows], np.diff(self.indptr)[rows]
+        starts = self.indptr[rows]
+        lengths = np.diff(self.indptr)[rows]
         indptr = np.cumsum([0, *lengths])
-        where = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
-        shape = (len(rows), self.vocabulary)
-        return csr_matrix(
-            (self.impacts[where], self.terms[where].astype(np.int32), indptr), shape=shape
-        )
+        # Each posting's position in the files: its position in the matrix, moved from its row's start there to its
+        # row's start in the files.
+        positions = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+        impacts = self.impacts[positions]
+        terms = self.terms[positions].astype(np.int32)
+        return csr_matrix((impacts, terms, indptr), shape=(len(rows), self.vocabulary))
 
     def scores(
         self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
@@ -217,11 +226,11 @@ class Forward:
         table = np.zeros(self.vocabulary, np.int64)
         table[query_ids] = query_impacts
         rows = np.asarray(rows, dtype=np.int64)
+        # Compiled code checks no bounds.
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(
-                f"rows {rows.min()} to {rows.max()} of {len(self)}"
-            )  # compiled code has no bounds checks
-        if not pays(int((self.indptr[rows + 1] - self.indptr[rows]).sum())):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
+        postings = int((self.indptr[rows + 1] - self.indptr[rows]).sum())
+        if not pays(postings):
             return self._numpy_scores(rows, table)
         from dupmae_ir.index.postings import kernels
 
@@ -237,30 +246,37 @@ class Forward:
         ends = np.cumsum(lengths)
         first = 0
         while first < len(rows):
-            # as many whole rows as fit a block, at least one
+            # As many complete rows as fit a block, at least one.
             before = ends[first - 1] if first else 0
             last = max(first + 1, int(np.searchsorted(ends, before + _BLOCK, side="right")))
-            out[first:last] = self._block(starts[first:last], lengths[first:last], table)
+            out[first:last] = self._score_block(starts[first:last], lengths[first:last], table)
             first = last
         return out
 
-    def _block(self, starts: np.ndarray, lengths: np.ndarray, table: np.ndarray) -> np.ndarray:
+    def _score_block(
+        self, starts: np.ndarray, lengths: np.ndarray, table: np.ndarray
+    ) -> np.ndarray:
         out = np.zeros(len(starts), np.int64)
-        full = lengths > 0  # reduceat cannot reduce an empty slice
-        starts, lengths = starts[full], lengths[full]
+        # reduceat cannot reduce an empty slice, so rows without terms keep their 0.
+        has_terms = lengths > 0
+        starts = starts[has_terms]
+        lengths = lengths[has_terms]
         if not len(starts):
             return out
         begins = np.cumsum(lengths) - lengths
-        where = np.arange(int(lengths.sum())) + np.repeat(starts - begins, lengths)
-        products = table[self.terms[where]] * self.impacts[where]
-        out[full] = np.add.reduceat(products, begins)
+        # As in :meth:`matrix`: positions in the files, row after row.
+        positions = np.arange(int(lengths.sum())) + np.repeat(starts - begins, lengths)
+        products = table[self.terms[positions]] * self.impacts[positions]
+        out[has_terms] = np.add.reduceat(products, begins)
         return out
 
 
 def map_bytes(path: Path) -> mmap.mmap | bytes:
     """The bytes of a file, mapped."""
+    if not path.stat().st_size:  # mmap refuses an empty file
+        return b""
     with open(path, "rb") as f:
-        return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+        return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
@@ -270,9 +286,8 @@ def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
     except FileNotFoundError:
         raise IndexMismatch(f"{path} is missing; {fix}") from None
     except (ValueError, EOFError) as e:
-        if "empty file" in str(
-            e
-        ):  # mmap refuses length 0, but a header without values is a valid empty array
+        # mmap refuses length 0, but a header without values is a valid empty array.
+        if "empty file" in str(e):
             return np.load(path, allow_pickle=False)
         raise IndexMismatch(f"{path} is damaged or truncated ({e}); {fix}") from None
     if array.ndim != 1:
@@ -281,7 +296,11 @@ def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
 
 
 def release(array: np.ndarray) -> None:
-    """Give back the memory that holds what was read or written of a mapped file; the next use reads the file again."""
+    """Give back the memory of a mapped file's pages; the next use reads the file again.
+
+    Nothing is lost: what was written to a shared mapping stays in the system's cache of the file.
+    """
+    # An array may be a view of a view; the first array in the chain has the mapping as its base.
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from dupmae_ir.registry import suggest
 
 _BLOCK = 1 << 20
 """Rows, or bytes, handled at a time."""
-_WIDEST = 64
+_MAX_FIXED_WIDTH = 64
 """Ids of at most this many bytes are sorted as an array of fixed width."""
 
 
@@ -26,33 +27,39 @@ class JoinedForward:
     """The forward indexes of all segments, by row of the index."""
 
     def __init__(self, parts: Sequence[Forward], starts: np.ndarray, live: np.ndarray) -> None:
-        self._parts, self._starts, self._live = parts, starts, live
+        self._parts = parts
+        self._starts = starts
+        self._live = live
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Vocabulary ids and impacts of one document."""
-        segment, inside = locate(self._starts, row)
-        return self._parts[segment].row(inside)
+        segment, segment_row = locate(self._starts, row)
+        return self._parts[segment].row(segment_row)
 
     def scores(
         self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
     ) -> np.ndarray:
         """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
         out = np.zeros(len(rows), np.int64)
-        for segment, here, inside in shares(self._starts, rows):
-            out[here] = self._parts[segment].scores(inside, query_ids, query_impacts)
+        for segment, positions, segment_rows in shares(self._starts, rows):
+            out[positions] = self._parts[segment].scores(segment_rows, query_ids, query_impacts)
         return out
 
     @cached_property
     def frequencies(self) -> np.ndarray:
         """(V,) int64: the number of documents of each term, without deleted documents."""
         counts = np.sum([part.frequencies for part in self._parts], axis=0)
-        for part, live in zip(self._parts, np.split(self._live, self._starts[1:-1]), strict=True):
-            deleted = [part.row(row)[0] for row in np.flatnonzero(~live).tolist()]
-            if deleted:
-                counts -= np.bincount(np.concatenate(deleted), minlength=len(counts))
+        live_by_segment = np.split(self._live, self._starts[1:-1])
+        for part, live in zip(self._parts, live_by_segment, strict=True):
+            deleted_terms = []
+            for row in np.flatnonzero(~live).tolist():
+                terms, _ = part.row(row)
+                deleted_terms.append(terms)
+            if deleted_terms:
+                counts -= np.bincount(np.concatenate(deleted_terms), minlength=len(counts))
         return counts
 
 
@@ -60,7 +67,9 @@ class JoinedTexts:
     """The text stores of all segments, by row of the index; see :class:`~dupmae_ir.index.format.texts.TextStore`."""
 
     def __init__(self, path: Path, parts: Sequence[TextStore], starts: np.ndarray) -> None:
-        self._path, self._parts, self._starts = path, parts, starts
+        self._path = path
+        self._parts = parts
+        self._starts = starts
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -68,14 +77,15 @@ class JoinedTexts:
     @cached_property
     def columns(self) -> list[str]:
         """Names of the metadata columns of all segments, in the order of their first use."""
-        return list(dict.fromkeys(name for part in self._parts for name in part.columns))
+        names = itertools.chain.from_iterable(part.columns for part in self._parts)
+        return list(dict.fromkeys(names))
 
     def get(self, row: int) -> StoredDocument:
         """The document of a row."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        segment, inside = locate(self._starts, row)
-        return self._parts[segment].get(inside)
+        segment, segment_row = locate(self._starts, row)
+        return self._parts[segment].get(segment_row)
 
     def get_all(self, rows: Sequence[int]) -> list[StoredDocument]:
         """The documents of several rows, in their order."""
@@ -84,18 +94,18 @@ class JoinedTexts:
     def column(self, name: str) -> Column:
         """One metadata column of all rows. Raises :class:`UnknownName` for a name that no document has."""
         if name not in self.columns:
-            known = ", ".join(self.columns) or "none"
+            names = ", ".join(self.columns) or "none"
             raise UnknownName(
-                f"{self._path} has no metadata {name!r}; known: {known}.{suggest(name, self.columns)}"
+                f"{self._path} has no metadata {name!r}; known: {names}.{suggest(name, self.columns)}"
             )
         if len(self._parts) == 1:
             return self._parts[0].column(name)
         positions: dict[str, int] = {json.dumps(None): 0}
-        codes = [_translated(part, name, positions) for part in self._parts]
+        codes = [_translate_codes(part, name, positions) for part in self._parts]
         return Column([json.loads(text) for text in positions], np.concatenate(codes))
 
 
-def _translated(part: TextStore, name: str, positions: dict[str, int]) -> np.ndarray:
+def _translate_codes(part: TextStore, name: str, positions: dict[str, int]) -> np.ndarray:
     """The codes of a segment's column as positions in the values of all segments, to which new values are added."""
     if name not in part.columns:
         return np.zeros(len(part), np.uint32)
@@ -112,12 +122,12 @@ def locate(starts: np.ndarray, row: int) -> tuple[int, int]:
 
 
 def shares(starts: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Divide (m,) rows of an index by segment: yields the segment's number, positions in ``rows``, and its own rows."""
+    """Divide (m,) rows of an index by segment: yields the segment's number, positions in ``rows``, and its rows."""
     rows = np.asarray(rows, np.int64)
     owner = np.searchsorted(starts, rows, side="right") - 1
     for segment in np.unique(owner):
-        here = np.flatnonzero(owner == segment)
-        yield int(segment), here, rows[here] - starts[segment]
+        positions = np.flatnonzero(owner == segment)
+        yield int(segment), positions, rows[positions] - starts[segment]
 
 
 class MappedDocids(Sequence[str]):
@@ -129,8 +139,9 @@ class MappedDocids(Sequence[str]):
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self._maps = [map_bytes(Path(path)) for path in paths]
-        self._ends = ends = [_line_ends(data) for data in self._maps]
-        self._starts = np.concatenate(([0], np.cumsum([len(e) for e in ends]))).astype(np.int64)
+        self._ends = [_line_ends(data) for data in self._maps]
+        lengths = [len(ends) for ends in self._ends]
+        self._starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -142,13 +153,13 @@ class MappedDocids(Sequence[str]):
     def __getitem__(self, row: int | slice) -> str | list[str]:
         """The id of a row."""
         if isinstance(row, slice):
-            return [self[place] for place in range(*row.indices(len(self)))]
+            return [self[position] for position in range(*row.indices(len(self)))]
         if row < 0 or row >= len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        part = int(np.searchsorted(self._starts, row, side="right")) - 1
-        inside, ends = row - int(self._starts[part]), self._ends[part]
-        start = int(ends[inside - 1]) + 1 if inside else 0
-        return bytes(self._maps[part][start : int(ends[inside])]).decode("utf-8")
+        file, line = locate(self._starts, row)
+        ends = self._ends[file]
+        start = int(ends[line - 1]) + 1 if line else 0
+        return bytes(self._maps[file][start : int(ends[line])]).decode("utf-8")
 
     def __iter__(self) -> Iterator[str]:
         for data, ends in zip(self._maps, self._ends, strict=True):
@@ -159,34 +170,37 @@ class MappedDocids(Sequence[str]):
 
     def order(self) -> np.ndarray:
         """(n,) int64: the rows in ascending order of their ids, rows of equal ids in their order."""
-        narrow = self._narrow()
-        if narrow is None:
+        ids = self._fixed_width_ids()
+        if ids is None:
             return np.array(sorted(range(len(self)), key=self.__getitem__), np.int64)
         # UTF-8 sorts as the code points do, which is how Python compares strings.
-        return np.argsort(narrow, kind="stable")
+        return np.argsort(ids, kind="stable")
 
-    def _narrow(self) -> np.ndarray | None:
+    def _fixed_width_ids(self) -> np.ndarray | None:
         """(n,) ids as an array of bytes of one width; None for long ids, and for ids that numpy would cut at a NUL."""
-        widest = max(
-            (int(np.diff(ends, prepend=-1).max(initial=1)) - 1 for ends in self._ends), default=0
-        )
-        if widest > _WIDEST or any(data.find(b"\0") >= 0 for data in self._maps):
+        # The first line begins behind an imagined line feed at -1; a difference includes the line feed.
+        widths = [int(np.diff(ends, prepend=-1).max(initial=1)) - 1 for ends in self._ends]
+        width = max(widths, default=0)
+        if width > _MAX_FIXED_WIDTH or any(data.find(b"\0") >= 0 for data in self._maps):
             return None
-        out = np.zeros((len(self), max(1, widest)), np.uint8)
+        out = np.zeros((len(self), max(1, width)), np.uint8)
         for data, ends, first in zip(self._maps, self._ends, self._starts.tolist(), strict=False):
             raw = np.frombuffer(data, np.uint8)
-            starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
-            for column in range(widest):
-                there = starts + column < ends
-                out[first : first + len(ends), column][there] = raw[starts[there] + column]
+            starts = ends
+            if len(ends):
+                starts = np.concatenate(([0], ends[:-1] + 1))
+            # One byte of all ids at a time; shorter ids keep their zeros, which numpy ignores at the end.
+            for byte in range(width):
+                has_byte = starts + byte < ends
+                out[first : first + len(ends), byte][has_byte] = raw[starts[has_byte] + byte]
         return out.view(f"S{out.shape[1]}").ravel()
 
 
 def _line_ends(data: mmap.mmap | bytes) -> np.ndarray:
     """Where the line feeds are: (n,) int64."""
     raw = np.frombuffer(data, np.uint8)
-    found = [
-        start + np.flatnonzero(raw[start : start + _BLOCK] == 10)
-        for start in range(0, len(raw), _BLOCK)
-    ]
-    return np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
+    ends = [np.zeros(0, np.int64)]
+    for start in range(0, len(raw), _BLOCK):
+        block = raw[start : start + _BLOCK]
+        ends.append(start + np.flatnonzero(block == ord("\n")))
+    return np.concatenate(ends)

@@ -1,15 +1,15 @@
 """The manifest of an index, ``meta.json``: its segments, the size and sha256 of every file, and its own digest.
 
-It is written last, so a folder without it is unfinished, and replaced in one step, which is what every change of an
-index is. An edited one is refused, because its digest differs.
+It is written last, so a folder without it is unfinished. Every change of an index replaces it in one step. An edited
+manifest is refused, because its digest differs.
 
-    "documents", "digest", ...    what the index has now; the counts are those of all segments
+    "documents", "digest", ...    what the index has now; counts are sums over all segments
     "generation"                  how many changes were made since the index was encoded
     "segments"                    [{path, digest, documents, ..., files: {name: {bytes, sha256}}}], see SegmentRecord
     "deleted"                     {path, rows, bytes, sha256} of the list of deleted rows, or null
     "encoder", "settings", ...    what made the index; "origin" is its first digest
     "record"                      in the record of an index, which has no segments: see :func:`record_of`
-    "manifest_sha256"             the digest of all of these
+    "manifest_sha256"             the digest of all other values
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ _NEEDED = (
     "deleted",
     OWN_DIGEST,
 )
-_RECORDS = ("encoder", "versions", "settings", "shard", "config", "record")
+_OBJECTS = ("encoder", "versions", "settings", "shard", "config", "record")
+"""Keys whose value, if there is one, is an object."""
 _BLOCK = 1 << 22
+"""Bytes read at a time for a digest."""
 
 Meta = dict[str, Any]
 """The contents of ``meta.json``."""
@@ -68,20 +70,19 @@ Meta = dict[str, Any]
 
 @dataclass(frozen=True)
 class SegmentRecord:
-    """A segment: its folder inside the index, its index id (the digest of its contents), its counts, its files by name
-    in that folder, and the command that made it. ``lucene``: whether its impacts are in Lucene, too."""
+    """A segment of an index."""
 
-    path: str
-    digest: str
+    path: str  #: its folder inside the index
+    digest: str  #: its id, the digest of its contents
     documents: int
-    empty_documents: int
+    empty_documents: int  #: documents without impacts
     postings: int
     sum_of_impacts: int
-    clipped: int
-    dropped: int
-    lucene: bool
-    made_by: str
-    files: Files
+    clipped: int  #: weights that were above 255
+    dropped: int  #: weights that were rounded to 0
+    lucene: bool  #: whether its impacts are in Lucene, too
+    made_by: str  #: the command that made it
+    files: Files  #: by name in its folder
 
     def has(self, part: str) -> bool:
         """Whether files of ``part`` are recorded: ``texts``, ``postings``, ``cls/rotated``."""
@@ -100,34 +101,32 @@ class DeletedRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """``meta.json``, read and checked. ``documents`` are those that are not deleted. ``digest`` changes with every
-    change of what is found; it is that of the segment for an index of one without deleted rows.
-    """
+    """``meta.json``, read and checked."""
 
-    documents: int
+    documents: int  #: without deleted documents
     parts: tuple[str, ...]
     dim: int | None
     scale: float | None
-    digest: str
+    digest: str  #: changes with every change of what a search finds; the segment's if there is one, without deletions
     generation: int
     segments: tuple[SegmentRecord, ...]
     deleted: DeletedRecord | None
-    meta: Meta  #: all of it, as in the file
+    meta: Meta  #: the complete contents of the file
 
     @classmethod
     def of(cls, meta: Meta) -> Manifest:
         """The manifest with these contents. Raises :class:`IndexMismatch` for segments that cannot be read."""
         try:
             return cls(
-                meta["documents"],
-                tuple(meta["parts"]),
-                meta["dim"],
-                meta["scale"],
-                meta["digest"],
-                int(meta["generation"]),
-                tuple(_segment_record(segment) for segment in meta["segments"]),
-                DeletedRecord(**meta["deleted"]) if meta["deleted"] else None,
-                meta,
+                documents=meta["documents"],
+                parts=tuple(meta["parts"]),
+                dim=meta["dim"],
+                scale=meta["scale"],
+                digest=meta["digest"],
+                generation=int(meta["generation"]),
+                segments=tuple(_segment_record(segment) for segment in meta["segments"]),
+                deleted=_deleted_record(meta["deleted"]),
+                meta=meta,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise IndexMismatch(f"{META}: its segments cannot be read ({e}); {AGAIN}") from None
@@ -144,26 +143,31 @@ class Manifest:
         """
         for segment in self.segments:
             for name, record in segment.files.items():
-                yield _safe(f"{segment.path}/{name}"), record
+                yield _check_inside(f"{segment.path}/{name}"), record
         if self.deleted:
-            yield _safe(self.deleted.path), FileRecord(self.deleted.bytes, self.deleted.sha256)
+            file = FileRecord(self.deleted.bytes, self.deleted.sha256)
+            yield _check_inside(self.deleted.path), file
 
 
 def _segment_record(value: Mapping[str, Any]) -> SegmentRecord:
-    files = {
-        name: FileRecord(int(file["bytes"]), str(file["sha256"]))
-        for name, file in value["files"].items()
-    }
+    files = {}
+    for name, file in value["files"].items():
+        files[name] = FileRecord(int(file["bytes"]), str(file["sha256"]))
     return SegmentRecord(**{**value, "files": files})
 
 
-def _safe(name: str) -> str:
-    if (
-        name.startswith("/")
-        or set(name.split("/")) & {"", ".", ".."}
-        or "\\" in name
-        or "\0" in name
-    ):
+def _deleted_record(value: Mapping[str, Any] | None) -> DeletedRecord | None:
+    if not value:
+        return None
+    return DeletedRecord(**value)
+
+
+def _check_inside(name: str) -> str:
+    """``name`` if it stays inside the index: a pulled manifest must not name any other file of this machine."""
+    components = name.split("/")
+    # An empty component also stands for a path that begins with /; a backslash separates folders on Windows.
+    outside = any(component in ("", ".", "..") for component in components)
+    if outside or "\\" in name or "\0" in name:
         raise IndexMismatch(
             f"{META} records a file outside the index, {name!r}; do not trust this index"
         )
@@ -171,7 +175,10 @@ def _safe(name: str) -> str:
 
 
 def read_manifest(path: str | Path, record: bool = False) -> Manifest:
-    """The manifest of an index folder; with ``record``, also of a record. Raises what :func:`read_meta` raises."""
+    """The manifest of an index folder; with ``record``, also of the record of an index.
+
+    Raises as :func:`read_meta`, and :class:`UsageError` for a record without ``record``.
+    """
     manifest = Manifest.of(read_meta(path))
     if not manifest.segments and not record:
         raise UsageError(
@@ -203,14 +210,16 @@ def read_meta(path: str | Path) -> Meta:
         raise InputError(f"{path / META} cannot be read: {e}; {AGAIN}") from None
     if not isinstance(meta, dict) or "format" not in meta:
         raise InputError(f"{path / META} does not describe an index of this package")
-    if problem := meta_problem(meta):
+    problem = meta_problem(meta)
+    if problem:
         raise InputError(f"{path / META} {problem}; {AGAIN}")
     return meta
 
 
 def recorded_options(meta: Meta) -> EncoderOptions:
     """The options that load the encoder of an index as it was, without device and dtype."""
-    recorded, parts = meta.get("encoder") or {}, tuple(meta["parts"])
+    recorded = meta.get("encoder") or {}
+    parts = tuple(meta["parts"])
     names = [
         "document_length",
         "query_length",
@@ -220,20 +229,27 @@ def recorded_options(meta: Meta) -> EncoderOptions:
         "fold_terms",
         "language",
     ]
-    names += (["activation"] if "ot" in parts else []) + (["normalize"] if "cls" in parts else [])
+    if "ot" in parts:
+        names.append("activation")
+    if "cls" in parts:
+        names.append("normalize")
     options: dict[str, Any] = {name: recorded.get(name) for name in names}
-    options["head"] = "lexical" if "ot" in parts and recorded.get("ot") == "lexical" else None
+    options["head"] = None
+    if "ot" in parts and recorded.get("ot") == "lexical":
+        options["head"] = "lexical"
     return cast("EncoderOptions", {**options, "parts": parts})
 
 
 def meta_problem(meta: Meta) -> str | None:
-    """Why these are not the contents of a ``meta.json`` of this version, in words; None where they are."""
+    """Why these are not the contents of a ``meta.json`` of this version; None if they are."""
     if meta.get("format") != FORMAT:
         by = (meta.get("versions") or {}).get("dupmae_ir", "unknown")
         return f"has index format {meta.get('format')!r}, this dupmae_ir {__version__} reads {FORMAT} (written by {by})"
-    if missing := [key for key in _NEEDED if key not in meta]:
+    missing = [key for key in _NEEDED if key not in meta]
+    if missing:
         return f"lacks {', '.join(missing)}"
-    if problem := _value_problem(meta):
+    problem = _value_problem(meta)
+    if problem:
         return f"is not possible: {problem}"
     if manifest_digest(meta) != meta[OWN_DIGEST]:
         return "was edited or damaged after it was written (its digest differs)"
@@ -241,7 +257,7 @@ def meta_problem(meta: Meta) -> str | None:
 
 
 def _value_problem(meta: Meta) -> str | None:
-    """The first value that no index can have, in words; None where all are possible."""
+    """A message about the first value that no index can have; None if all are possible."""
     parts = meta["parts"]
     if parts not in (["cls"], ["ot"], ["cls", "ot"]):
         return f'parts must be ["cls"], ["ot"] or ["cls", "ot"], got {parts!r}'
@@ -254,7 +270,7 @@ def _value_problem(meta: Meta) -> str | None:
         return f"scale must be a positive number, got {meta['scale']!r}"
     if not isinstance(meta["digest"], str):
         return f"digest must be a string, got {meta['digest']!r}"
-    for key in _RECORDS:
+    for key in _OBJECTS:
         if meta.get(key) is not None and not isinstance(meta[key], dict):
             return f"{key} must be an object, got {meta[key]!r}"
     if not (isinstance(meta["segments"], list) and (meta["segments"] or meta.get("record"))):
@@ -268,9 +284,8 @@ def _is_count(value: object) -> bool:
 
 def manifest_digest(meta: Mapping[str, Any]) -> str:
     """sha256 of all other values, whatever the order of keys and the white space of the file."""
-    text = json.dumps(
-        {k: v for k, v in meta.items() if k != OWN_DIGEST}, sort_keys=True, separators=(",", ":")
-    )
+    values = {key: value for key, value in meta.items() if key != OWN_DIGEST}
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -279,46 +294,45 @@ def with_segments(
     segments: Sequence[SegmentRecord],
     deleted: DeletedRecord | None = None,
 ) -> Meta:
-    """``meta`` with these segments and deleted rows, the counts and digests that follow from them."""
-    parts = [*(segment.digest for segment in segments), deleted.sha256 if deleted else ""]
-    one = len(segments) == 1 and deleted is None
-    facts: Meta = {
-        "format": FORMAT,
-        **{
-            name: sum(getattr(segment, name) for segment in segments)
-            for name in ("documents", *SUMS)
-        },
-        "digest": segments[0].digest
-        if one
-        else hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
-        "segments": [
-            {
-                **dataclasses.asdict(segment),
-                "files": {name: file._asdict() for name, file in segment.files.items()},
-            }
-            for segment in segments
-        ],
-        "deleted": dataclasses.asdict(deleted) if deleted else None,
-    }
-    facts["documents"] -= deleted.rows if deleted else 0
-    last = ("segments", "deleted", OWN_DIGEST)  # the long values at the end of the file
-    first = {
-        **{k: None for k in facts if k not in last},
-        **{k: v for k, v in meta.items() if k not in last},
-    }
-    record: Meta = json.loads(json.dumps({**first, **facts}))
+    """``meta`` with these segments and deleted rows, and the counts and digests that follow from them."""
+    facts: Meta = {"format": FORMAT}
+    for name in ("documents", *SUMS):
+        facts[name] = sum(getattr(segment, name) for segment in segments)
+    if deleted:
+        facts["documents"] -= deleted.rows
+    if len(segments) == 1 and deleted is None:
+        # A compacted index has the digest of an index that was made at once.
+        facts["digest"] = segments[0].digest
+    else:
+        digests = [segment.digest for segment in segments]
+        digests.append(deleted.sha256 if deleted else "")
+        facts["digest"] = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+    facts["segments"] = [_segment_values(segment) for segment in segments]
+    facts["deleted"] = dataclasses.asdict(deleted) if deleted else None
+
+    # The order of the file: counts, what `meta` has, and the long values at the end.
+    at_the_end = ("segments", "deleted", OWN_DIGEST)
+    order = [key for key in (*facts, *meta) if key not in at_the_end]
+    values = {**meta, **facts}
+    ordered = {key: values[key] for key in (*order, "segments", "deleted")}
+    # As JSON gives it back, so that the digest is the one that a reader computes.
+    record: Meta = json.loads(json.dumps(ordered))
     return {**record, OWN_DIGEST: manifest_digest(record)}
 
 
-def record_of(meta: Meta, **facts: object) -> Meta:
-    """The manifest of the record of an index: what a search needs to know of it where a server has the rows.
+def _segment_values(segment: SegmentRecord) -> Meta:
+    files = {name: file._asdict() for name, file in segment.files.items()}
+    return {**dataclasses.asdict(segment), "files": files}
 
-    ``facts``: ``columns``, the names of the metadata, None for an index without texts; ``frequencies``, those that a
-    lexical encoder needs, compressed.
+
+def record_of(meta: Meta, **facts: object) -> Meta:
+    """The manifest of the record of an index: what a search needs to know if a server has the rows.
+
+    ``facts``: ``columns``, the names of the metadata, None for an index without texts; ``frequencies``, the document
+    frequencies that a lexical encoder needs, compressed.
     """
-    record: Meta = {
-        name: meta.get(name) for name in ("format", *_NEEDED, "encoder", "versions", "origin")
-    }
+    names = ("format", *_NEEDED, "encoder", "versions", "origin")
+    record: Meta = {name: meta.get(name) for name in names}
     record |= {"segments": [], "deleted": None, "record": facts}
     return {**record, OWN_DIGEST: manifest_digest(record)}
 
@@ -326,8 +340,9 @@ def record_of(meta: Meta, **facts: object) -> Meta:
 def record_part(path: Path, segment: SegmentRecord, part: str) -> SegmentRecord | None:
     """Record the files of an optional part (``postings``, ``cls/rotated``) of a segment that was just put in place.
 
-    Returns the new record; None where the index no longer has the segment.
+    Returns the new record; None if the index no longer has the segment.
     """
+    # The manifest is read again under its lock: another process may have changed the index since it was opened.
     with changing(path):
         manifest = read_manifest(path)
         segments = {record.path: record for record in manifest.segments}
@@ -335,17 +350,20 @@ def record_part(path: Path, segment: SegmentRecord, part: str) -> SegmentRecord 
         if current is None or current.digest != segment.digest:
             return None
         folder = path / segment.path
-        others = {name: record for name, record in current.files.items() if part_of(name) != part}
-        changed = dataclasses.replace(
-            current, files=others | describe(folder, names_of(folder, part))
-        )
+        files = {name: record for name, record in current.files.items() if part_of(name) != part}
+        files |= describe(folder, names_of(folder, part))
+        changed = dataclasses.replace(current, files=files)
         segments[segment.path] = changed
         write_meta(path, with_segments(manifest.meta, list(segments.values()), manifest.deleted))
         return changed
 
 
 def changing(path: Path) -> AbstractContextManager[None]:
-    """Hold the lock of ``meta.json``, which is replaced within the block."""
+    """Hold the lock of ``meta.json``, which is replaced within the block.
+
+    The job that changes the index holds another lock, and this one only for the moment of the replacement.
+    Building a part of a segment holds its own job's lock, not the index's, so both may replace the manifest.
+    """
     return exclusive(lock_path(path / META), f"updating {path / META}", wait=True)
 
 
@@ -360,28 +378,30 @@ def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 
 
 def link_parts(path: Path, segment: SegmentRecord, parts: Sequence[str]) -> bool:
-    """Let ``I/cls`` and ``I/ot``, which stock Pyserini reads, be links to the first segment, each replaced in one step.
+    """Make ``I/cls`` and ``I/ot``, which stock Pyserini reads, links to the first segment, each replaced in one step.
 
-    False where the system has no links: there, its folders are only in the segment.
+    False if the system has no links: then these folders are only in the segment.
     """
     for part in parts:
-        link, to = path / part, Path(segment.path, part)
-        if link.is_symlink() and link.readlink() == to:
+        link = path / part
+        destination = Path(segment.path, part)  # relative, so that the index can be moved
+        if link.is_symlink() and link.readlink() == destination:
             continue
         if link.is_dir() and not link.is_symlink():
             shutil.rmtree(link)  # what a copy of the index made of the link
-        new = path / f".{part}.link"
+        # Under another name first: the rename replaces the old link in one step, which symlink cannot.
+        new_link = path / f".{part}.link"
         try:
-            new.unlink(missing_ok=True)
-            new.symlink_to(to, target_is_directory=True)
+            new_link.unlink(missing_ok=True)
+            new_link.symlink_to(destination, target_is_directory=True)
         except (OSError, NotImplementedError):
             return False
-        new.replace(link)
+        new_link.replace(link)
     return True
 
 
 def make_empty(folder: Path) -> None:
-    """Create ``folder``. Raises :class:`UsageError` where it exists and is not an empty folder."""
+    """Create ``folder``. Raises :class:`UsageError` if it exists and is not an empty folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not an empty folder; an index is written into a fresh one")
     folder.mkdir(parents=True, exist_ok=True)
@@ -394,11 +414,12 @@ def check_target(target: Path) -> None:
             f"{target} is a file; `index` must name a folder, new or of an older index"
         )
     try:
-        index = {"format", "documents", "parts", "digest"} <= read_json_object(target / META).keys()
-        occupied = target.is_dir() and any(target.iterdir()) and not index
+        meta = read_json_object(target / META)
+        is_index = {"format", "documents", "parts", "digest"} <= meta.keys()
+        is_occupied = target.is_dir() and any(target.iterdir()) and not is_index
     except OSError:
         return  # not readable: reported where it is used
-    if occupied:
+    if is_occupied:
         raise UsageError(
             f"{target}: a folder that is not an index; it was left unchanged, name another `index`"
         )
@@ -443,6 +464,7 @@ def read_lines(path: Path) -> list[str]:
 
 def _digest_file(digest: _Hash, path: Path, start: int = 0) -> None:
     """Add the length and the bytes from ``start`` on."""
+    # With the length, bytes cannot move from the end of a file to the beginning of the next.
     digest.update((path.stat().st_size - start).to_bytes(8, "big"))
     with open(path, "rb") as f:
         f.seek(start)

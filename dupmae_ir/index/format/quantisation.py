@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 HIGHEST_IMPACT = 255
 HIGHEST_LEXICAL_QUERY = 8191
-"""Highest impact of a query term with lexical weights, which the documents' do not bound. Sums of 1,024 such terms stay
-below 2**31; those of usual queries stay below 2**24, to which Lucene is exact."""
-CALIBRATION = 512  #: documents in the first window at most, on which a scale is calibrated
-HEADROOM = (
-    1.1  #: how far later weights may exceed the largest calibrated one before they are clipped
-)
-UNCALIBRATED_SCALE = 32.0  #: for collections whose first documents have no weights at all
+"""Highest impact of a query term with lexical weights, which the documents' weights do not bound. Sums of 1,024 such
+terms stay below 2**31; the sums of usual queries stay below 2**24, up to which Lucene's float32 scores are exact."""
+CALIBRATION = 512
+"""Documents in the first window at most, on which a scale is calibrated."""
+HEADROOM = 1.1
+"""How far later weights may exceed the largest calibrated one before they are clipped."""
+UNCALIBRATED_SCALE = 32.0
+"""For collections whose first documents have no weights at all."""
 
 
 class Scale(NamedTuple):
@@ -56,8 +57,12 @@ def calibrated_scale(first: Representation) -> float | None:
 
     None when there are no weights.
     """
-    largest = float(first.ot.data.max()) if first.ot is not None and first.ot.nnz else 0.0
-    return float(f"{HIGHEST_IMPACT / (HEADROOM * largest):.4g}") if largest > 0 else None
+    if first.ot is None or not first.ot.nnz:
+        return None
+    largest = float(first.ot.data.max())
+    if not largest > 0:  # also for NaN
+        return None
+    return float(f"{HIGHEST_IMPACT / (HEADROOM * largest):.4g}")
 
 
 def is_scale(value: object) -> bool:
@@ -80,7 +85,7 @@ def quantise(
 ) -> tuple[sp.csr_matrix, int]:
     """OT weights (n, V) -> impacts (n, V) CSR with ascending columns, and how many were clipped to ``highest``.
 
-    Impacts are those of :func:`rounded`; zeros are dropped.
+    Impacts are rounded as by :func:`rounded`; zeros are dropped.
     """
     import scipy.sparse as sp
 
@@ -97,15 +102,16 @@ def rounded(
 ) -> tuple[np.ndarray, int]:
     """(m,) weights -> (m,) impacts, 0 for weights that are not above 0, and how many were clipped to ``highest``.
 
-    Impacts are uint8, or uint16 where ``highest`` is above 255 (queries only): weight * scale in float64, rounded half
+    Impacts are uint8, or uint16 if ``highest`` is above 255 (queries only): weight * scale in float64, rounded half
     to even. Raises :class:`IndexMismatch` for a weight that is not finite.
     """
     exact = np.asarray(weights, np.float64)
     if not np.isfinite(exact).all():
         raise IndexMismatch("an OT weight is not finite; check the model's weights and `dtype`")
-    whole = np.rint(exact * scale)
+    scaled = np.rint(exact * scale)
     kind = np.uint8 if highest <= HIGHEST_IMPACT else np.uint16
-    return np.clip(whole, 0, highest).astype(kind), int(np.count_nonzero(whole > highest))
+    impacts = np.clip(scaled, 0, highest).astype(kind)
+    return impacts, int(np.count_nonzero(scaled > highest))
 
 
 def dropped(ot: sp.csr_matrix, impacts: sp.csr_matrix) -> int:

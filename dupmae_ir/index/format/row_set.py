@@ -17,12 +17,15 @@ class RowSet:
     """
 
     def __init__(self, mask: np.ndarray, count: int | None = None) -> None:
-        """``mask``: (n,) bool, True for the rows of the set. Copied. ``count``: the number of
-        rows in the set, if ``mask`` is wider than it."""
+        """``mask``: (n,) bool, True for the rows of the set. Copied. ``count``: the number of rows in the set, if
+        ``mask`` has more."""
         self.mask = np.array(mask, dtype=np.bool_)
+        # Read-only: the cached forms below stay true, and compiled loops see one type of array.
         self.mask.flags.writeable = False
         self.documents = len(self.mask)
-        self._count = int(np.count_nonzero(self.mask)) if count is None else count
+        if count is None:
+            count = int(np.count_nonzero(self.mask))
+        self._count = count
 
     def __len__(self) -> int:
         return self._count
@@ -66,4 +69,6 @@ def row_set(allowed: np.ndarray | RowSet | None, documents: int) -> RowSet | Non
         raise UsageError(
             f"the allowed rows are those of {allowed.documents:,} documents; the index has {documents:,}"
         )
-    return None if len(allowed) == documents else allowed
+    if len(allowed) == documents:
+        return None
+    return allowed

@@ -1,7 +1,7 @@
 """A segment of an index: an immutable folder with everything about some documents, opened.
 
     cls/index, cls/docid          the [CLS] vectors, as stock FaissSearcher reads them
-    cls/rotated.{bin,json}        codes of the vectors, when made (see :mod:`dupmae_ir.index.format.rotated`)
+    cls/rotated.bin               codes of the vectors, when made (see :mod:`dupmae_ir.index.format.rotated`)
     ot/                           impact postings, as stock LuceneImpactSearcher reads them
     forward/{indptr,terms,impacts}.npy   the same impacts by document (see :mod:`dupmae_ir.index.format.forward`)
     texts/                        when stored: titles, texts and metadata (see :mod:`dupmae_ir.index.format.texts`)
@@ -46,33 +46,39 @@ except ImportError:  # Windows, where a file that is open cannot be removed anyw
     fcntl = None  # type: ignore[assignment]
 
 LOCKED = "docid"
-"""The file on which readers hold a shared lock."""
+"""The file on which readers hold a shared lock. Every segment has it, so none has a file only for locks."""
 
 
 class Segment:
     """One segment. Parts are loaded on first use; vectors and the forward index are memory-mapped.
 
     On the first use of a part its files are compared with their digests (see :mod:`dupmae_ir.index.format.integrity`);
-    every property raises :class:`IndexMismatch` for a damaged one. The folder stays while this object exists, also when
-    a change has taken the segment out of the index. ``digest``: the id of the segment, the digest of its ids, vectors
-    and impacts; ``documents``: how many rows it has, empty and deleted documents included.
+    every property raises :class:`IndexMismatch` for a damaged file. The folder stays while this object exists, even if
+    a change removes the segment from the index. ``digest``: the id of the segment, the digest of its ids, vectors and
+    impacts; ``documents``: how many rows it has, empty and deleted documents included.
     """
 
     def __init__(self, index: Path, index_manifest: Manifest, record: SegmentRecord) -> None:
         """``index``: the folder of the index. Raises :class:`FileNotFoundError` for a segment that was removed."""
-        self.index, self.record = index, record
+        self.index = index
+        self.record = record
         self.path = index / record.path
-        self.digest, self.documents = record.digest, record.documents
+        self.digest = record.digest
+        self.documents = record.documents
         self.parts = index_manifest.parts
         self.dim = index_manifest.dim if "cls" in self.parts else None
         self.scale = index_manifest.scale
         self._checks = integrity.FileChecks(self.path, record.files)
+        # Held for as long as this object exists.
         self._reader = Reader(self.path)
 
     @property
     def required_parts(self) -> list[str]:
         """The parts that opening checks: ids, and the folders of vectors and impacts."""
-        return ["ids", *(name for part in self.parts for name in integrity.PARTS[part])]
+        names = ["ids"]
+        for part in self.parts:
+            names.extend(integrity.PARTS[part])
+        return names
 
     @property
     def unread(self) -> int:
@@ -80,7 +86,7 @@ class Segment:
         return self._checks.unread
 
     def part_problem(self, part: str) -> str | None:
-        """Why ``part`` is not the recorded one, by ids and sizes; None where it is."""
+        """Why ``part`` is not the recorded one, by ids and sizes; None if it is."""
         return integrity.part_problem(self.path, self.record.files, part, self.digest)
 
     def check_part(self, part: str, fix: str = AGAIN, everything: bool = False) -> None:
@@ -88,13 +94,15 @@ class Segment:
 
         Files above the limit of :mod:`dupmae_ir.index.format.integrity` are read only with ``everything``.
         """
+        # Only the optional parts can have changed since this segment was opened.
         if part not in self.required_parts:
             self._read_record()
         if not any(integrity.part_of(name) == part for name in self.record.files):
             raise IndexMismatch(
                 f"{self.path / part}: {manifest.META} does not list its files; {fix}"
             )
-        if problem := self.part_problem(part):
+        problem = self.part_problem(part)
+        if problem:
             raise IndexMismatch(f"{problem}; {fix}")
         self._checks.require(part, fix, everything)
 
@@ -104,15 +112,13 @@ class Segment:
 
     def _read_record(self) -> None:
         """Read the record again: optional parts may have been made since this segment was opened."""
-        records = manifest.read_manifest(self.index).segments
-        same = [
-            record
-            for record in records
-            if (record.path, record.digest) == (self.record.path, self.digest)
-        ]
-        self._adopt(same[0] if same else None)
+        for record in manifest.read_manifest(self.index).segments:
+            if record.path == self.record.path and record.digest == self.digest:
+                self._adopt(record)
+                return
 
     def _adopt(self, record: SegmentRecord | None) -> None:
+        """Use a newer record; None for a segment that is no longer in the index, which keeps its record."""
         if record is not None and record != self.record:
             self.record = record
             self._checks = integrity.FileChecks(self.path, record.files)
@@ -135,13 +141,12 @@ class Segment:
 
     @cached_property
     def digests(self) -> np.ndarray | None:
-        """(n, 16) uint8: the digest of each document's id, title and text; None where they are not known."""
+        """(n, 16) uint8: the digest of each document's id, title and text; None if they are not known."""
         if integrity.DIGESTS not in self.record.files:
             return None
         self.check_part("ids")
-        return np.fromfile(self.path / integrity.DIGESTS, np.uint8).reshape(
-            -1, integrity.DIGEST_BYTES
-        )
+        digests = np.fromfile(self.path / integrity.DIGESTS, np.uint8)
+        return digests.reshape(-1, integrity.DIGEST_BYTES)
 
     @cached_property
     def docid_rank(self) -> np.ndarray:
@@ -152,7 +157,7 @@ class Segment:
 
     @cached_property
     def terms(self) -> list[str]:
-        """The index term of each vocabulary id; empty where the segment has no impacts."""
+        """The index term of each vocabulary id; empty if the segment has no impacts."""
         if not self.has_ot:
             return []
         self.check_part("ids")
@@ -183,7 +188,7 @@ class Segment:
 
     @cached_property
     def texts(self) -> TextStore | None:
-        """Titles, texts and metadata by row; None where the segment does not store them."""
+        """Titles, texts and metadata by row; None if the segment does not store them."""
         if not self.has_part("texts"):
             return None
         self.check_part("texts")
@@ -200,7 +205,7 @@ class Segment:
         return self.record.has(part)
 
     def postings_problem(self) -> str | None:
-        """Why the postings are not to be used instead of Lucene, by their records; None where they can be."""
+        """Why the postings cannot be used instead of Lucene, by their records; None if they can."""
         from dupmae_ir.index.postings.format import postings_problem
 
         self._read_record()  # they may have been made since this segment was opened
@@ -259,7 +264,10 @@ class Segment:
 class Reader:
     """Keeps the folder of a segment from being removed, until the last reference to this object is gone.
 
-    Raises :class:`FileNotFoundError` where the folder was removed. On a file system without locks nothing is held.
+    It holds a shared lock, which any number of readers can have. :func:`remove_unread` needs an exclusive one. The
+    kernel releases the lock of a reader that was killed.
+
+    Raises :class:`FileNotFoundError` if the folder was removed. On a file system without locks nothing is held.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -275,17 +283,18 @@ class Reader:
             raise FileNotFoundError(2, os.strerror(2), str(folder / LOCKED))
 
     def __del__(self) -> None:
-        if (fd := getattr(self, "_fd", None)) is not None:
+        fd = getattr(self, "_fd", None)  # missing if the file could not be opened
+        if fd is not None:
             os.close(fd)
 
 
 def remove_unread(folder: Path) -> None:
-    """Remove the folder of a segment unless somebody reads it. The caller holds the lock of the index."""
+    """Remove the folder of a segment unless a process reads it. The caller holds the lock of the index."""
+    # The lock is held until the folder is gone: a reader that opens it meanwhile waits, and then sees that it is.
     with ExitStack() as locks:
         if fcntl is not None:
-            with suppress(
-                OSError
-            ):  # removed in part, or on a file system without locks, on which no reader holds one
+            # Errors: a folder that was removed in part, or a file system without locks, on which no reader has one.
+            with suppress(OSError):
                 fd = os.open(folder / LOCKED, os.O_RDONLY)
                 locks.callback(os.close, fd)
                 try:
@@ -296,13 +305,19 @@ def remove_unread(folder: Path) -> None:
 
 
 def sweep_segments(index: Path, manifest: Manifest) -> None:
-    """Let ``I/cls`` and ``I/ot`` name the first segment, and remove what the manifest does not name and nobody reads.
+    """Link ``I/cls`` and ``I/ot`` to the first segment, and remove what the manifest does not name.
 
-    The caller holds the lock of the index.
+    Segments that a process reads stay until the next change. The caller holds the lock of the index.
     """
+    # First the links, so that they never point to a segment that was removed.
     link_parts(index, manifest.segments[0], manifest.parts)
     named = {Path(segment.path).name for segment in manifest.segments}
-    named |= {Path(manifest.deleted.path).name} if manifest.deleted else set()
+    if manifest.deleted:
+        named.add(Path(manifest.deleted.path).name)
     for path in (index / SEGMENTS).iterdir():
-        if path.name not in named:
-            remove_unread(path) if path.is_dir() else path.unlink()
+        if path.name in named:
+            continue
+        if path.is_dir():
+            remove_unread(path)
+        else:
+            path.unlink()

@@ -3,13 +3,13 @@
     I/texts/blocks.bin              blocks of documents, each compressed with zlib
     I/texts/blocks.npy              (b, 3) int64: end of a block in blocks.bin, rows up to its end, its CRC-32
     I/texts/columns.json            name of a metadata column -> its distinct values
-    I/texts/column-NUMBER.npy       (n,) uint32: place of each row's value in that list, 0 where it has none
+    I/texts/column-NUMBER.npy       (n,) uint32: position of each row's value in that list, from 1; 0 for no value
     I/texts/part.json               the index id
 
 A block is the JSON of ``[docid, title, text, metadata]`` of about 64 KiB of documents; the last 32 blocks that were
-read stay in memory. ``blocks.bin`` is memory-mapped and never read as a whole: the CRC-32 of a block is compared when
-the block is read, and the other files when the store is opened (see :mod:`dupmae_ir.index.format.integrity`). The same
-documents give the same bytes with the same version of zlib.
+read stay in memory. ``blocks.bin`` is memory-mapped and never read completely: the CRC-32 of a block is compared when
+the block is read, and the sha256 of the other files when the store is opened (see
+:mod:`dupmae_ir.index.format.integrity`). The same documents give the same bytes with the same version of zlib.
 
 zlib and not SQLite: SQLite does not compress, and a file that several of its versions write differs byte by byte.
 """
@@ -33,12 +33,17 @@ from dupmae_ir.registry import suggest
 from dupmae_ir.types import Metadata, MetadataValue, is_metadata_value
 
 FOLDER = "texts"
-BLOCKS, TABLE, COLUMNS = "blocks.bin", "blocks.npy", "columns.json"
+BLOCKS = "blocks.bin"
+TABLE = "blocks.npy"
+COLUMNS = "columns.json"
 MOST_COLUMNS = 400
 """Names of metadata in an index; each is an open file while the index is written."""
-_BLOCK = 1 << 16  #: characters of JSON compressed together
-_KEPT = 32  #: blocks kept decompressed, about 64 KiB each
+_BLOCK = 1 << 16
+"""Characters of JSON compressed together; also the codes of a column that are written at a time."""
+_CACHED_BLOCKS = 32
+"""Blocks kept decompressed, about 64 KiB each."""
 _LEVEL = 6
+"""Compression level of zlib."""
 
 
 class StoredDocument(NamedTuple):
@@ -51,16 +56,17 @@ class StoredDocument(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One metadata column of all documents. ``values``: its distinct values, ``None`` first, for rows without one;
-    ``codes``: (n,) uint32, the place of each row's value in ``values``, memory-mapped. A condition is evaluated once
-    for each distinct value: ``np.array([holds(v) for v in column.values])[column.codes]``."""
+    """One metadata column of all documents. A condition is evaluated once for each distinct value:
+    ``np.array([holds(v) for v in column.values])[column.codes]``."""
 
-    values: list[MetadataValue | None]
-    codes: np.ndarray
+    values: list[
+        MetadataValue | None
+    ]  #: distinct values; the first is None, for rows without a value
+    codes: np.ndarray  #: (n,) uint32, the position of each row's value in ``values``, memory-mapped
 
 
 class TextWriter(PartWriter):
-    """Writes a text store into ``folder``, which is made, row by row. Blocks are streamed; only the distinct values
+    """Writes a text store row by row into ``folder``, which it creates. Blocks are streamed; only the distinct values
     of each column are kept in memory."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -68,9 +74,12 @@ class TextWriter(PartWriter):
         self.folder.mkdir()
         self.rows = 0
         self._blocks: IO[bytes] = open(self.folder / BLOCKS, "wb")  # noqa: SIM115 (closed by close)
-        self._table: list[tuple[int, int, int]] = []
-        self._pending: list[str] = []
-        self._pending_size = self._end = 0
+        self._table: list[
+            tuple[int, int, int]
+        ] = []  # of each block: its end, the rows up to there, its CRC-32
+        self._pending: list[str] = []  # JSON of the documents of the next block
+        self._pending_size = 0
+        self._end = 0
         self._columns: dict[str, _ColumnWriter] = {}
 
     def add(self, documents: Iterable[StoredDocument]) -> None:
@@ -78,11 +87,10 @@ class TextWriter(PartWriter):
         for document in documents:
             for name, value in document.metadata.items():
                 self._column(name, document.docid).add(self.rows, value, document.docid)
-            record = json.dumps(
-                [*document[:3], dict(document.metadata)], ensure_ascii=False, separators=(",", ":")
-            )
-            self._pending.append(record)
-            self._pending_size += len(record)
+            values = [document.docid, document.title, document.text, dict(document.metadata)]
+            text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+            self._pending.append(text)
+            self._pending_size += len(text)
             self.rows += 1
             if self._pending_size >= _BLOCK:
                 self._flush()
@@ -92,9 +100,8 @@ class TextWriter(PartWriter):
         if self._pending:
             self._flush()
         self._blocks.close()
-        np.save(
-            self.folder / TABLE, np.array(self._table, np.int64).reshape(-1, 3), allow_pickle=False
-        )
+        table = np.array(self._table, np.int64).reshape(-1, 3)
+        np.save(self.folder / TABLE, table, allow_pickle=False)
         columns = []
         for name, column in self._columns.items():
             column.close(self.rows)
@@ -112,18 +119,20 @@ class TextWriter(PartWriter):
                 raise UsageError(
                     f"document {docid!r}: {name!r} is a metadata name beyond {MOST_COLUMNS}, the limit"
                 )
-            self._columns[name] = _ColumnWriter(
-                self.folder / f"column-{len(self._columns):04d}.npy"
-            )
+            # By number: a name of metadata need not be a possible file name.
+            path = self.folder / f"column-{len(self._columns):04d}.npy"
+            self._columns[name] = _ColumnWriter(path)
         return self._columns[name]
 
     def _flush(self) -> None:
         text = f"[{','.join(self._pending)}]"
+        # A text may contain half of a surrogate pair, which UTF-8 cannot represent.
         block = zlib.compress(text.encode("utf-8", "replace"), _LEVEL)
         self._blocks.write(block)
         self._end += len(block)
         self._table.append((self._end, self.rows, zlib.crc32(block)))
-        self._pending, self._pending_size = [], 0
+        self._pending = []
+        self._pending_size = 0
 
     def abandon(self) -> None:
         """Close all files."""
@@ -133,18 +142,18 @@ class TextWriter(PartWriter):
 
 
 class _ColumnWriter:
-    """The codes of one column; rows that are skipped have none."""
+    """Writes the codes of one column; rows that are skipped have no value."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._places: dict[str, int] = {}
+        self._codes_of: dict[str, int] = {}  # by the JSON of the value
         self.codes = NpyWriter(path, np.uint32)
         self._pending: list[int] = []
 
     @property
     def values(self) -> list[MetadataValue]:
         """The distinct values in the order of their first use."""
-        return [json.loads(text) for text in self._places]
+        return [json.loads(text) for text in self._codes_of]
 
     def add(self, row: int, value: MetadataValue, docid: str) -> None:
         if not is_metadata_value(value):
@@ -153,23 +162,25 @@ class _ColumnWriter:
                 f"{value!r}"
             )
         self._fill(row)
-        # The text tells 1, 1.0 and true apart, which are equal as keys.
-        self._pending.append(self._places.setdefault(json.dumps(value), len(self._places) + 1))
+        # The text tells 1, 1.0 and true apart, which are equal as keys. Code 0 is for no value.
+        code = self._codes_of.setdefault(json.dumps(value), len(self._codes_of) + 1)
+        self._pending.append(code)
 
     def close(self, rows: int) -> None:
         self._fill(rows)
-        self._write()
+        self._flush()
         self.codes.close()
 
     def _fill(self, row: int) -> None:
-        """No value for the rows before ``row`` that were skipped."""
-        if missing := row - self.codes.count - len(self._pending):
-            self._write()
-            self.codes.add(np.zeros(missing, np.uint32))
+        """Write code 0 for the rows before ``row`` that were skipped."""
+        skipped = row - self.codes.count - len(self._pending)
+        if skipped:
+            self._flush()
+            self.codes.add(np.zeros(skipped, np.uint32))
         if len(self._pending) >= _BLOCK:
-            self._write()
+            self._flush()
 
-    def _write(self) -> None:
+    def _flush(self) -> None:
         self.codes.add(np.array(self._pending, np.uint32))
         self._pending = []
 
@@ -177,7 +188,7 @@ class _ColumnWriter:
 class TextStore:
     """The text store of an index, opened. Safe for several threads; :attr:`Index.texts` opens one.
 
-    Raises :class:`IndexMismatch` for damage, where it is met.
+    Every method raises :class:`IndexMismatch` for damage in what it reads.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -189,21 +200,22 @@ class TextStore:
                 raise ValueError("it is no table of blocks")
         with _reading(self.folder / COLUMNS) as path:
             self._described = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(self._described, dict) or not isinstance(
-                self._described.get("columns"), list
-            ):
+            is_object = isinstance(self._described, dict)
+            if not is_object or not isinstance(self._described.get("columns"), list):
                 raise ValueError("it lists no columns")
         with _reading(self.folder / BLOCKS) as path:
             self._bytes = map_bytes(path)
-        self._block = functools.lru_cache(_KEPT)(self._read_block)
+        # Not decorators: these caches belong to the store and end with it.
+        self._block = functools.lru_cache(_CACHED_BLOCKS)(self._read_block)
         self._column = functools.lru_cache(None)(self._read_column)
-        if len(self) != self._described["rows"] or (
-            len(self._table) and self._table[-1, 0] != len(self._bytes)
-        ):
+        blocks_end = int(self._table[-1, 0]) if len(self._table) else len(self._bytes)
+        if len(self) != self._described["rows"] or blocks_end != len(self._bytes):
             raise self._damaged(COLUMNS, "its number of rows is not that of the blocks")
 
     def __len__(self) -> int:
-        return int(self._table[-1, 1]) if len(self._table) else 0
+        if not len(self._table):
+            return 0
+        return int(self._table[-1, 1])
 
     @property
     def columns(self) -> list[str]:
@@ -230,14 +242,14 @@ class TextStore:
     def column(self, name: str) -> Column:
         """One metadata column of all documents. Raises :class:`UnknownName` for a name that no document has."""
         if name not in self._columns:
-            known = ", ".join(self.columns) or "none"
+            names = ", ".join(self.columns) or "none"
             raise UnknownName(
-                f"{self.folder.parent} has no metadata {name!r}; known: {known}.{suggest(name, self.columns)}"
+                f"{self.folder.parent} has no metadata {name!r}; known: {names}.{suggest(name, self.columns)}"
             )
         return self._column(name)
 
     def verify(self) -> str | None:
-        """Read every block and column. Returns the first problem in words, None for a whole store."""
+        """Read every block and column. Returns a message about the first problem; None for an undamaged store."""
         try:
             rows = 0
             for number in range(len(self._table)):
@@ -256,8 +268,8 @@ class TextStore:
         block = self._bytes[start:end]
         if zlib.crc32(block) != checksum:
             raise self._damaged(BLOCKS, f"block {number} is not the one that was written")
-        found: list[tuple[str, str, str, Metadata]] = json.loads(zlib.decompress(block))
-        return found
+        records: list[tuple[str, str, str, Metadata]] = json.loads(zlib.decompress(block))
+        return records
 
     def _read_column(self, name: str) -> Column:
         described = self._columns[name]
@@ -268,29 +280,27 @@ class TextStore:
             codes = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as e:
             raise self._damaged(path.name, str(e)) from None
-        if (
-            codes.shape != (len(self),)
-            or codes.dtype != np.uint32
-            or codes.max(initial=0) > len(values)
-        ):
+        belongs = codes.shape == (len(self),) and codes.dtype == np.uint32
+        if not belongs or codes.max(initial=0) > len(values):
             raise self._damaged(path.name, "it does not belong to this store")
         return Column([None, *values], codes)
 
-    def _damaged(self, name: str, how: str) -> IndexMismatch:
-        return IndexMismatch(f"{self.folder / name} is damaged: {how}; {AGAIN}")
+    def _damaged(self, name: str, problem: str) -> IndexMismatch:
+        return IndexMismatch(f"{self.folder / name} is damaged: {problem}; {AGAIN}")
 
 
 def stored(documents: Iterable[tuple[str, str, str, Metadata | None]]) -> list[StoredDocument]:
     """``(docid, text, title, metadata)``, the order of :class:`~dupmae_ir.types.Document`, as stored documents."""
-    return [
-        StoredDocument(docid, title, text, metadata or {})
-        for docid, text, title, metadata in documents
-    ]
+    stored_documents = []
+    for docid, text, title, metadata in documents:
+        stored_documents.append(StoredDocument(docid, title, text, metadata or {}))
+    return stored_documents
 
 
 def pack(documents: Sequence[StoredDocument]) -> np.ndarray:
     """Documents as (bytes,) uint8, compressed: for files of unfinished work."""
     text = json.dumps(documents, ensure_ascii=False, separators=(",", ":"))
+    # The fastest level: these files are read once and removed.
     return np.frombuffer(zlib.compress(text.encode("utf-8", "replace"), 1), np.uint8)
 
 
@@ -301,7 +311,7 @@ def unpack(packed: np.ndarray) -> list[StoredDocument]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[Path]:
-    """Errors within are those of a damaged file."""
+    """Report errors in the block as a damaged file."""
     try:
         yield path
     except (OSError, ValueError, KeyError, IndexError, TypeError) as e:

@@ -52,9 +52,10 @@ def build_bm25(
     title_field: bool = False,
     language: str = ENGLISH,
 ) -> int:
-    """Write a BM25 index of ``documents`` into ``folder`` (new or empty), titles in a field of their own or not.
+    """Write a BM25 index of ``documents`` into ``folder`` (new or empty).
 
-    Returns the number of documents. Raises :class:`UsageError` for an unknown language.
+    ``title_field``: titles get a separate field. Returns the number of documents. Raises :class:`UsageError` for an
+    unknown language.
     """
     folder = Path(folder)
     check_language(language)
@@ -82,9 +83,9 @@ class BM25Searcher(LuceneReader):
             self._fields = None
             if self.documents and self._reader.getSumDocFreq("title") > 0:
                 self._fields = pyserini.autoclass("java.util.HashMap")()
-                one = pyserini.autoclass("java.lang.Float")(1.0)  # the weight of both fields
+                weight = pyserini.autoclass("java.lang.Float")(1.0)
                 for field in ("contents", "title"):
-                    self._fields.put(field, one)
+                    self._fields.put(field, weight)
 
     def search(
         self,
@@ -94,14 +95,12 @@ class BM25Searcher(LuceneReader):
         allowed: RowSet | None = None,
     ) -> dict[str, list[Hit]]:
         """The ``k`` best (allowed) documents of each query, score descending, equal scores in docid order."""
-        found = self._hits(queries, self._build, k, threads, by_docid=True, allowed=allowed)
-        return {
-            query.qid: [
-                Hit(docid, float(score))
-                for docid, score in zip(hits.docids or (), hits.scores, strict=True)
-            ]
-            for query, hits in zip(queries, found, strict=True)
-        }
+        lists = self._hits(queries, self._build, k, threads, by_docid=True, allowed=allowed)
+        run = {}
+        for query, hits in zip(queries, lists, strict=True):
+            scored = zip(hits.docids or (), hits.scores, strict=True)
+            run[query.qid] = [Hit(docid, float(score)) for docid, score in scored]
+        return run
 
     def top(
         self, texts: Sequence[str], k: int, threads: int = 1, allowed: RowSet | None = None
@@ -111,27 +110,25 @@ class BM25Searcher(LuceneReader):
         Documents without a word of the text are not listed; equal scores are in the order of document numbers. Lucene
         filters by ``allowed`` document numbers; scores do not depend on them.
         """
-        found = self._hits(
-            [Query("", text) for text in texts], self._build, k, threads, False, allowed
-        )
-        return [(hits.rows, hits.scores) for hits in found]
+        queries = [Query("", text) for text in texts]
+        lists = self._hits(queries, self._build, k, threads, by_docid=False, allowed=allowed)
+        return [(hits.rows, hits.scores) for hits in lists]
 
     def docids(self) -> tuple[np.ndarray, list[str]]:
         """All document numbers (n,) int64 and their ids, in the order of the ids."""
         everything = pyserini.autoclass("org.apache.lucene.search.MatchAllDocsQuery")
-        (found,) = self._hits(
-            [None], lambda _: everything(), max(1, self.documents), 1, by_docid=True
-        )
-        return found.rows, found.docids or []
+        count = max(1, self.documents)
+        (hits,) = self._hits([None], lambda _: everything(), count, 1, by_docid=True)
+        return hits.rows, hits.docids or []
 
     def scores(self, text: str, docids: Sequence[str]) -> list[tuple[int, float]]:
         """Document number and score of each of ``docids`` that has a word of the text, in no order."""
         if not docids:
             return []
-        (found,) = self._hits(
+        (hits,) = self._hits(
             [text], lambda _: self._among(text, docids), len(docids), 1, by_docid=False
         )
-        return list(zip(found.rows.tolist(), found.scores.tolist(), strict=True))
+        return list(zip(hits.rows.tolist(), hits.scores.tolist(), strict=True))
 
     def _build(self, query: Query) -> Any:
         # One call on one object: pyjnius binds an overloaded method, such as a builder's add, for all threads at once.
@@ -142,11 +139,11 @@ class BM25Searcher(LuceneReader):
         ids = pyserini.autoclass("java.util.ArrayList")()
         as_bytes = pyserini.autoclass("org.apache.lucene.util.BytesRef")
         for docid in docids:
-            one = as_bytes(pyserini.char_sequence(docid))  # before add is bound
-            ids.add(one)
+            encoded = as_bytes(pyserini.char_sequence(docid))  # before add is bound
+            ids.add(encoded)
         terms = pyserini.cast("java.util.Collection", ids)
-        chosen = pyserini.autoclass("org.apache.lucene.search.TermInSetQuery")("id", terms)
-        return restricted(self._build(Query("", text)), chosen)
+        id_filter = pyserini.autoclass("org.apache.lucene.search.TermInSetQuery")("id", terms)
+        return restricted(self._build(Query("", text)), id_filter)
 
 
 def recorded_language(folder: str | Path) -> str:
@@ -157,22 +154,23 @@ def recorded_language(folder: str | Path) -> str:
 
 
 _CLASSES = {"cs": "cz.Czech", "ja": "ja.Japanese", "ko": "cjk.CJK", "zh": "cjk.CJK"}
+"""Languages whose analyzer is not named after them."""
 _UNICODE_WORDS = ("eo", "he", "pl", "uk", "vi", "other")
 """Languages for which Lucene has no analyzer: words in lower case."""
 
 
 def _analyzer(language: str) -> Any:
-    """Pyserini's analyzer of a language, and Lucene's where Pyserini names none."""
+    """Pyserini's analyzer of a language, or Lucene's if Pyserini names none."""
     if language == ENGLISH:
-        return pyserini.autoclass(
-            "io.anserini.analysis.DefaultEnglishAnalyzer"
-        ).newDefaultInstance()
-    name = _CLASSES.get(language, f"{language}.{LANGUAGES[language]}")
-    name = "standard.Standard" if language in _UNICODE_WORDS else name
+        english = pyserini.autoclass("io.anserini.analysis.DefaultEnglishAnalyzer")
+        return english.newDefaultInstance()
+    if language in _UNICODE_WORDS:
+        name = "standard.Standard"
+    else:
+        name = _CLASSES.get(language, f"{language}.{LANGUAGES[language]}")
     return pyserini.autoclass(f"org.apache.lucene.analysis.{name}Analyzer")()
 
 
 def _similarity(k1: float, b: float) -> Any:
-    return pyserini.autoclass("org.apache.lucene.search.similarities.BM25Similarity")(
-        float(k1), float(b)
-    )
+    similarity = pyserini.autoclass("org.apache.lucene.search.similarities.BM25Similarity")
+    return similarity(float(k1), float(b))

@@ -41,17 +41,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-MOST = 4
-"""With all rows but one in this many, or more, a search is not filtered by Lucene."""
-MOST_CLAUSES = 1024
+UNFILTERED_SHARE = 4
+"""If at most one row in this many is excluded, a search is not filtered by Lucene."""
+MAX_CLAUSES = 1024
 """Most terms of a query that Lucene accepts."""
 
-_WEIGHT, _NEXT = "\x01", "\x02"
-"""Between a term and its weight, and between terms; spaces and '|' occur in vocabularies."""
-_RESERVED = (_WEIGHT, _NEXT, "\n", "\0")
+_WEIGHT_DELIMITER = "\x01"
+"""Between a term and its weight; spaces and '|' occur in vocabularies."""
+_TERM_DELIMITER = "\x02"
+"""Between terms."""
+_RESERVED = (_WEIGHT_DELIMITER, _TERM_DELIMITER, "\n", "\0")
 _ROWS = 1024
 """Documents passed to Java at a time: about a megabyte."""
 _BUFFER_MB = 128.0
+"""Postings that Lucene keeps in memory before it writes a segment; less in a small heap."""
 
 
 class LuceneWriter(PartWriter):
@@ -69,7 +72,7 @@ class LuceneWriter(PartWriter):
             self._make_document(norms)
 
     def _make_document(self, norms: bool) -> None:
-        """Create one Java document whose fields are reused, which halves the number of calls."""
+        """Create Java documents whose fields are reused, which halves the number of calls."""
         document = "org.apache.lucene.document."
         kind = pyserini.autoclass(document + "FieldType")()
         kind.setIndexOptions(
@@ -83,16 +86,21 @@ class LuceneWriter(PartWriter):
         self._bytes = pyserini.autoclass("org.apache.lucene.util.BytesRef")
         self._id = pyserini.autoclass(document + "StringField")("id", "", store.YES)
         self._sort_id = pyserini.autoclass(document + "BinaryDocValuesField")("id", self._bytes())
-        made = pyserini.autoclass(document + "Field")
-        self._contents, self._title = (
-            made(name, pyserini.char_sequence(""), kind) for name in ("contents", "title")
-        )
-        self._made = {}  # (has contents, has a title) -> document
-        for present in itertools.product((False, True), repeat=2):
-            self._made[present] = pyserini.autoclass(document + "Document")()
-            used = itertools.compress((self._contents, self._title), present)
-            for field in (self._id, self._sort_id, *used):
-                self._made[present].add(field)
+        field_class = pyserini.autoclass(document + "Field")
+        self._contents = field_class("contents", pyserini.char_sequence(""), kind)
+        self._title = field_class("title", pyserini.char_sequence(""), kind)
+        # A document has only the fields that have text, so there is one for each combination.
+        self._documents = {}  # (has contents, has a title) -> document
+        for has_contents, has_title in itertools.product((False, True), repeat=2):
+            fields = [self._id, self._sort_id]
+            if has_contents:
+                fields.append(self._contents)
+            if has_title:
+                fields.append(self._title)
+            java_document = pyserini.autoclass(document + "Document")()
+            for field in fields:
+                java_document.add(field)
+            self._documents[has_contents, has_title] = java_document
 
     def _add(self, docid: str, contents: str, title: str = "") -> None:
         """Add a document; without contents it has an id and a number."""
@@ -101,12 +109,13 @@ class LuceneWriter(PartWriter):
         for field, text in ((self._contents, contents), (self._title, title)):
             if text:
                 field.setStringValue(text)
-        self._writer.addDocument(self._made[bool(contents), bool(title)])
+        self._writer.addDocument(self._documents[bool(contents), bool(title)])
         self.documents += 1
 
     def close(self) -> None:
         """Merge to one segment, commit, and release the folder, also on failure."""
-        writer, self._writer = self._writer, None
+        writer = self._writer
+        self._writer = None
         if writer is None:
             return
         with pyserini.java_errors(self.folder):
@@ -122,7 +131,8 @@ class LuceneWriter(PartWriter):
 
     def abandon(self) -> None:
         """Discard what was not committed."""
-        writer, self._writer = self._writer, None
+        writer = self._writer
+        self._writer = None
         if writer is not None:
             with pyserini.java_errors(self.folder):
                 writer.rollback()
@@ -145,17 +155,17 @@ class ImpactWriter(LuceneWriter):
         )
 
     def add_batch(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
-        """Add n documents: ``impacts`` (n, V) with integers in 1..255 where it is not zero."""
+        """Add n documents: ``impacts`` (n, V), whose non-zero values are integers in 1..255."""
         if len(docids) != impacts.shape[0]:
             raise UsageError(f"{len(docids)} document ids for {impacts.shape[0]} rows of impacts")
         for start in range(0, len(docids), _ROWS):
             ends = impacts.indptr[start : start + _ROWS + 1]
-            part = slice(ends[0], ends[-1])
+            postings = slice(ends[0], ends[-1])
             self._add_rows(
                 docids[start : start + _ROWS],
                 ends - ends[0],
-                impacts.indices[part],
-                impacts.data[part],
+                impacts.indices[postings],
+                impacts.data[postings],
             )
 
     def _add_rows(
@@ -170,6 +180,7 @@ class ImpactWriter(LuceneWriter):
             )
         with pyserini.java_errors(self.folder):
             if self._feed is not None:
+                # One array of bytes, read in this order by ImpactFeed.java: a call crosses to Java once for all rows.
                 names = [docid.encode("utf-8") for docid in docids]
                 name_ends = _int32(np.cumsum([len(name) for name in names]))
                 values = impacts.astype(np.uint8).tobytes()
@@ -177,29 +188,36 @@ class ImpactWriter(LuceneWriter):
                 self._feed.add(batch, len(docids), len(impacts))
                 self.documents += len(docids)
                 return
-            left, right = self._strings
             for docid, (start, end) in zip(docids, itertools.pairwise(ends.tolist()), strict=True):
-                pairs = zip(term_ids[start:end].tolist(), impacts[start:end].tolist(), strict=True)
-                self._add(
-                    docid, "".join([left[term] + right[int(weight)] for term, weight in pairs])
-                )
+                self._add(docid, self._contents_of(term_ids[start:end], impacts[start:end]))
+
+    def _contents_of(self, term_ids: np.ndarray, impacts: np.ndarray) -> str:
+        """The contents of a document as a string, which the analyzer splits again."""
+        terms = self._term_strings
+        weights = self._impact_strings
+        pairs = zip(term_ids.tolist(), impacts.tolist(), strict=True)
+        return "".join([terms[term] + weights[int(impact)] for term, impact in pairs])
 
     @cached_property
-    def _strings(self) -> tuple[list[str], list[str]]:
-        """The halves of a pair: each term with its delimiter, each impact with its delimiter."""
-        return [term + _WEIGHT for term in self._terms], [
-            f"{weight}{_NEXT}" for weight in range(HIGHEST_IMPACT + 1)
-        ]
+    def _term_strings(self) -> list[str]:
+        """Each term with its delimiter."""
+        return [term + _WEIGHT_DELIMITER for term in self._terms]
+
+    @cached_property
+    def _impact_strings(self) -> list[str]:
+        """Each impact, from 0, with its delimiter."""
+        return [f"{impact}{_TERM_DELIMITER}" for impact in range(HIGHEST_IMPACT + 1)]
 
     def _open_feed(self) -> Any | None:
-        """The ImpactFeed of this writer; None where the JVM does not have the class."""
-        feed = pyserini.own_class("ImpactFeed")
-        if feed is None:
+        """The ImpactFeed of this writer; None if the JVM does not have the class."""
+        feed_class = pyserini.own_class("ImpactFeed")
+        if feed_class is None:
             return None
         encoded = [term.encode("utf-8") for term in self._terms]
-        vocabulary = b"".join([_int32(list(map(len, encoded))), *encoded])
+        lengths = _int32([len(term) for term in encoded])
+        vocabulary = b"".join([lengths, *encoded])
         with pyserini.java_errors(self.folder):
-            return feed(self._writer, self._kind, vocabulary, len(encoded))
+            return feed_class(self._writer, self._kind, vocabulary, len(encoded))
 
 
 def _int32(numbers: Sequence[int] | np.ndarray) -> bytes:
@@ -207,12 +225,11 @@ def _int32(numbers: Sequence[int] | np.ndarray) -> bytes:
 
 
 class Hits(NamedTuple):
-    """The hits of one query, best first: ``rows`` (m,) int64 document numbers, ``scores`` (m,) float64, and the
-    document ids where ties are in docid order (otherwise None)."""
+    """The hits of one query, best first."""
 
-    rows: np.ndarray
-    scores: np.ndarray
-    docids: list[str] | None
+    rows: np.ndarray  #: (m,) int64, document numbers
+    scores: np.ndarray  #: (m,) float64
+    docids: list[str] | None  #: only if ties are in docid order
 
 
 class LuceneReader:
@@ -237,14 +254,13 @@ class LuceneReader:
             )()
             self._mapper = pyserini.autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
             search = "org.apache.lucene.search."
-            field, kind = (
-                pyserini.autoclass(search + "SortField"),
-                pyserini.autoclass(search + "SortField$Type"),
+            sort_field = pyserini.autoclass(search + "SortField")
+            string_type = pyserini.autoclass(search + "SortField$Type").STRING_VAL
+            # The order of hits: score, then id.
+            self._by_docid = pyserini.autoclass(search + "Sort")(
+                sort_field.FIELD_SCORE, sort_field("id", string_type)
             )
-            by_docid = pyserini.autoclass(search + "Sort")(
-                field.FIELD_SCORE, field("id", kind.STRING_VAL)
-            )
-            self._by_docid = by_docid  # score, then id
+        # A filter lives as long as its set of rows.
         self._filters: WeakKeyDictionary[RowSet, Any] = WeakKeyDictionary()
 
     @property
@@ -255,8 +271,10 @@ class LuceneReader:
     @property
     def postings(self) -> int:
         """Number of postings of ``contents``: pairs of a document and a term."""
+        if not self.documents:
+            return 0
         with pyserini.java_errors(self.folder, InputError):
-            return int(self._reader.getSumDocFreq("contents")) if self.documents else 0
+            return int(self._reader.getSumDocFreq("contents"))
 
     def docid(self, row: int) -> str:
         """The id stored with document number ``row``."""
@@ -280,48 +298,55 @@ class LuceneReader:
         if k < 1:
             raise UsageError(f"the number of hits must be at least 1, got {k}")
         pyserini.check_process()
-        with pyserini.java_errors(self.folder, InputError):
-            restriction = None if allowed is None else self._filter(allowed)
+        row_filter: Any | None = None
+        if allowed is not None:
+            with pyserini.java_errors(self.folder, InputError):
+                row_filter = self._filter(allowed)
 
         def run(query: T, depth: int) -> Hits:
             java_query = build(query)
-            if restriction is not None:
-                java_query = restricted(java_query, restriction)
+            if row_filter is not None:
+                java_query = restricted(java_query, row_filter)
             if by_docid:
-                found = self._searcher.search(java_query, depth, self._by_docid, True)
+                top_docs = self._searcher.search(java_query, depth, self._by_docid, True)
             else:
-                found = self._searcher.search(java_query, depth)
-            return _hits(json.loads(self._mapper.writeValueAsString(found))["scoreDocs"], by_docid)
+                top_docs = self._searcher.search(java_query, depth)
+            return _hits(json.loads(self._mapper.writeValueAsString(top_docs)), by_docid)
 
         def search(query: T) -> Hits:
             depth = max(1, min(k, self.documents))
-            if allowed is None or restriction is not None:
+            if allowed is None or row_filter is not None:
                 return run(query, depth)
-            return self._deepened(lambda deeper: run(query, deeper), depth, allowed)
+            return self._search_deeper(lambda deeper: run(query, deeper), depth, allowed)
 
         with pyserini.java_errors(self.folder, InputError):
             return _parallel(search, list(queries), threads)
 
     def _filter(self, allowed: RowSet) -> Any | None:
-        """A Lucene query that matches the allowed rows; None where the JVM does not have the class, and for most of
-        the rows: then a slightly longer list of all rows is faster than a filter."""
-        if MOST * len(allowed) >= (MOST - 1) * self.documents:
+        """A Lucene query that matches the allowed rows; None if the JVM does not have the class, and for most of the
+        rows: then a slightly longer list of all rows is faster than a filter."""
+        if UNFILTERED_SHARE * len(allowed) >= (UNFILTERED_SHARE - 1) * self.documents:
             return None
         if allowed not in self._filters:
-            kind = pyserini.own_class("RowFilter")
-            self._filters[allowed] = kind and kind(allowed.bits.tobytes(), self.documents)
+            filter_class = pyserini.own_class("RowFilter")
+            self._filters[allowed] = None
+            if filter_class is not None:
+                self._filters[allowed] = filter_class(allowed.bits.tobytes(), self.documents)
         return self._filters[allowed]
 
-    def _deepened(self, run: Callable[[int], Hits], k: int, allowed: RowSet) -> Hits:
-        """The ``k`` best allowed rows of ever longer lists of all rows."""
+    def _search_deeper(self, run: Callable[[int], Hits], k: int, allowed: RowSet) -> Hits:
+        """The ``k`` best allowed rows, from lists of all rows that grow until they contain enough of them."""
+        # As long as it must be if the allowed rows are spread evenly, and a margin.
         depth = min(k * self.documents // max(1, len(allowed)) + k // 2, self.documents)
         while True:
-            found = run(max(1, depth))
-            places = np.flatnonzero(allowed.mask[found.rows])[:k]
-            if len(places) == k or len(found.rows) < depth or depth == self.documents:
-                ids = found.docids
-                kept = None if ids is None else [ids[place] for place in places.tolist()]
-                return Hits(found.rows[places], found.scores[places], kept)
+            hits = run(max(1, depth))
+            positions = np.flatnonzero(allowed.mask[hits.rows])[:k]
+            is_complete = len(hits.rows) < depth or depth == self.documents
+            if len(positions) == k or is_complete:
+                docids = None
+                if hits.docids is not None:
+                    docids = [hits.docids[position] for position in positions.tolist()]
+                return Hits(hits.rows[positions], hits.scores[positions], docids)
             depth = min(4 * depth, self.documents)
 
 
@@ -351,29 +376,36 @@ class ImpactSearcher(LuceneReader):
         positive. ``threads`` queries run at a time.
         """
         for query in queries:
-            if len(query) > MOST_CLAUSES:
+            if len(query) > MAX_CLAUSES:
                 raise UsageError(
-                    f"a query of {len(query)} terms; Lucene takes at most {MOST_CLAUSES}: keep the strongest"
+                    f"a query of {len(query)} terms; Lucene takes at most {MAX_CLAUSES}: keep the strongest"
                 )
             for term, weight in query.items():
                 if weight < 1 or weight != int(weight):
                     raise UsageError(
                         f"the query weight of {term!r} must be a positive whole number, got {weight!r}"
                     )
+        # A query without terms matches nothing, so Lucene does not see it.
         nonempty = [query for query in queries if query]
-        found = iter(self._hits(nonempty, self._build, k, threads, by_docid, allowed))
-        nothing = np.zeros(0, np.int64)
-        results = [next(found) if query else None for query in queries]
-        return [
-            (r.rows, np.rint(r.scores).astype(np.int64)) if r else (nothing, nothing)
-            for r in results
-        ]
+        hits_of_nonempty = iter(self._hits(nonempty, self._build, k, threads, by_docid, allowed))
+        lists = []
+        for query in queries:
+            if not query:
+                lists.append((np.zeros(0, np.int64), np.zeros(0, np.int64)))
+                continue
+            hits = next(hits_of_nonempty)
+            lists.append((hits.rows, np.rint(hits.scores).astype(np.int64)))
+        return lists
 
     def _build(self, query: dict[str, int]) -> Any:
         weights = self._map()
         for term, weight in query.items():
-            value = self._floats[weight] if weight <= HIGHEST_IMPACT else self._float(float(weight))
-            weights.put(term, value)
+            # Usual weights are Java objects already: making one costs a call.
+            if weight <= HIGHEST_IMPACT:
+                java_weight = self._floats[weight]
+            else:
+                java_weight = self._float(float(weight))
+            weights.put(term, java_weight)
         terms = pyserini.cast("java.util.Map", weights)
         return self._generator.buildQuery("contents", terms)
 
@@ -382,28 +414,31 @@ def restricted(scored: Any, restriction: Any) -> Any:
     """``scored`` for the documents that match ``restriction``, which does not change scores."""
     lucene = "org.apache.lucene.search."
     occur = pyserini.autoclass(lucene + "BooleanClause$Occur")
-    both = pyserini.autoclass(lucene + "BooleanQuery$Builder")()
-    must, only = occur.MUST, occur.FILTER
-    asked, allowed = (pyserini.cast(lucene + "Query", query) for query in (scored, restriction))
+    builder = pyserini.autoclass(lucene + "BooleanQuery$Builder")()
+    must = occur.MUST
+    only_filter = occur.FILTER
+    scored_query = pyserini.cast(lucene + "Query", scored)
+    filter_query = pyserini.cast(lucene + "Query", restriction)
     # pyjnius binds a method of all objects of a class at once: no other call between taking it and calling it.
-    both.add(asked, must)
-    both.add(allowed, only)
-    return both.build()
+    builder.add(scored_query, must)
+    builder.add(filter_query, only_filter)
+    return builder.build()
 
 
 def check_terms(terms: Sequence[str]) -> None:
     """Raise :class:`UsageError` for a term that is repeated, empty, too long, or has a reserved character."""
     if len(set(terms)) != len(terms):
         seen: set[str] = set()
-        twice = next(t for t in terms if t in seen or seen.add(t))  # type: ignore[func-returns-value]
-        raise UsageError(f"the vocabulary has the term {twice!r} twice; terms must be unique")
+        for term in terms:
+            if term in seen:
+                raise UsageError(
+                    f"the vocabulary has the term {term!r} twice; terms must be unique"
+                )
+            seen.add(term)
     for number, term in enumerate(terms):
-        unusable = (
-            not term
-            or any(c in term for c in _RESERVED)
-            or len(term.encode("utf-8", "replace")) > LONGEST_ID
-        )
-        if unusable:
+        is_reserved = any(character in term for character in _RESERVED)
+        is_too_long = len(term.encode("utf-8", "replace")) > LONGEST_ID
+        if not term or is_reserved or is_too_long:
             raise UsageError(
                 f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed: it is empty, too long, or "
                 "contains a control character that the index reserves"
@@ -426,16 +461,26 @@ class _ScoreDoc(TypedDict):
     fields: tuple[float, _BytesRef]
 
 
-def _hits(found: Sequence[_ScoreDoc], by_docid: bool) -> Hits:
-    rows = np.fromiter((hit["doc"] for hit in found), np.int64, len(found))
-    scores = np.fromiter((hit["score"] for hit in found), np.float64, len(found))
-    return Hits(rows, scores, [_text(hit["fields"][1]) for hit in found] if by_docid else None)
+class _TopDocs(TypedDict):
+    """Lucene's TopDocs in JSON."""
+
+    scoreDocs: list[_ScoreDoc]
+
+
+def _hits(top_docs: _TopDocs, by_docid: bool) -> Hits:
+    hits = top_docs["scoreDocs"]
+    rows = np.fromiter((hit["doc"] for hit in hits), np.int64, len(hits))
+    scores = np.fromiter((hit["score"] for hit in hits), np.float64, len(hits))
+    docids = None
+    if by_docid:
+        docids = [_text(hit["fields"][1]) for hit in hits]
+    return Hits(rows, scores, docids)
 
 
 def _text(ref: _BytesRef) -> str:
-    return base64.b64decode(ref["bytes"])[ref["offset"] : ref["offset"] + ref["length"]].decode(
-        "utf-8"
-    )
+    start = ref["offset"]
+    encoded = base64.b64decode(ref["bytes"])[start : start + ref["length"]]
+    return encoded.decode("utf-8")
 
 
 def _parallel(work: Callable[[T], R], items: list[T], threads: int) -> list[R]:
@@ -444,14 +489,16 @@ def _parallel(work: Callable[[T], R], items: list[T], threads: int) -> list[R]:
         return [work(item) for item in items]
     threads = min(threads, len(items))
 
-    def every(start: int) -> list[R]:
+    def work_on_share(start: int) -> list[R]:
         try:
             return [work(item) for item in items[start::threads]]
         finally:
+            # A thread that called Java must be detached from the JVM before it ends.
             pyserini.detach_thread()
 
+    # One task for each thread, not for each item, so that every thread detaches itself once.
     with ThreadPoolExecutor(threads) as pool:
-        shares = list(pool.map(every, range(threads)))
+        shares = list(pool.map(work_on_share, range(threads)))
     return [shares[i % threads][i // threads] for i in range(len(items))]
 
 
@@ -460,9 +507,9 @@ def _index_writer(folder: Path, analyzer: Any, similarity: Any) -> Any:
     config = pyserini.autoclass(index + "IndexWriterConfig")(analyzer)
     config.setSimilarity(similarity)
     config.setOpenMode(pyserini.autoclass(index + "IndexWriterConfig$OpenMode").CREATE)
-    memory = pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() / 2**20
-    config.setRAMBufferSizeMB(min(_BUFFER_MB, memory / 4))
-    # A segment flushed as a compound file would be rewritten as separate files, even where it is the only one.
+    heap_mb = pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() / 2**20
+    config.setRAMBufferSizeMB(min(_BUFFER_MB, heap_mb / 4))
+    # A segment flushed as a compound file would be rewritten as separate files, even if it is the only one.
     config.setUseCompoundFile(False)
     # The default policy merges segments that are not adjacent, so rows would no longer be document numbers.
     config.setMergePolicy(pyserini.autoclass(index + "LogByteSizeMergePolicy")())
@@ -478,13 +525,14 @@ def _directory(folder: Path, kind: str) -> Any:
 def _weighted_terms() -> Any:
     """The analyzer of an impact document: splits at one delimiter, reads the weight after another."""
     options = pyserini.autoclass("java.util.HashMap")
-    split, weigh = options(), options()
-    split.put("pattern", _NEXT)
-    weigh.put("delimiter", _WEIGHT)
+    split_options = options()
+    split_options.put("pattern", _TERM_DELIMITER)
+    weight_options = options()
+    weight_options.put("delimiter", _WEIGHT_DELIMITER)
     builder = pyserini.autoclass("org.apache.lucene.analysis.custom.CustomAnalyzer").builder()
     return (
-        builder.withTokenizer("simplePatternSplit", split)
-        .addTokenFilter("delimitedTermFrequency", weigh)
+        builder.withTokenizer("simplePatternSplit", split_options)
+        .addTokenFilter("delimitedTermFrequency", weight_options)
         .build()
     )
 

@@ -1,4 +1,4 @@
-"""What the compiled loops take."""
+"""Arguments of the compiled loops, in a module that needs no numba."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 BLOCK = 64
 """Rows whose first components are multiplied together."""
 CHUNK = 128
-"""Components of which the halves of codes, 64 bytes, are multiplied at once."""
+"""Components per chunk; one half of each code, 64 bytes in all, is multiplied by one instruction."""
 
 ALL = np.zeros(0, np.bool_)
-"""The mask of all rows; as that of a :class:`~dupmae_ir.index.format.row_set.RowSet`, for one compiled signature."""
+"""The mask of all rows."""
+# As the mask of a RowSet: numba would compile the loops again for a writable array.
 ALL.flags.writeable = False
 
 
@@ -34,7 +35,7 @@ class Files(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Several queries: terms (t,) int64 and weights (t,) int32; query q has those from ``starts[q]`` to the next."""
+    """Several queries: terms (t,) int64 and weights (t,) int32, for query q from ``starts[q]`` to ``starts[q + 1]``."""
 
     starts: np.ndarray
     terms: np.ndarray
@@ -49,7 +50,7 @@ class Kept(NamedTuple):
     totals: np.ndarray
 
 
-class Left(NamedTuple):
+class Survivors(NamedTuple):
     """Rows (m,) int32 that can be among the best of a query, int32 sums of impacts, float32 upper and lower bounds."""
 
     rows: np.ndarray
@@ -59,7 +60,7 @@ class Left(NamedTuple):
 
 
 class Codes(NamedTuple):
-    """What bounds inner products; see :mod:`dupmae_ir.index.format.rotated`.
+    """Codes of vectors, which bound inner products; see :mod:`dupmae_ir.index.format.rotated`.
 
     Shapes and types: ``head`` (b, 16, 64, 4), ``high`` (n, 64 (c - 1)) and ``low`` (n, 64 c) uint8, ``rests`` (64 b,)
     and ``errors`` (3, 64 b) float32.
@@ -75,10 +76,10 @@ class Codes(NamedTuple):
 class CodeQuery(NamedTuple):
     """A query for :class:`Codes`.
 
-    ``high`` and ``low`` (128 c,) int8: the bytes of whole weights. Twice their products with halves of codes, less
-    ``offsets`` (3,) int32 and times ``scale``, add to the ``constant`` the product of decoded vectors. ``lengths``
-    (3,) float32 times ``errors`` bound what the codes lack, ``spread`` times ``rests`` what the other chunks add to the
-    first; ``slack`` bounds the rounding of a sum. ``unit``: what one impact adds.
+    ``high`` and ``low`` (128 c,) int8: the bytes of integer weights. Twice their products with halves of codes, minus
+    ``offsets`` (3,) int32 and times ``scale``, plus the ``constant`` are the product of decoded vectors. ``lengths``
+    (3,) float32 times ``errors`` bound the error of the codes, ``spread`` times ``rests`` what the other chunks add to
+    the first; ``slack`` bounds the rounding of a sum. ``unit``: the score of one unit of impact.
     """
 
     constant: np.float32

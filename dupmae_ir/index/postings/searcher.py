@@ -92,8 +92,11 @@ class PostingsSearcher:
             raise UsageError(f"the number of hits must be at least 1, got {k}")
         queries = list(queries)
         k = max(1, min(k, self.documents))
+        # Loading the compiled loops takes longer than a small search without them.
         compiled = pays(len(queries) * self.documents)
+        # Twice k: the list of candidates is cut to k whenever it is full, which should be seldom.
         room = max(k, min(2 * k, self.documents)) + SLACK
+        # Small groups if there are many threads, so that every thread has one.
         queries_per_thread = math.ceil(len(queries) / max(1, threads))
         group_size = max(1, min(_MAX_GROUP, queries_per_thread, _MAX_KEYS // room))
         groups = []
@@ -109,6 +112,7 @@ class PostingsSearcher:
             return list(itertools.chain.from_iterable(map(search, groups)))
         if by_docid:
             _ = self._rows_by_docid  # once, not by each thread
+        # Threads, not processes: the compiled loops release the GIL.
         with ThreadPoolExecutor(min(threads, len(groups))) as pool:
             return list(itertools.chain.from_iterable(pool.map(search, groups)))
 
@@ -141,6 +145,7 @@ class PostingsSearcher:
         if allowed is not None and self._few(allowed):
             return self._segment.forward.scores(allowed.rows, terms, weights)
         sums = np.zeros(self.documents, np.int64)
+        # A slice is a view: each window is added in place.
         for w, first in enumerate(range(0, self.documents, self.window)):
             _add_window(self.files, w, terms, weights, sums[first : first + self.window])
         if allowed is None:
@@ -150,6 +155,7 @@ class PostingsSearcher:
     def _search(
         self, queries: Queries, k: int, room: int, by_docid: bool, allowed: RowSet | None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
+        # Empty arrays, not None, which would be another signature to compile.
         ranks = self._ranks if by_docid else np.zeros(0, np.int64)
         mask = ALL if allowed is None else allowed.mask
         query_count = len(queries.starts) - 1
@@ -191,6 +197,7 @@ class PostingsSearcher:
         """
         if (allowed is not None and self._few(allowed)) or not pays(len(queries) * self.documents):
             return self._plain_sums(self.packed(queries), others, unit, slacks, k, allowed)
+        # More than k: rows within the error bound of the k-th are kept, and worse ones until the list is full.
         shape = (len(queries), min(4 * k, self.documents) + _SPARE_ROWS)
         kept = Kept(
             rows=np.empty(shape, np.int32),
@@ -219,7 +226,7 @@ class PostingsSearcher:
         threads: int,
         allowed: RowSet | None,
     ) -> np.ndarray:
-        """Fill ``kept``, window by window; returns the number of rows of each query, -1 where there was no room."""
+        """Fill ``kept``, window by window; returns the number of rows of each query, -1 if there was no room."""
         query_count = len(queries)
         share_size = math.ceil(query_count / threads)
         # The queries of each thread.
@@ -288,26 +295,29 @@ class PostingsSearcher:
         lengths = [len(query) for query in queries]
         term_count = sum(lengths)
         all_weights = itertools.chain.from_iterable(query.values() for query in queries)
+        # As float64, which also represents what is not a whole number, so that it can be refused.
         weights = np.fromiter(all_weights, np.float64, term_count)
         if not ((weights >= 1) & (weights == np.rint(weights))).all():
             raise UsageError(_wrong_weight(queries))
         ids = self._ids
         all_terms = itertools.chain.from_iterable(queries)
         terms = np.fromiter((ids.get(term, -1) for term in all_terms), np.int64, term_count)
-        known = terms >= 0
-        owner = np.repeat(np.arange(len(queries)), lengths)[known]
-        weights = weights[known]
+        # Terms that the index does not have match nothing.
+        indexed = terms >= 0
+        owner = np.repeat(np.arange(len(queries)), lengths)[indexed]
+        weights = weights[indexed]
+        # The accumulators of the compiled loops are int32: no row may overflow one.
         highest_scores = np.bincount(owner, weights, len(queries)) * HIGHEST_IMPACT
         if (highest_scores > HIGHEST_SCORE).any():
             raise UsageError(
                 "a query could score 2**31 or more, which search by postings cannot represent; scale its weights down"
             )
         starts = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(queries)))))
-        return Queries(starts, terms[known], weights.astype(np.int32))
+        return Queries(starts, terms[indexed], weights.astype(np.int32))
 
 
 def _wrong_weight(queries: Sequence[dict[str, int]]) -> str:
-    """What to say of the first weight that is not a positive whole number."""
+    """The message about the first weight that is not a positive whole number."""
     for query in queries:
         for term, weight in query.items():
             if not (weight >= 1 and float(weight).is_integer()):
@@ -321,6 +331,7 @@ def _rank_keys(
     keys: np.ndarray, k: int, rows_of: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The ``k`` best rows and their scores, from keys in any order; ``rows_of``: the row of each rank of a docid."""
+    # The last k of the ascending order, from the end.
     best = np.sort(keys)[: -k - 1 : -1]
     rows = (1 << 32) - 1 - (best & ((1 << 32) - 1))
     if rows_of is not None:
@@ -375,6 +386,8 @@ def _within(
     """The kept rows that can still be among the ``k`` best, with their sums."""
     if k < len(totals):
         kth = np.partition(totals, len(totals) - k)[len(totals) - k]
+        # Twice: the k-th total may be too high by the slack, and the total of a better row too low by it.
         near = totals >= float(kth) - 2 * slack
-        rows, sums = rows[near], sums[near]
+        rows = rows[near]
+        sums = sums[near]
     return rows.astype(np.int64), sums.astype(np.int64)

@@ -31,7 +31,15 @@ from dupmae_ir.device import pays
 from dupmae_ir.index.config import ROTATED
 from dupmae_ir.index.format.rotated import Rotated
 from dupmae_ir.index.format.row_set import RowSet
-from dupmae_ir.index.postings.compiling import ALL, BLOCK, CHUNK, CodeQuery, Files, Left, Queries
+from dupmae_ir.index.postings.compiling import (
+    ALL,
+    BLOCK,
+    CHUNK,
+    CodeQuery,
+    Files,
+    Queries,
+    Survivors,
+)
 from dupmae_ir.index.postings.searcher import FEW
 from dupmae_ir.search.candidates.dense import DenseIndex, DensePart
 from dupmae_ir.search.exact.certified_topk import Candidates
@@ -121,7 +129,7 @@ class RotatedPart(DensePart):
         impacts: Impacts,
         slacks: np.ndarray,
         best: Best,
-    ) -> list[Left | None]:
+    ) -> list[Survivors | None]:
         """Candidates for the ``k`` best rows by ``weight`` times the inner product plus the impacts, for each query;
         None where there is no room for them. ``slacks`` (q,) bound the rounding. Rows that the ``best`` of other
         segments exclude are no candidates."""
@@ -155,13 +163,13 @@ class RotatedPart(DensePart):
         k: int,
         threshold: np.float32,
         windows: tuple[int, int],
-    ) -> Left | None:
+    ) -> Survivors | None:
         """The rows of a range of windows that the codes do not exclude; None if there are too many to keep."""
         from dupmae_ir.index.postings import kernels
 
         mask = ALL if self.allowed is None else self.allowed.mask
         room = 4 * k + _SPARE_ROWS
-        kept = Left(*np.empty((2, room), np.int32), *np.empty((2, room), np.float32))
+        kept = Survivors(*np.empty((2, room), np.int32), *np.empty((2, room), np.float32))
         count = kernels.search_codes(
             impacts.files,
             impacts.window,
@@ -178,7 +186,7 @@ class RotatedPart(DensePart):
         )
         if count < 0:
             return None
-        return Left(*(array[:count] for array in kept))
+        return Survivors(*(array[:count] for array in kept))
 
     def _code_query(self, query: int, weight: float, unit: float, slack: float) -> CodeQuery:
         """A query as the compiled loops take it; upper bounds contain the slack."""
@@ -221,8 +229,8 @@ def _split_evenly(count: int, pieces: int) -> list[tuple[int, int]]:
 
 
 def _merge_survivors(
-    results: list[Left | None], lower_bounds: np.ndarray
-) -> tuple[Left | None, np.ndarray]:
+    results: list[Survivors | None], lower_bounds: np.ndarray
+) -> tuple[Survivors | None, np.ndarray]:
     """The survivors of all ranges of windows, and the highest of their lower bounds and those before.
 
     None where one of the ranges had too many.
@@ -235,7 +243,7 @@ def _merge_survivors(
     highest = np.partition(all_bounds, len(lowers))[len(lowers) :]
     # Each range compared with its own threshold; the common one excludes more. NaN is kept.
     near = ~(totals < highest[0])
-    survivors = Left(
+    survivors = Survivors(
         rows[near].astype(np.int64), sums[near].astype(np.int64), totals[near], lowers[near]
     )
     return survivors, highest
