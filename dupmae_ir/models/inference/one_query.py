@@ -79,23 +79,27 @@ class OneQuery:
         dimensions: int | None = None,
     ) -> None:
         self._prefix = "bert." if f"bert.{_WORDS}" in stored else ""
-        self._stored, self._bert, self._normalize = stored, bert, normalize
+        self._stored = stored
+        self._bert = bert
+        self._normalize = normalize
         self._weights: dict[str, np.ndarray] = {}
         self._products: dict[str, QuantisedLinear] = {}
         for name, shape in weight_shapes(bert).items():
             key = self._prefix + name
-            if name == _WORDS:  # its rows are decoded when they are read
+            if name == _WORDS:
+                # A query needs a few rows of this matrix, which are decoded when they are read.
                 _check(name, stored.rows(key, [bert.vocab_size - 1]), (1, bert.hidden_size))
-            elif key not in stored:
+                continue
+            if key not in stored:
                 raise CheckpointError(f"{folder}: {name} is missing")
-            elif (
-                name.startswith("encoder.")
-                and not any(n % GROUP for n in shape)
-                and (coded := stored.codes(key))
-            ):
-                self._products[name] = QuantisedLinear(_check(name, coded[0], shape), coded[1])
-            else:
+            coded = None
+            if name.startswith("encoder.") and all(size % GROUP == 0 for size in shape):
+                coded = stored.coded(key)
+            if coded is None:
                 self._weights[name] = _check(name, stored[key], shape)
+            else:
+                codes = _check(name, coded.codes, shape)
+                self._products[name] = QuantisedLinear(codes, coded.factors)
         self.dim = bert.hidden_size  #: width d' of the vector
         if (folder / PROJECTION).is_file():
             projection = StoredWeights(folder / PROJECTION)
@@ -107,7 +111,8 @@ class OneQuery:
 
     def cls(self, ids: Sequence[int]) -> np.ndarray:
         """(L,) word pieces, special tokens included -> (1, d') float32."""
-        weights, layers = self._weights, self._bert.num_hidden_layers
+        weights = self._weights
+        layers = self._bert.num_hidden_layers
         with blas_threads(1):
             words = self._stored.rows(self._prefix + _WORDS, list(ids))
             positions = weights["embeddings.position_embeddings.weight"][: len(ids)]
@@ -116,9 +121,8 @@ class OneQuery:
             for number in range(layers):
                 # Of the last layer only the state of [CLS] is needed.
                 x = self._layer(f"encoder.layer.{number}", x, 1 if number == layers - 1 else len(x))
-            vector = (self._linear("projection", x) if "projection.weight" in weights else x)[
-                :, : self.dim
-            ]
+            vector = self._linear("projection", x) if "projection.weight" in weights else x
+            vector = vector[:, : self.dim]
         if self._normalize:
             vector = vector * (self._normalize / max(float(np.linalg.norm(vector)), 1e-12))
         return np.ascontiguousarray(vector, np.float32)
