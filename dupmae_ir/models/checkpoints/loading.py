@@ -57,7 +57,7 @@ from dupmae_ir.models.heads.masked_lm import (
     excluded_ids,
     has_head,
     is_decoder,
-    longest,
+    max_input_length,
     unweighted_ids,
 )
 from dupmae_ir.models.retriever import DenseLayers, Retriever, UntiedRetriever
@@ -199,7 +199,9 @@ def _assemble(
     tokenizer = _common_tokenizer(path, tokenizers, lms)
     if modules is not None:
         lm = lms["document"]
-        limit = min(longest(lm), int(getattr(tokenizer, "model_max_length", longest(lm))))
+        limit = min(
+            max_input_length(lm), int(getattr(tokenizer, "model_max_length", max_input_length(lm)))
+        )
         config = modules.applied(config, limit, int(lm.config.vocab_size))
         modules.check_case(tokenizer)
         dense = _load_dense(modules, int(lm.config.hidden_size))

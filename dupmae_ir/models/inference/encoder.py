@@ -29,7 +29,7 @@ from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, SIDES
 from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import TermWeights
-from dupmae_ir.models.heads.masked_lm import longest as longest_input
+from dupmae_ir.models.heads.masked_lm import max_input_length
 from dupmae_ir.models.inference.packed import WHOLE, Batch, PackedRetriever
 from dupmae_ir.models.inference.packed_layers import can_pack
 from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings, with_head
@@ -115,7 +115,7 @@ class TextEncoder(TermEncoder):
         config = with_head(config, options)
         check_dense(folder, config, "cls" in parts)
         precision, dtype, products = pick_encoding(options.get("dtype") or "float32", device)
-        longest = min(longest_input(module.side(side).lm) for side in SIDES)
+        longest = min(max_input_length(module.side(side).lm) for side in SIDES)
         settings = encoder_settings(config, longest, options, precision, str(device))
         for side in SIDES:
             module.side(side).dimensions = settings.dimensions
