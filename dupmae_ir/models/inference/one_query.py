@@ -120,7 +120,8 @@ class OneQuery:
             x = self._norm("embeddings.LayerNorm", words + types + positions)
             for number in range(layers):
                 # Of the last layer only the state of [CLS] is needed.
-                x = self._layer(f"encoder.layer.{number}", x, 1 if number == layers - 1 else len(x))
+                rows = 1 if number == layers - 1 else len(x)
+                x = self._layer(f"encoder.layer.{number}", x, rows)
             vector = self._linear("projection", x) if "projection.weight" in weights else x
             vector = vector[:, : self.dim]
         if self._normalize:
@@ -129,27 +130,31 @@ class OneQuery:
 
     def _layer(self, name: str, x: np.ndarray, rows: int) -> np.ndarray:
         """(L, d) -> (rows, d): the states of the first ``rows`` tokens after a BERT layer."""
-        query, key, value = (
-            # (L, d) -> (heads, L, d / heads)
-            self._linear(f"{name}.attention.self.{part}", states)
-            .reshape(len(states), self._bert.num_attention_heads, -1)
-            .transpose(1, 0, 2)
-            for part, states in (("query", x[:rows]), ("key", x), ("value", x))
-        )
-        shares = query @ key.transpose(0, 2, 1) * np.float32(query.shape[2] ** -0.5)
-        shares = np.exp(shares - shares.max(2, keepdims=True))
-        shares /= shares.sum(2, keepdims=True)
-        context = (shares @ value).transpose(1, 0, 2).reshape(rows, -1)
+        query = self._split_heads(f"{name}.attention.self.query", x[:rows])
+        key = self._split_heads(f"{name}.attention.self.key", x)
+        value = self._split_heads(f"{name}.attention.self.value", x)
+        # Softmax of the scaled products; without the maximum, the exponentials could overflow.
+        scores = query @ key.transpose(0, 2, 1) * np.float32(query.shape[2] ** -0.5)
+        attention = np.exp(scores - scores.max(2, keepdims=True))
+        attention /= attention.sum(2, keepdims=True)
+        context = (attention @ value).transpose(1, 0, 2).reshape(rows, -1)
         mixed = self._linear(f"{name}.attention.output.dense", context) + x[:rows]
         x = self._norm(f"{name}.attention.output.LayerNorm", mixed)
         inner = gelu(self._linear(f"{name}.intermediate.dense", x))
-        return self._norm(
-            f"{name}.output.LayerNorm", self._linear(f"{name}.output.dense", inner) + x
-        )
+        output = self._linear(f"{name}.output.dense", inner) + x
+        return self._norm(f"{name}.output.LayerNorm", output)
+
+    def _split_heads(self, name: str, x: np.ndarray) -> np.ndarray:
+        """(L, d) states -> (heads, L, d / heads) outputs of a linear layer."""
+        heads = self._bert.num_attention_heads
+        return self._linear(name, x).reshape(len(x), heads, -1).transpose(1, 0, 2)
 
     def _linear(self, name: str, x: np.ndarray) -> np.ndarray:
         linear = self._products.get(f"{name}.weight")
-        product = linear(x) if linear else x @ self._weights[f"{name}.weight"].T
+        if linear:
+            product = linear(x)
+        else:
+            product = x @ self._weights[f"{name}.weight"].T
         return product + self._weights.get(f"{name}.bias", np.float32(0))
 
     def _norm(self, name: str, x: np.ndarray) -> np.ndarray:
@@ -177,21 +182,26 @@ def erf(x: np.ndarray) -> np.ndarray:
     The third-order Taylor polynomial at the nearest multiple of 1/256, which is at most 1/512 away:
     erf(a + h) = erf(a) + erf'(a) h (1 - a h + (2 a^2 - 1) h^2 / 3) + O(h^4).
     """
-    size = np.minimum(np.abs(x), x.dtype.type(_LARGEST))
+    size = np.minimum(np.abs(x), x.dtype.type(_MAX_POINT))
     nearest = np.rint(size * _STEPS)
     a = nearest / _STEPS
     h = size - a
-    values, slopes = (grid.take(nearest.astype(np.intp)) for grid in _grid(x.dtype))
+    grid_values, grid_slopes = _grid(x.dtype)
+    index = nearest.astype(np.intp)
+    values = grid_values.take(index)
+    slopes = grid_slopes.take(index)
+    # erf is odd.
     return np.copysign(values + slopes * h * (1 - a * h + (2 * a * a - 1) * h * h / 3), x)
 
 
-_STEPS, _LARGEST = 256, 6.0  # erf(6) is 1 in float64
+_STEPS = 256  #: points of the grid between two whole numbers
+_MAX_POINT = 6.0  #: last point of the grid; erf(6) is 1 in float64
 
 
 @functools.cache
 def _grid(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """erf and its derivative at multiples of 1 / :data:`_STEPS`."""
-    points = np.arange(int(_LARGEST * _STEPS) + 1) / _STEPS
+    points = np.arange(int(_MAX_POINT * _STEPS) + 1) / _STEPS
     slopes = 2 / math.sqrt(math.pi) * np.exp(-points * points)
     return np.array([math.erf(a) for a in points], dtype), slopes.astype(dtype)
 
@@ -333,11 +343,10 @@ def read_lazy(
         piece_ids = files.tokenizer.get_vocab().values()
         if len(files.tokenizer) > size or vocabulary_gap(piece_ids, size):
             return None
-        config = replace(
-            config,
-            activation=activation or config.activation,
-            normalize=config.normalize if normalize is None else normalize,
-        )
+        if activation is not None:
+            config = replace(config, activation=activation)
+        if normalize is not None:
+            config = replace(config, normalize=normalize)
         settings = encoder_settings(
             config, files.shape.max_position_embeddings, options, precision, "cpu"
         )
