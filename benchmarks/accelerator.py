@@ -35,7 +35,7 @@ import torch
 from torch.nn import functional as F
 
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.heads.masked_lm import head_of, longest
+from dupmae_ir.models.heads.masked_lm import head_of, max_input_length
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.models.objectives.token_loss import IGNORED
@@ -121,7 +121,7 @@ class Training:
         model, tokenizer, _ = load_model(folder)
         lm = model.side("document").lm.train().requires_grad_(True)
         self.recipe = resolve(
-            "dupmae", "release", Recipe(length=min(128, longest(lm)), batch_size=texts)
+            "dupmae", "release", Recipe(length=min(128, max_input_length(lm)), batch_size=texts)
         )
         torch.manual_seed(0)  # the decoder's weights
         self.objective = build_objective("dupmae", lm, self.recipe)

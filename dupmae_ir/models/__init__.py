@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 WEIGHTLESS = "testing:hashing"
 """Name of :class:`~dupmae_ir.testing.HashingEncoder`, which needs no model."""
 SLOW = "testing:slow"
-"""The same with a pause for each call, so that a test finds workers still working."""
+"""The same with a pause for each call, so that a test can interrupt workers before they finish."""
 
 
 def load_encoder(model: str | Path | None = None, **options: Unpack[EncoderOptions]) -> Encoder:
@@ -24,7 +24,8 @@ def load_encoder(model: str | Path | None = None, **options: Unpack[EncoderOptio
         from dupmae_ir.testing import HashingEncoder
 
         encoder = HashingEncoder.load(**options)
-        encoder.pause = 0.15 if model == SLOW else 0.0
+        if model == SLOW:
+            encoder.pause = 0.15
         return encoder
     from dupmae_ir.models.inference.static import load_static
 

@@ -18,7 +18,7 @@ author's own implementation (``bli``, ``logi``; words of one or two letters are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 _STOP = (
@@ -27,7 +27,7 @@ _STOP = (
 )
 STOP_WORDS = frozenset(_STOP.split())
 """Those of Lucene's EnglishAnalyzer."""
-LONGEST_TOKEN = 255
+MAX_TOKEN_LENGTH = 255
 """Lucene cuts longer tokens into pieces of this many characters."""
 
 _SINGLE = r"\u3040-\u309f\u3400-\u9fff\uf900-\ufaff"  # Hiragana and Han: one token per character
@@ -61,23 +61,25 @@ _WORD = re.compile(rf"{word_pattern(_SINGLE, _MARKS)}|[{_SINGLE}]|{PICTURE}")
 
 def words(text: str) -> list[str]:
     """The tokens of a text as they are written, stop words included."""
-    found = _WORD.findall(text)
-    if all(len(word) <= LONGEST_TOKEN for word in found):
-        return found
-    return [w[i : i + LONGEST_TOKEN] for w in found for i in range(0, len(w), LONGEST_TOKEN)]
+    tokens = _WORD.findall(text)
+    # Nearly every text; asking first is faster than cutting every token.
+    if all(len(token) <= MAX_TOKEN_LENGTH for token in tokens):
+        return tokens
+    pieces = []
+    for token in tokens:
+        for start in range(0, len(token), MAX_TOKEN_LENGTH):
+            pieces.append(token[start : start + MAX_TOKEN_LENGTH])
+    return pieces
 
 
 def word_spans(text: str) -> list[tuple[str, int, int]]:
-    """(token, start, end) of each token of :func:`words`, which a longer one than its limit has several of."""
-    return [
-        (
-            m.group()[i : i + LONGEST_TOKEN],
-            m.start() + i,
-            min(m.start() + i + LONGEST_TOKEN, m.end()),
-        )
-        for m in _WORD.finditer(text)
-        for i in range(0, m.end() - m.start(), LONGEST_TOKEN)
-    ]
+    """(token, start, end) of each token of :func:`words`."""
+    spans = []
+    for match in _WORD.finditer(text):
+        for start in range(match.start(), match.end(), MAX_TOKEN_LENGTH):
+            end = min(start + MAX_TOKEN_LENGTH, match.end())
+            spans.append((text[start:end], start, end))
+    return spans
 
 
 @lru_cache(1 << 18)
@@ -85,42 +87,57 @@ def stem(word: str) -> str:
     """The index term of a token of :func:`words`; empty for a stop word."""
     if len(word) > 1 and word[-1] in "sS" and word[-2] in _APOSTROPHES:
         word = word[:-2]
-    # Java lowers each character alone: no final sigma, and one character for a dotted capital I.
-    word = word.lower() if word.isascii() else "".join(letter.lower()[0] for letter in word)
-    return "" if word in STOP_WORDS else porter(word)
+    if word.isascii():
+        word = word.lower()
+    else:
+        # Java lowers each character alone: no final sigma, and one character for a dotted capital I.
+        word = "".join(letter.lower()[0] for letter in word)
+    if word in STOP_WORDS:
+        return ""
+    return porter(word)
 
 
 def stems(text: str) -> list[str]:
     """The index terms of a text, in order."""
-    return [s for s in map(stem, words(text)) if s]
+    return [stemmed for stemmed in map(stem, words(text)) if stemmed]
 
 
 def stem_spans(text: str, with_parts: bool = False) -> list[tuple[str, int, int]]:
     """(stem, start, end) of each word of a text, in order; :func:`parts` of a word follow it."""
-    spans: list[tuple[str, int, int]] = []
-    for whole, start, end in word_spans(text):
-        positions = [(whole, start, end), *(part_spans(whole, start) if with_parts else ())]
-        spans += [(stemmed, a, b) for word, a, b in positions if (stemmed := stem(word))]
+    spans = []
+    for word, word_start, word_end in word_spans(text):
+        candidates = [(word, word_start, word_end)]
+        if with_parts:
+            candidates += part_spans(word, word_start)
+        for candidate, start, end in candidates:
+            stemmed = stem(candidate)
+            # A stop word has none.
+            if stemmed:
+                spans.append((stemmed, start, end))
     return spans
 
 
 def part_spans(word: str, start: int) -> Iterator[tuple[str, int, int]]:
     """(part, start, end) of each of the :func:`parts` of a word that begins at ``start``."""
-    at = 0
+    offset = 0
     for part in parts(word):
-        at = word.find(part, at)
-        yield part, start + at, start + at + len(part)
-        at += len(part)
+        # Separators and parts that are left out may lie between.
+        offset = word.find(part, offset)
+        yield part, start + offset, start + offset + len(part)
+        offset += len(part)
 
 
 def stems_and_parts(text: str) -> list[str]:
-    """The index terms of a text, in order, each followed by those of the parts of its word."""
-    return [s for word in words(text) for s in _stems_of(word)]
+    """The index terms of a text, in order, each followed by the index terms of the parts of its word."""
+    terms: list[str] = []
+    for word in words(text):
+        terms += _stems_of(word)
+    return terms
 
 
 @lru_cache(1 << 18)
 def _stems_of(word: str) -> tuple[str, ...]:
-    return tuple(s for s in map(stem, (word, *parts(word))) if s)
+    return tuple(stemmed for stemmed in map(stem, (word, *parts(word))) if stemmed)
 
 
 _BETWEEN_PARTS = re.compile(
@@ -135,10 +152,14 @@ def parts(word: str) -> list[str]:
 
     Parts of one character and parts without a letter are left out; none for other words.
     """
+    # Ordinary words, which have no boundary: this is called for every distinct word of a collection.
     if word.isalpha() and (word.islower() or word[1:].islower()):
         return []
-    found = _BETWEEN_PARTS.split(word)
-    return [p for p in found if len(p) > 1 and p != word and any(map(str.isalpha, p))]
+    return [
+        part
+        for part in _BETWEEN_PARTS.split(word)
+        if len(part) > 1 and part != word and any(map(str.isalpha, part))
+    ]
 
 
 def porter(word: str) -> str:
@@ -146,29 +167,41 @@ def porter(word: str) -> str:
     if len(word) <= 2:
         return word
     word = _plurals_and_participles(word)
+    # Step 1c
     if word.endswith("y") and "v" in _shape(word[:-1]):
         word = word[:-1] + "i"
     for suffixes in (_STEP_2, _STEP_3):
-        suffix = next((suffix for suffix in suffixes if word.endswith(suffix)), "")
+        suffix = _suffix_of(word, suffixes)
         if suffix and _measure(word[: -len(suffix)]):
             word = word[: -len(suffix)] + suffixes[suffix]
-    suffix = next((suffix for suffix in _STEP_4 if word.endswith(suffix)), "")
+    # Step 4
+    suffix = _suffix_of(word, _STEP_4)
     rest = word.removesuffix(suffix)
     if suffix and _measure(rest) > 1 and (suffix != "ion" or rest.endswith(("s", "t"))):
         word = rest
-    # Step 5: a final e, and a final double l.
-    if word.endswith("e") and (
-        _measure(word[:-1]) > 1 or (_measure(word[:-1]) == 1 and not _ends_cvc(word[:-1]))
-    ):
+    # Step 5a: a final e
+    if word.endswith("e"):
+        rest = word[:-1]
+        measure = _measure(rest)
+        if measure > 1 or (measure == 1 and not _ends_cvc(rest)):
+            word = rest
+    # Step 5b: a final double l
+    if word.endswith("ll") and _measure(word) > 1:
         word = word[:-1]
-    return word[:-1] if word.endswith("ll") and _measure(word) > 1 else word
+    return word
+
+
+def _suffix_of(word: str, suffixes: Iterable[str]) -> str:
+    """The first of ``suffixes`` that ends ``word``, or an empty string."""
+    return next((suffix for suffix in suffixes if word.endswith(suffix)), "")
 
 
 def _shape(word: str) -> str:
     """``c`` or ``v`` for each letter; a y is a consonant at the start and after a vowel."""
     shape = ""
     for letter in word:
-        shape += "v" if letter in "aeiou" or (letter == "y" and shape[-1:] == "c") else "c"
+        is_vowel = letter in "aeiou" or (letter == "y" and shape[-1:] == "c")
+        shape += "v" if is_vowel else "c"
     return shape
 
 
@@ -184,35 +217,45 @@ def _ends_cvc(word: str) -> bool:
 
 def _plurals_and_participles(word: str) -> str:
     """Steps 1a and 1b."""
+    # Step 1a
     if word.endswith(("sses", "ies")):
         word = word[:-2]
     elif word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
+    # Step 1b
     if word.endswith("eed"):
-        return word[:-1] if _measure(word[:-3]) else word
-    suffix = next((suffix for suffix in ("ed", "ing") if word.endswith(suffix)), "")
+        if _measure(word[:-3]):
+            word = word[:-1]
+        return word
+    suffix = _suffix_of(word, ("ed", "ing"))
     rest = word.removesuffix(suffix)
     if not suffix or "v" not in _shape(rest):
         return word
-    # A verb without its ending: an e added (hop, hope), or a double consonant made single.
+    # The verb without its ending gets an e (hoping, hope), or loses one of two equal consonants (hopping, hop).
     if rest.endswith(("at", "bl", "iz")):
         return rest + "e"
     if rest[-1:] == rest[-2:-1] and _shape(rest)[-1] == "c":
-        return rest if rest[-1] in "lsz" else rest[:-1]
-    return rest + "e" if _measure(rest) == 1 and _ends_cvc(rest) else rest
+        if rest[-1] in "lsz":
+            return rest
+        return rest[:-1]
+    if _measure(rest) == 1 and _ends_cvc(rest):
+        return rest + "e"
+    return rest
 
 
-# Longest first.
-_STEP_2 = {"ational": "ate", "ization": "ize", "iveness": "ive", "fulness": "ful", "ousness": "ous"}
-_STEP_2 |= {
+# Suffixes and their replacements, longer ones before their own endings: the first that matches is taken.
+_STEP_2 = {
+    "ational": "ate",
+    "ization": "ize",
+    "iveness": "ive",
+    "fulness": "ful",
+    "ousness": "ous",
     "tional": "tion",
     "biliti": "ble",
     "entli": "ent",
     "ousli": "ous",
     "ation": "ate",
     "alism": "al",
-}
-_STEP_2 |= {
     "aliti": "al",
     "iviti": "ive",
     "enci": "ence",
@@ -220,8 +263,10 @@ _STEP_2 |= {
     "izer": "ize",
     "alli": "al",
     "ator": "ate",
+    "logi": "log",
+    "bli": "ble",
+    "eli": "e",
 }
-_STEP_2 |= {"logi": "log", "bli": "ble", "eli": "e"}
 _STEP_3 = {
     "icate": "ic",
     "ative": "",

@@ -49,7 +49,8 @@ class Experts(nn.Module):
 
     def __init__(self, passage: PreTrainedModel, query: PreTrainedModel) -> None:
         super().__init__()
-        self.passage, self.query = passage, query
+        self.passage = passage
+        self.query = query
 
     def of(self, text_type: TextType) -> PreTrainedModel:
         """The model for texts of this type. There is no default; raises :class:`ValueError` for any other name."""
@@ -80,26 +81,30 @@ def with_experts(lm: PreTrainedModel, shared_norm: bool = False) -> Experts:
     ``shared_norm``: use one LayerNorm for both experts. Eq. 8 and 9 leave open whether LN is shared.
     """
     query = _shallow_copy(lm)
-    owner: nn.Module = query
+    # Copy the containers that lead to the blocks too: lm contains the same objects, which must keep its blocks.
+    blocks: nn.Module = query
     for name in _path_to_blocks(lm):
-        child = _shallow_copy(owner.get_submodule(name))
-        owner._modules[name] = child
-        owner = child
-    for number in list(owner._modules):
-        block = owner.get_submodule(number)
-        expert, kind = _shallow_copy(block), type(block).__name__
-        for name in _FEED_FORWARD[kind]:
+        container = _shallow_copy(blocks.get_submodule(name))
+        blocks._modules[name] = container
+        blocks = container
+    for number in list(blocks._modules):
+        block = blocks.get_submodule(number)
+        block_type = type(block).__name__
+        expert = _shallow_copy(block)
+        for name in _FEED_FORWARD[block_type]:
             expert._modules[name] = copy.deepcopy(block._modules[name])
         if shared_norm:
-            *path, last = _NORM[kind].split(".")
-            expert.get_submodule(".".join(path))._modules[last] = block.get_submodule(_NORM[kind])
-        owner._modules[number] = expert
+            *path, last = _NORM[block_type].split(".")
+            norm_owner = expert.get_submodule(".".join(path))
+            norm_owner._modules[last] = block.get_submodule(_NORM[block_type])
+        blocks._modules[number] = expert
     return Experts(lm, query)
 
 
 def _shallow_copy(module: M) -> M:
     """A new module object that contains the same submodules."""
     twin = copy.copy(module)
+    # copy.copy shares the dictionary of submodules with the original.
     twin._modules = dict(module._modules)
     return twin
 
@@ -116,10 +121,9 @@ def save_experts(
     folder: str | Path, experts: Experts, tokenizer: PreTrainedTokenizerBase, config: ModelConfig
 ) -> Path:
     """Write ``query_model/`` and ``passage_model/``, each a plain model folder, atomically. Returns the folder."""
-    terms, tokens = excluded_ids(tokenizer, config.include_sep, config.include_cls)
-    query, passage = (
-        Retriever(experts.of(t), None, terms, tokens, config.activation) for t in get_args(TextType)
-    )
+    excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
+    query = Retriever(experts.query, None, *excluded, config.activation)
+    passage = Retriever(experts.passage, None, *excluded, config.activation)
     config = replace(config, method="cot-mote")
     return save_model(folder, UntiedRetriever(query, passage), tokenizer, config)
 
@@ -136,11 +140,8 @@ def load_experts(
         raise CheckpointError(
             f"{folder}: contains one encoder; experts are two, in {' and '.join(FOLDERS.values())}"
         )
-    return (
-        join_experts(model.document.lm, model.query.lm, str(folder), shared_norm),
-        tokenizer,
-        config,
-    )
+    experts = join_experts(model.document.lm, model.query.lm, str(folder), shared_norm)
+    return experts, tokenizer, config
 
 
 def join_experts(
@@ -151,19 +152,32 @@ def join_experts(
     Raises :class:`CheckpointError`, which starts with ``name``, if they differ elsewhere.
     """
     experts = with_experts(passage, shared_norm)
-    of_passage = {id(v) for v in (*experts.passage.parameters(), *experts.passage.buffers())}
-    named = (*experts.query.named_parameters(), *experts.query.named_buffers())
-    own = {name for name, value in named if id(value) not in of_passage}
-    shared, given = experts.query.state_dict(), query.state_dict()
-    # A weight that only one of them has (an extra layer, another family) is a difference too.
-    for key in {**shared, **given}:
-        expected, value = shared.get(key), given.get(key)
-        alike = expected is not None and value is not None and expected.shape == value.shape
-        if not alike or (key not in own and not torch.equal(shared[key], given[key])):
+    passage_tensors = {id(value) for value in _tensors(experts.passage).values()}
+    query_only = {
+        key for key, value in _tensors(experts.query).items() if id(value) not in passage_tensors
+    }
+    # So far, the query expert has the passage's weights.
+    passage_state = experts.query.state_dict()
+    query_state = query.state_dict()
+    for key in {**passage_state, **query_state}:
+        if not _may_join(passage_state.get(key), query_state.get(key), key in query_only):
             raise CheckpointError(
                 f"{name}: {key} differs between {FOLDERS['query']} and {FOLDERS['passage']}, but experts may differ "
                 "only in their feed-forward parts; use the two as an untied model instead"
             )
-    for key in own:
-        shared[key].copy_(given[key])
+    for key in query_only:
+        passage_state[key].copy_(query_state[key])
     return experts
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a module, by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _may_join(passage: Tensor | None, query: Tensor | None, may_differ: bool) -> bool:
+    """Whether a weight of the query encoder fits into experts whose shared weights are the passage's."""
+    if passage is None or query is None or passage.shape != query.shape:
+        # A weight that only one of them has (an extra layer, another family) is a difference too.
+        return False
+    return may_differ or torch.equal(passage, query)

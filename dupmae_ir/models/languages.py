@@ -19,7 +19,7 @@ import regex
 
 from dupmae_ir.errors import EnvironmentProblem, UsageError
 from dupmae_ir.models.analyzer import (
-    LONGEST_TOKEN,
+    MAX_TOKEN_LENGTH,
     PICTURE,
     part_spans,
     stem_spans,
@@ -198,8 +198,8 @@ class Analyzer:
                 for i in range(len(word) - size + 1):
                     yield word[i : i + size], start + i, start + i + size
                 continue
-            for i in range(0, len(word), LONGEST_TOKEN):
-                piece = word[i : i + LONGEST_TOKEN]
+            for i in range(0, len(word), MAX_TOKEN_LENGTH):
+                piece = word[i : i + MAX_TOKEN_LENGTH]
                 yield piece, start + i, start + i + len(piece)
             if self.with_parts:
                 yield from part_spans(word, start)

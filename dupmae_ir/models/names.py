@@ -25,7 +25,7 @@ from dupmae_ir.models.checkpoints.layout import (
 )
 
 DEFAULT = "default"
-"""The name of the model that is used where none is named."""
+"""The name of the model that is used if none is named."""
 SMALL = "dupmae-small"
 EMBEDDED = {DEFAULT: "default_model", SMALL: "dupmae_small"}
 """Names of the models inside this package -> folders: granite's vectors and computed word weights; a small DupMAE."""
@@ -50,7 +50,8 @@ def model_folder(model: str | Path | None) -> Path:
     if model not in PACKAGED:
         path = Path(model)
         is_path = isinstance(model, Path) or path.exists() or not _HUB_NAME.fullmatch(model)
-        path = path if is_path else cached_folder(str(model)) or path
+        if not is_path:
+            path = cached_folder(str(model)) or path
         check_files(path)
         return path
     try:
@@ -69,15 +70,20 @@ def cached_folder(name: str, revision: str | None = None) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
+        path = try_to_load_from_cache(name, "config.json", revision=revision)
     except HFValidationError:
         return None
-    return Path(found).parent if isinstance(found, str) else None
+    # Not a string: None for an unknown file, or an object for one that the hub is known to lack.
+    if not isinstance(path, str):
+        return None
+    return Path(path).parent
 
 
 def model_name(model: str | Path | None) -> str:
     """The name recorded for ``model``; :func:`model_folder` resolves it back."""
-    return DEFAULT if model is None else str(model)
+    if model is None:
+        return DEFAULT
+    return str(model)
 
 
 def embedded_folder(name: str = DEFAULT) -> Path:
@@ -133,7 +139,8 @@ class NamedModel(TypedDict):
 
 FILES = ("*.json", "*.txt", "*.model", "*.md", POOLER, SPARSE_LINEAR, COLBERT_LINEAR)
 """What is downloaded next to the weights."""
-SAFETENSORS, PICKLED = "*.safetensors", "*.bin"
+SAFETENSORS = "*.safetensors"
+PICKLED = "*.bin"
 _OTHER_RUNTIMES = ("onnx/*", "openvino/*", "coreml/*", "flax*", "tf_*", "rust_*")
 """The same weights for other runtimes."""
 
@@ -154,7 +161,9 @@ def list_models(_: ListModelsConfig) -> list[NamedModel]:
     except CacheNotFound:
         repos = frozenset()
     for repo in sorted(repos, key=lambda repo: repo.repo_id):
-        folder = cached_folder(repo.repo_id) if repo.repo_type == "model" else None
+        if repo.repo_type != "model":
+            continue
+        folder = cached_folder(repo.repo_id)
         if folder is not None:
             models.append(_describe(repo.repo_id, "the Hugging Face cache", folder))
     return models
@@ -190,6 +199,7 @@ def get_model(config: GetModelConfig) -> NamedModel:
                     ignore_patterns=list(_OTHER_RUNTIMES),
                 )
             )
+            # Pickles are fetched only if there are no safetensors.
             if any(folder.rglob(weights)):
                 break
     except (RepositoryNotFoundError, HFValidationError) as e:

@@ -29,7 +29,7 @@ from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import Document
 
 SEPARATORS = {"space": " ", "sep": " {sep} ", "colon": ": "}
-"""Between title and text; {sep} is the tokenizer's own separator."""
+"""What joins title and text; {sep} is the tokenizer's separator token."""
 
 
 def load_reranker(
@@ -49,22 +49,23 @@ def load_reranker(
     with quiet_transformers():
         try:
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
-            classifies = any(
+            is_classifier = any(
                 "SequenceClassification" in name for name in config.architectures or ()
             )
-            fits = classifies and config.num_labels in (1, 2)
-            if not (fits or new_head):
-                what = (
-                    f"a classifier with {config.num_labels} labels"
-                    if classifies
-                    else "not a sequence classifier"
-                )
+            is_reranker = is_classifier and config.num_labels in (1, 2)
+            if not is_reranker and not new_head:
+                what = "not a sequence classifier"
+                if is_classifier:
+                    what = f"a classifier with {config.num_labels} labels"
                 raise CheckpointError(
                     f"{folder}: {what}; train one with dupmae-ir finetune.cross_encoder"
                 )
-            labels = {} if fits else {"num_labels": 1, "ignore_mismatched_sizes": True}
+            options = {}
+            if not is_reranker:
+                # A head with another number of labels does not fit, and is initialised at random.
+                options = {"num_labels": 1, "ignore_mismatched_sizes": True}
             model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, local_files_only=True, output_loading_info=True, **labels
+                folder, local_files_only=True, output_loading_info=True, **options
             )
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except CheckpointError:
@@ -73,27 +74,27 @@ def load_reranker(
             raise CheckpointError(
                 f"{folder}: the model does not load: {' '.join(str(e).split())[:300]}"
             ) from None
-    body = f"{model.base_model_prefix}."
-    missing = [
-        k
-        for k in sorted(info["missing_keys"])
-        if not new_head or (k.startswith(body) and "pooler" not in k)
-    ]
+    encoder_prefix = f"{model.base_model_prefix}."
+    missing = []
+    for name in sorted(info["missing_keys"]):
+        # A new head, and the pooler before it, may start at random.
+        if new_head and (not name.startswith(encoder_prefix) or "pooler" in name):
+            continue
+        missing.append(name)
     if missing:
         raise CheckpointError(
             f"{folder}: {len(missing)} weights are missing (first: {missing[0]}); the file is incomplete"
         )
+    # Some tokenizers give token types that their model does not accept.
     accepted = inspect.signature(model.forward).parameters
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in accepted]
     return model.float().eval(), tokenizer
 
 
 def check_length(length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise :class:`UsageError` where the model has no positions for ``length`` word pieces."""
-    max_length = min(
-        getattr(model.config, "max_position_embeddings", None) or 1 << 30,
-        tokenizer.model_max_length,
-    )
+    """Raise :class:`UsageError` if the model has no positions for ``length`` word pieces."""
+    positions = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+    max_length = min(positions, tokenizer.model_max_length)
     if not 8 <= length <= max_length:
         raise UsageError(f"`length` {length}: this model reads 8 to {max_length} word pieces")
 
@@ -106,28 +107,36 @@ def separator(name: str, tokenizer: PreTrainedTokenizerBase) -> str:
 def relevance(logits: Tensor) -> Tensor:
     """(n,) float32 scores of (n, 1) logits, or of (n, 2) logits: relevant minus irrelevant, the log odds."""
     logits = logits.float()
-    return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    return logits[:, 1] - logits[:, 0]
 
 
 def tokenise(
     tokenizer: PreTrainedTokenizerBase, queries: Sequence[str], texts: Sequence[str], length: int
 ) -> list[dict[str, list[int]]]:
     """The model's inputs for each pair, unpadded; the longer text is truncated if both do not fit."""
-    rows = tokenizer(
+    columns = tokenizer(
         list(queries), list(texts), truncation="longest_first", max_length=length, padding=False
     )
-    return [{k: rows[k][i] for k in rows.keys()} for i in range(len(queries))]  # noqa: SIM118
+    names = list(columns.keys())
+    rows = []
+    for position in range(len(queries)):
+        rows.append({name: columns[name][position] for name in names})
+    return rows
 
 
 def pad(
     rows: Sequence[dict[str, list[int]]], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, Tensor]:
     """The rows as one batch: name -> (n, L) int64, padded on the right."""
-    blank = {"input_ids": tokenizer.pad_token_id or 0}
-    return {
-        name: pad_sequence([torch.tensor(row[name]) for row in rows], True, blank.get(name, 0))
-        for name in rows[0]
-    }
+    # Attention masks and token types are padded with 0.
+    padding = {"input_ids": tokenizer.pad_token_id or 0}
+    batch = {}
+    for name in rows[0]:
+        values = [torch.tensor(row[name]) for row in rows]
+        batch[name] = pad_sequence(values, batch_first=True, padding_value=padding.get(name, 0))
+    return batch
 
 
 @torch.inference_mode()
@@ -141,11 +150,11 @@ def score_pairs(
 ) -> Tensor:
     """(n,) float32 scores of n pairs, in batches of similar length of at most ``batch_tokens`` word pieces."""
     rows = tokenise(tokenizer, queries, texts, length)
+    lengths = [len(row["input_ids"]) for row in rows]
     scores = torch.zeros(len(rows))
-    for batch in batches_by_tokens([len(r["input_ids"]) for r in rows], batch_tokens):
-        inputs = {
-            k: v.to(model.device) for k, v in pad([rows[i] for i in batch], tokenizer).items()
-        }
+    for batch in batches_by_tokens(lengths, batch_tokens):
+        padded = pad([rows[position] for position in batch], tokenizer)
+        inputs = {name: values.to(model.device) for name, values in padded.items()}
         scores[batch] = relevance(model(**inputs).logits).cpu()
     return scores
 
@@ -165,8 +174,9 @@ class CrossEncoder:
 
     def __init__(self, folder: Path, device: str) -> None:
         model, self._tokenizer = load_reranker(folder)
-        chosen = pick_device(device)[0]
-        self._model, self._batch_tokens = model.to(chosen), pick_batch_tokens(chosen)[0]
+        chosen_device = pick_device(device)[0]
+        self._model = model.to(chosen_device)
+        self._batch_tokens = pick_batch_tokens(chosen_device)[0]
         positions = getattr(model.config, "max_position_embeddings", None) or PAIR_LENGTH
         self._length = min(PAIR_LENGTH, positions, self._tokenizer.model_max_length)
         self._lock = threading.Lock()  # a tokenizer's truncation is a state
@@ -175,17 +185,17 @@ class CrossEncoder:
         texts = [document.joined() for document in documents]
         with self._lock:
             queries = [query] * len(texts)
-            found = score_pairs(
+            scores = score_pairs(
                 self._model, self._tokenizer, queries, texts, self._length, self._batch_tokens
             )
-        return found.tolist()
+        return scores.tolist()
 
 
 class MaxSim:
     """BGE-M3's vectors of single tokens as a :class:`Reranker`.
 
-    The score of a document is the mean over the query's tokens of the largest inner product with one of its tokens,
-    where tokens are all but the first (FlagEmbedding's ``colbert_score``).
+    The score of a document is the mean over the query's tokens of the largest inner product with a token of the
+    document (FlagEmbedding's ``colbert_score``). The first token of a text does not count.
     """
 
     def __init__(self, encoder: TextEncoder) -> None:
@@ -194,12 +204,11 @@ class MaxSim:
 
     def scores(self, query: str, documents: Sequence[Document]) -> list[float]:
         separator = self._encoder.settings.title_separator
+        texts = [document.joined(separator) for document in documents]
         with self._lock:
-            (tokens,) = self._encoder.token_vectors([query], "query")
-            found = self._encoder.token_vectors(
-                [document.joined(separator) for document in documents], "document"
-            )
-        return [float((tokens @ one.t()).amax(1).mean()) for one in found]
+            (query_vectors,) = self._encoder.token_vectors([query], "query")
+            document_vectors = self._encoder.token_vectors(texts, "document")
+        return [float((query_vectors @ vectors.t()).amax(1).mean()) for vectors in document_vectors]
 
 
 def open_reranker(model: str, encoder: object, device: str) -> Reranker:
@@ -207,7 +216,8 @@ def open_reranker(model: str, encoder: object, device: str) -> Reranker:
     folder = model_folder(model)
     if not (folder / COLBERT_LINEAR).is_file():
         return _cross_encoder(folder, device)
-    encoder = getattr(encoder, "encoder", encoder)  # that of a cache
+    # A cache of vectors wraps its encoder.
+    encoder = getattr(encoder, "encoder", encoder)
     if isinstance(encoder, TextEncoder) and encoder.digest == folder_digest(folder):
         return MaxSim(encoder)
     return MaxSim(_token_encoder(folder, device))

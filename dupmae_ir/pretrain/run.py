@@ -18,7 +18,7 @@ from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.publishing import combined_digest, sha256_file
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.heads.masked_lm import longest
+from dupmae_ir.models.heads.masked_lm import max_input_length
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.objectives.dupmae import DupMAE
@@ -220,7 +220,7 @@ def _prepare(config: PretrainConfig, source_digest: SourceDigest, quiet: bool) -
     retriever, tokenizer = load_base(config, _passages(config), quiet)
     name = str(config.model or config.init_from or config.tokenizer)
     vocabulary = Vocabulary.of(tokenizer, retriever.lm.config.vocab_size, name)
-    max_length = longest(retriever.lm)
+    max_length = max_input_length(retriever.lm)
     length = int(recipe.length or 0)
     if length > max_length:
         raise UsageError(

@@ -13,7 +13,7 @@ import torch
 from support.tiny_models import tiny_config, tiny_tokenizer
 from transformers import BertModel, RobertaConfig, RobertaModel
 
-from dupmae_ir.models.heads.lexical import bucket_of, decoded
+from dupmae_ir.models.heads.lexical import bucket_of, decode_frequencies
 from dupmae_ir.models.inference.encoder import TextEncoder
 
 PASSAGES = [
@@ -96,7 +96,7 @@ def test_the_lexicon_counts_documents(data, start, tmp_path):
     assert rates[bucket_of("dog", 1 << 17)] == pytest.approx(0.5, rel=0.03)
     assert rates[bucket_of("lazi", 1 << 17)] == 0
     assert len(rates) == 1 << 17
-    assert decoded(np.array([0], np.uint8))[0] == 0
+    assert decode_frequencies(np.array([0], np.uint8))[0] == 0
 
 
 def test_missing_text_is_one_line(start, tmp_path, capsys):

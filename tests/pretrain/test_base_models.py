@@ -111,10 +111,10 @@ def test_robertas_positions_start_after_the_padding_id(tmp_path):
     """The first position is row pad + 1 of the table."""
     from transformers import AutoModelForMaskedLM
 
-    from dupmae_ir.models.heads.masked_lm import embed, longest, position_rows
+    from dupmae_ir.models.heads.masked_lm import embed, max_input_length, position_rows
 
     lm = AutoModelForMaskedLM.from_pretrained(family("roberta", tmp_path / "base"))
-    assert longest(lm) == 64
+    assert max_input_length(lm) == 64
     table = lm.roberta.embeddings.position_embeddings.weight
     torch.testing.assert_close(position_rows(lm, 5), table[2:7])
     lm.eval()

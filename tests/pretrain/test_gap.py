@@ -61,12 +61,12 @@ def test_the_log_has_the_gap_of_every_decoder(method, tmp_path):
 def test_shuffling_exchanges_the_vectors_and_ends_with_its_context():
     objective = PlainMLM(BertForMaskedLM(tiny_config()))
     vectors = torch.arange(5.0).unsqueeze(1)
-    assert torch.equal(objective.passed(vectors), vectors)
+    assert torch.equal(objective.bottleneck_vectors(vectors), vectors)
     with objective.shuffled():
-        moved = objective.passed(vectors)
+        moved = objective.bottleneck_vectors(vectors)
     assert (moved != vectors).all()
     assert torch.equal(moved.sort(0).values, vectors)
-    assert torch.equal(objective.passed(vectors), vectors)
+    assert torch.equal(objective.bottleneck_vectors(vectors), vectors)
 
 
 def test_no_row_of_a_pair_of_spans_gets_the_vector_of_its_own_text():
@@ -74,7 +74,7 @@ def test_no_row_of_a_pair_of_spans_gets_the_vector_of_its_own_text():
     texts = torch.arange(6).repeat_interleave(2)  # rows 2i and 2i + 1 are spans of text i
     with objective.shuffled():
         for count in range(4, 13, 2):
-            assert (objective.passed(texts[:count]) != texts[:count]).all()
+            assert (objective.bottleneck_vectors(texts[:count]) != texts[:count]).all()
 
 
 def test_a_decoder_without_weight_is_not_computed():

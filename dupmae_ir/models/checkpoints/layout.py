@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
@@ -44,7 +45,7 @@ LARGEST_SIZES = {
     "max_position_embeddings": 1 << 24,
     "vocab_size": 10_000_000,
 }
-"""Entry of config.json -> what is above the sizes of any model."""
+"""Entry of config.json -> a limit that no real model reaches."""
 
 SIDES = ("query", "document")
 UNTIED = {"query": "query_model", "document": "passage_model"}
@@ -53,12 +54,12 @@ UNTIED = {"query": "query_model", "document": "passage_model"}
 
 def untied_folders(folder: Path) -> dict[str, Path] | None:
     """The model folder of each side of an untied model; None for a model with one encoder."""
-    found = {side: folder / name for side, name in UNTIED.items() if (folder / name).is_dir()}
-    if len(found) == 1:
+    subfolders = {side: folder / name for side, name in UNTIED.items() if (folder / name).is_dir()}
+    if len(subfolders) == 1:
         raise CheckpointError(
             f"{folder}: has only one of {' and '.join(UNTIED.values())}; an untied model needs both"
         )
-    return found or None
+    return subfolders or None
 
 
 def is_compact(folder: Path) -> bool:
@@ -68,13 +69,21 @@ def is_compact(folder: Path) -> bool:
     """
     if not (folder / COMPACT).is_file():
         return False
-    if others := [n for n in WEIGHTS if n != COMPACT and (folder / n).is_file()]:
-        raise CheckpointError(f"{folder}: has both {COMPACT} and {others[0]}; remove the wrong one")
+    for name in WEIGHTS:
+        if name != COMPACT and (folder / name).is_file():
+            raise CheckpointError(f"{folder}: has both {COMPACT} and {name}; remove the wrong one")
     return True
 
 
-Chain = list[tuple[str, str]]
-"""Class name and subfolder of each module of a text, in the order of computation."""
+class ModuleEntry(NamedTuple):
+    """One module of sentence-transformers."""
+
+    kind: str  #: class name, without its package
+    path: str  #: subfolder; empty or ``.`` for the model's folder
+
+
+Chain = list[ModuleEntry]
+"""The modules that a text passes through, in the order of computation."""
 
 
 def module_folders(folder: Path) -> list[Path]:
@@ -83,12 +92,17 @@ def module_folders(folder: Path) -> list[Path]:
         chains = module_chains(folder)
     except CheckpointError:
         return []  # reported when the model is loaded
-    paths = dict.fromkeys(path for chain in chains.values() for _, path in chain)
-    return [folder / path for path in paths if path not in ("", ".") and (folder / path).is_dir()]
+    # Keys of a dictionary: without repetitions, and in a fixed order, since the digest depends on it.
+    paths: dict[str, None] = {}
+    for chain in chains.values():
+        for module in chain:
+            if module.path not in ("", ".") and (folder / module.path).is_dir():
+                paths[module.path] = None
+    return [folder / path for path in paths]
 
 
 def module_chains(folder: Path) -> dict[str, Chain]:
-    """The modules of queries and of documents; none for anything but a model of sentence-transformers.
+    """The modules of queries and of documents; empty for any folder but one of sentence-transformers.
 
     Raises :class:`CheckpointError` for a file of another form.
     """
@@ -96,62 +110,66 @@ def module_chains(folder: Path) -> dict[str, Chain]:
     if not path.is_file() or (folder / CONFIG).is_file():
         return {}
     try:
-        listed = [(m["type"], m["path"]) for m in json.loads(path.read_text(encoding="utf-8"))]
-        chains = dict.fromkeys(SIDES, _chain(listed)) if listed else {}
-        if chains and chains["query"][0][0] == "Router":
-            home, rest = Path(chains["query"][0][1]), chains["query"][1:]
-            path = folder / home / ROUTER
-            routes = json.loads(path.read_text(encoding="utf-8"))
-            types, structure = routes["types"], routes["structure"]
-            chains = {
-                part: _chain(
-                    [(types[key], str(home / key) if key else str(home)) for key in structure[part]]
-                )
-                + rest
-                for part in SIDES
-            }
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        modules = [_module_entry(entry["type"], entry["path"]) for entry in entries]
+        if not modules:
+            return {}
+        if modules[0].kind != "Router":
+            return dict.fromkeys(SIDES, modules)
+
+        # A Router contains a chain for each side; the modules after it follow both.
+        router = Path(modules[0].path)
+        path = folder / router / ROUTER
+        routes = json.loads(path.read_text(encoding="utf-8"))
+        types = routes["types"]
+        structure = routes["structure"]
+        chains = {}
+        for side in SIDES:
+            chain = [_module_entry(types[key], router / key) for key in structure[side]]
+            chains[side] = chain + modules[1:]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise CheckpointError(f"{path}: not a list of modules: {one_line(e, 300)}") from None
     return chains
 
 
-def _chain(listed: list[tuple[str, str]]) -> Chain:
-    return [(str(kind).rpartition(".")[2], str(path)) for kind, path in listed]
+def _module_entry(class_path: object, folder: object) -> ModuleEntry:
+    return ModuleEntry(str(class_path).rpartition(".")[2], str(folder))
 
 
-_SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}
-_LAYERS = {POOLER, SPARSE_LINEAR, COLBERT_LINEAR}
-RECORDS = {
-    "training.json",
-    "made.json",
-}  #: records of how a model was made, which do not affect its output
+_RELEVANT_SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}
+_PICKLED_LAYERS = {POOLER, SPARSE_LINEAR, COLBERT_LINEAR}
+RECORDS = {"training.json", "made.json"}
+"""Records of how a model was made, which do not affect its output."""
 
 
 def check_files(folder: Path) -> None:
-    """Raise :class:`CheckpointError` for a model folder with files that cannot be read to their end, or with sizes in
-    ``config.json`` that no model has: what reads them would take all memory or never return."""
-    for path in _relevant_files(folder) if folder.is_dir() else []:
-        if not path.is_file():
-            raise CheckpointError(f"{path}: not a regular file")
+    """Raise :class:`CheckpointError` for a model folder with files that cannot be read to their end (pipes, devices),
+    or with sizes in ``config.json`` that no model has: loading them would take all memory or never return."""
+    if folder.is_dir():
+        for path in _relevant_files(folder):
+            if not path.is_file():
+                raise CheckpointError(f"{path}: not a regular file")
+
+    path = folder / "config.json"
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
-        raise CheckpointError(f"{folder / 'config.json'}: nested too deeply") from None
+        raise CheckpointError(f"{path}: nested too deeply") from None
     except (OSError, ValueError):
         return  # reported when the model is loaded
-    for name, most in LARGEST_SIZES.items():
-        value = config.get(name) if isinstance(config, dict) else None
-        if isinstance(value, int | float) and not 0 < value <= most:
-            raise CheckpointError(
-                f"{folder / 'config.json'}: {name} is {value}; it must be from 1 to {most:,}"
-            )
+    if not isinstance(config, dict):
+        return  # reported when the model is loaded
+    for name, limit in LARGEST_SIZES.items():
+        value = config.get(name)
+        if isinstance(value, int | float) and not 0 < value <= limit:
+            raise CheckpointError(f"{path}: {name} is {value}; it must be from 1 to {limit:,}")
 
 
 def folder_digest(folder: str | Path) -> str:
     """SHA-256 over the names and contents of all files that affect a model's representations.
 
-    These are weights, tokenizer and configuration; of both sides for an untied model; and for a DPR checkpoint file,
-    the file itself with the configuration and tokenizer beside it.
+    These are weights, tokenizer and configuration, of both encoders for an untied model. For a DPR checkpoint file,
+    they are the file itself and the configuration and tokenizer in the same folder.
 
     Raises :class:`CheckpointError` for a missing folder.
     """
@@ -160,35 +178,34 @@ def folder_digest(folder: str | Path) -> str:
         raise CheckpointError(
             f"{path}: no such model folder (nothing is downloaded, but by dupmae-ir models get)"
         )
-    whole = hashlib.sha256()
+
+    # Names and their order are part of the digest, which indexes record: changing either makes every index appear to
+    # have been built with another model.
+    named_files: list[tuple[str, Path]] = []
     if path.is_file():
-        beside = (
-            p
-            for p in _relevant_files(path.parent)
-            if p.suffix not in {".safetensors", ".bin", ".pt"}
-        )
-        named = [(p.name, p) for p in dict.fromkeys([path, *beside])]
+        files = [path]
+        for file in _relevant_files(path.parent):
+            if file != path and file.suffix not in {".safetensors", ".bin", ".pt"}:
+                files.append(file)
+        named_files += [(file.name, file) for file in files]
     else:
-        named = [(p.name, p) for p in _relevant_files(path)]
-        named += [
-            (f"{part.name}/{p.name}", p)
-            for part in module_folders(path)
-            for p in _relevant_files(part)
-        ]
-        sides = untied_folders(path) or {}
-        named += [
-            (f"{UNTIED[side]}/{p.name}", p)
-            for side, part in sides.items()
-            for p in _relevant_files(part)
-        ]
-    for name, file in named:
-        whole.update(f"{name} {sha256_file(file)}\n".encode())
-    return whole.hexdigest()
+        named_files += [(file.name, file) for file in _relevant_files(path)]
+        for subfolder in (*module_folders(path), *(untied_folders(path) or {}).values()):
+            for file in _relevant_files(subfolder):
+                named_files.append((f"{subfolder.name}/{file.name}", file))
+
+    digest = hashlib.sha256()
+    for name, file in named_files:
+        digest.update(f"{name} {sha256_file(file)}\n".encode())
+    return digest.hexdigest()
 
 
 def _relevant_files(folder: Path) -> list[Path]:
-    return sorted(
-        p
-        for p in folder.iterdir()
-        if (p.suffix in _SUFFIXES and p.name not in RECORDS) or p.name in _LAYERS
-    )
+    """The files of a folder that affect representations, sorted."""
+    files = []
+    for path in folder.iterdir():
+        if path.name in RECORDS:
+            continue
+        if path.suffix in _RELEVANT_SUFFIXES or path.name in _PICKLED_LAYERS:
+            files.append(path)
+    return sorted(files)

@@ -9,6 +9,7 @@ respect an ordinary BERT checkpoint is therefore read without it by :func:`read_
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
@@ -56,7 +57,7 @@ from dupmae_ir.models.heads.masked_lm import (
     excluded_ids,
     has_head,
     is_decoder,
-    longest,
+    max_input_length,
     unweighted_ids,
 )
 from dupmae_ir.models.retriever import DenseLayers, Retriever, UntiedRetriever
@@ -69,15 +70,20 @@ Model: TypeAlias = "PreTrainedModel | PlainBert"
 Tokenizer: TypeAlias = "PreTrainedTokenizerBase | PlainTokenizer"
 
 Projections = dict[str, nn.Linear | DenseLayers | None]
-"""Side -> W_cls."""
+"""W_cls of each side, or None."""
 
 _DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_ARCHIVES = (".gz", ".tgz", ".tar", ".zip")
+_ARCHIVE_SUFFIXES = (".gz", ".tgz", ".tar", ".zip")
 LOADING = threading.RLock()
 """Held while a model is loaded."""
-# Parts of the weights' names.
-_HEADS = ("cls.predictions.transform", "vocab_transform", "head.dense", "generator_predictions")
-_TIED = (
+_HEAD_TRANSFORMS = (
+    "cls.predictions.transform",
+    "vocab_transform",
+    "head.dense",
+    "generator_predictions",
+)
+"""Parts of the names of a head's weights. A file that lacks one of them has no trained head."""
+_REST_OF_HEADS = (
     "cls.predictions",
     "vocab_layer_norm",
     "vocab_projector",
@@ -85,6 +91,7 @@ _TIED = (
     "head.norm",
     "decoder.bias",
 )
+"""Parts of the names of other weights of a head. Files may lack them: many are tied to the word embeddings."""
 
 
 @contextmanager
@@ -99,15 +106,15 @@ def quiet_transformers() -> Iterator[None]:
     with LOADING:
         import transformers
 
-        bars = transformers.utils.logging.is_progress_bar_enabled()
-        level = transformers.utils.logging.get_verbosity()
+        had_progress_bars = transformers.utils.logging.is_progress_bar_enabled()
+        verbosity = transformers.utils.logging.get_verbosity()
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity(logging.ERROR)
         try:
             yield
         finally:
-            transformers.utils.logging.set_verbosity(level)
-            if bars:
+            transformers.utils.logging.set_verbosity(verbosity)
+            if had_progress_bars:
                 transformers.utils.logging.enable_progress_bar()
 
 
@@ -126,12 +133,11 @@ def load_model(
     Args:
         folder: a model folder, or a DPR checkpoint file.
         need_ot: if False, accept checkpoints without a masked-LM head, for the [CLS] part alone.
-        activation: replaces the checkpoint's own.
-        normalize: replaces the checkpoint's own.
+        activation: replaces the checkpoint's.
+        normalize: replaces the checkpoint's.
         published: honour the modules of a sentence-transformers folder (pooling, Dense, Normalize, length), as encoding
             does. Training starts from [CLS] and leaves them out.
-        plain: read a plain BERT folder without transformers (:func:`read_plain`), for packed
-            inference alone.
+        plain: read a plain BERT folder without transformers (:func:`read_plain`), for packed inference only.
 
     Returns:
         An :class:`UntiedRetriever` if queries and documents have different encoders, a :class:`Retriever` otherwise.
@@ -140,25 +146,36 @@ def load_model(
         CheckpointError: ``folder`` is not a usable checkpoint. :class:`HeadMissing` if it only lacks a masked-LM head.
     """
     path = Path(folder)
+    # Packed inference supports the maximum only; a sum needs the forward pass of transformers' model.
     if plain and read_config(path).ot_pooling == "max":
         with LOADING:
             plain_model = read_plain(path, need_ot)
             if plain_model:
                 # One encoder for both sides.
-                homes = dict.fromkeys(SIDES, path)
+                side_folders = dict.fromkeys(SIDES, path)
                 lms = dict.fromkeys(SIDES, plain_model.lm)
                 tokenizers = [plain_model.tokenizer] * len(SIDES)
-                return _assemble(path, homes, lms, tokenizers, None, activation, normalize)
+                return _assemble(path, side_folders, lms, tokenizers, None, activation, normalize)
     with quiet_transformers():
-        modules = read_modules(path) if published and path.is_dir() else None
-        if modules is not None and modules.static:
-            raise CheckpointError(
-                f"{path}: has static embeddings and no encoder; encode and search with it only"
-            )
-        homes, lms = _load_sides(path if modules is None else modules.encoder, need_ot)
-        home = path.parent if path.is_file() else path
-        tokenizers = [_load_tokenizer(homes[s], home) for s in SIDES]
-        return _assemble(path, homes, lms, tokenizers, modules, activation, normalize)
+        modules = None
+        encoder_path = path
+        if published and path.is_dir():
+            modules = read_modules(path)
+        if modules is not None:
+            encoder_path = modules.encoder
+            if modules.static:
+                raise CheckpointError(
+                    f"{path}: has static embeddings and no encoder; encode and search with it only"
+                )
+        side_folders, lms = _load_sides(encoder_path, need_ot)
+        model_folder = _model_folder(path)
+        tokenizers = [_load_tokenizer(side_folders[side], model_folder) for side in SIDES]
+        return _assemble(path, side_folders, lms, tokenizers, modules, activation, normalize)
+
+
+def _model_folder(path: Path) -> Path:
+    """The folder of a model, which for a DPR checkpoint file is the folder that contains it."""
+    return path.parent if path.is_file() else path
 
 
 def check_dense(model: str | Path, config: ModelConfig, needed: bool = True) -> None:
@@ -169,54 +186,61 @@ def check_dense(model: str | Path, config: ModelConfig, needed: bool = True) -> 
 
 def _assemble(
     path: Path,
-    homes: dict[str, Path],
+    side_folders: dict[str, Path],
     lms: Mapping[str, Model],
     tokenizers: Sequence[Tokenizer],
     modules: Modules | None,
     activation: str | None,
     normalize: float | None,
 ) -> tuple[Retriever | UntiedRetriever, Any, ModelConfig]:
-    """The retriever of language models that were read, with the other files of its folder."""
-    home = path.parent if path.is_file() else path
-    # An untied model without a configuration of its own has that of its sides, which must agree.
-    asked, config = (
-        read_config(home if (home / CONFIG).is_file() else homes[side]) for side in SIDES
-    )
-    if asked != config:
-        raise CheckpointError(
-            f"{home}: its two sides have different {CONFIG}; write one for both into this folder"
-        )
+    """The retriever of the loaded language models, with the configuration and the small layers of their folders."""
+    model_folder = _model_folder(path)
+    config = _common_config(model_folder, side_folders)
     tokenizer = _common_tokenizer(path, tokenizers, lms)
     if modules is not None:
         lm = lms["document"]
-        limit = min(longest(lm), int(getattr(tokenizer, "model_max_length", longest(lm))))
+        limit = min(
+            max_input_length(lm), int(getattr(tokenizer, "model_max_length", max_input_length(lm)))
+        )
         config = modules.applied(config, limit, int(lm.config.vocab_size))
         modules.check_case(tokenizer)
-        projections: Projections = dict.fromkeys(
-            SIDES, _load_dense(modules, int(lm.config.hidden_size))
-        )
+        dense = _load_dense(modules, int(lm.config.hidden_size))
+        projections: Projections = dict.fromkeys(SIDES, dense)
     else:
-        projections = _load_projections(home, homes, lms)
-    config = replace(
-        config,
-        activation=config.activation if activation is None else activation,
-        normalize=config.normalize if normalize is None else normalize,
-    )
+        projections = _load_projections(model_folder, side_folders, lms)
+    if activation is not None:
+        config = replace(config, activation=activation)
+    if normalize is not None:
+        config = replace(config, normalize=normalize)
     retriever = _build_retriever(path, lms, projections, tokenizer, config)
     for side in SIDES:
+        # The same object twice if both sides share an encoder; its layers are then loaded once.
         encoder = retriever.side(side)
         if config.ot_head == "linear" and encoder.ot_projection is None:
-            encoder.ot_projection = _load_ot_projection(homes[side], lms[side])
+            encoder.ot_projection = _load_ot_projection(side_folders[side], lms[side])
         if config.ot == "token_weight" and encoder.token_weight is None:
-            layers = _load_token_layers(homes[side], lms[side])
-            encoder.token_weight, encoder.token_vectors = layers
+            layers = _load_token_layers(side_folders[side], lms[side])
+            encoder.token_weight = layers.weight
+            encoder.token_vectors = layers.vectors
     return retriever.to(torch.float32).eval(), tokenizer, config
+
+
+def _common_config(model_folder: Path, side_folders: Mapping[str, Path]) -> ModelConfig:
+    """The configuration in the model's folder, or else the one in the folders of both sides, which must agree."""
+    if (model_folder / CONFIG).is_file():
+        return read_config(model_folder)
+    query, document = (read_config(side_folders[side]) for side in SIDES)
+    if query != document:
+        raise CheckpointError(
+            f"{model_folder}: its two sides have different {CONFIG}; write one for both into this folder"
+        )
+    return document
 
 
 def _load_sides(path: Path, need_ot: bool) -> tuple[dict[str, Path], dict[str, PreTrainedModel]]:
     """Folder and language model of each side; the same objects twice if one encoder serves both."""
     if path.is_file():
-        if path.name.endswith(_ARCHIVES):
+        if path.name.endswith(_ARCHIVE_SUFFIXES):
             raise CheckpointError(f"{path}: is an archive; unpack it and give the folder")
         encoders = released.read_dpr(path)
         if need_ot:
@@ -226,12 +250,17 @@ def _load_sides(path: Path, need_ot: bool) -> tuple[dict[str, Path], dict[str, P
         return dict.fromkeys(SIDES, path.parent), encoders
     folders = untied_folders(path) if path.is_dir() else None
     if folders:
-        return folders, {side: _load_lm(_check_folder(folders[side]), need_ot) for side in SIDES}
+        lms = {}
+        for side in SIDES:
+            _check_folder(folders[side])
+            lms[side] = _load_lm(folders[side], need_ot)
+        return folders, lms
     _check_folder(path)
-    return dict.fromkeys(SIDES, path), dict.fromkeys(SIDES, _load_lm(path, need_ot))
+    lm = _load_lm(path, need_ot)
+    return dict.fromkeys(SIDES, path), dict.fromkeys(SIDES, lm)
 
 
-def _check_folder(folder: Path) -> Path:
+def _check_folder(folder: Path) -> None:
     if not folder.exists():
         raise CheckpointError(
             f"{folder}: no such model folder; give one with config.json and model.safetensors (nothing is downloaded, "
@@ -239,9 +268,8 @@ def _check_folder(folder: Path) -> Path:
         )
     if not folder.is_dir() or not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: not a model folder (no config.json)")
-    if not any((folder / n).is_file() for n in WEIGHTS):
+    if not any((folder / name).is_file() for name in WEIGHTS):
         raise CheckpointError(f"{folder}: no weights (looked for {', '.join(WEIGHTS)})")
-    return folder
 
 
 def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
@@ -256,47 +284,46 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     )
 
     try:
-        masked = (
-            type(AutoConfig.from_pretrained(folder, local_files_only=True))
-            in MODEL_FOR_MASKED_LM_MAPPING
-        )
-        lm, info = _from_pretrained(AutoModelForMaskedLM if masked else AutoModel, folder)
+        lm_config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        is_masked_lm = type(lm_config) in MODEL_FOR_MASKED_LM_MAPPING
+        auto_class = AutoModelForMaskedLM if is_masked_lm else AutoModel
+        lm, info = _from_pretrained(auto_class, folder)
     except CheckpointError:
         raise
     except Exception as e:
         reason = one_line(e, 300)
         if "Weights only load failed" in reason:
-            # The library's advice would run what the file contains.
+            # torch advises loading without weights_only, which would run code in the file.
             reason = (
                 "its weights hold more than tensors, which could run code; save only its tensors"
             )
         raise CheckpointError(f"{folder}: the model does not load: {reason}") from None
 
-    lost_head = []
-    lost_body = []
+    missing_head = []
+    missing_body = []
     for name in sorted(info["missing_keys"]):
-        if any(part in name for part in _HEADS):
-            lost_head.append(name)
-        elif "pooler" not in name and not any(part in name for part in _TIED):
-            lost_body.append(name)
-    if lost_body:
+        if any(part in name for part in _HEAD_TRANSFORMS):
+            missing_head.append(name)
+        elif "pooler" not in name and not any(part in name for part in _REST_OF_HEADS):
+            missing_body.append(name)
+    if missing_body:
         raise CheckpointError(
-            f"{folder}: {len(lost_body)} encoder weights are missing (first: {lost_body[0]}); "
+            f"{folder}: {len(missing_body)} encoder weights are missing (first: {missing_body[0]}); "
             "the file is incomplete or of another architecture"
         )
-    supported = has_head(lm)
-    if supported and not lost_head:
+    if has_head(lm) and not missing_head:
         return lm
     if need_ot:
         why = f"the head of {type(lm).__name__} is not supported"
-        if lost_head:
-            why = f"{lost_head[0]} is missing"
+        if missing_head:
+            why = f"{missing_head[0]} is missing"
         raise HeadMissing(
             f"{folder}: has no trained masked-LM head ({why}), so there is no OT part; "
             "use `parts` cls, `head` lexical for word weights in closed form, or a checkpoint with a head"
         )
     encoder = lm
-    if masked:
+    if is_masked_lm:
+        # Again, without the head that transformers has filled with random weights.
         encoder, _ = _from_pretrained(AutoModel, folder)
     # Decoders would keep the keys of every text.
     encoder.config.use_cache = False
@@ -306,17 +333,17 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     return encoder
 
 
-def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
+def _from_pretrained(auto_class: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
     """The model of an Auto class and transformers' report on its weights, which may be stored in 8 bits."""
     if not is_compact(folder):
-        return kind.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+        return auto_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
     from transformers import AutoConfig
 
     state = released.read_tensors(folder / COMPACT)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
         # The Auto classes take no weights without a folder, but the class that they choose does.
-        architecture: Any = type(kind.from_config(config))
+        architecture: Any = type(auto_class.from_config(config))
     return architecture.from_pretrained(
         None, config=config, state_dict=state, dtype=torch.float32, output_loading_info=True
     )
@@ -325,22 +352,24 @@ def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
 def _refuse_reranker(folder: Path) -> None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        names = list(config.get("architectures") or [])
+        architectures = list(config.get("architectures") or [])
     except (ValueError, AttributeError, TypeError):
         return  # from_pretrained reports what is wrong with it
-    if any(str(name).endswith("ForSequenceClassification") for name in names):
+    if any(str(name).endswith("ForSequenceClassification") for name in architectures):
         raise CheckpointError(
-            f"{folder}: is a reranker ({names[0]}), which scores pairs and has no vectors; use it as a teacher"
+            f"{folder}: is a reranker ({architectures[0]}), which scores pairs and has no vectors; use it as a teacher"
         )
 
 
-def _load_tokenizer(folder: Path, home: Path) -> PreTrainedTokenizerBase:
-    """The side's own tokenizer, or the one in the model's folder: Tevatron stores one for both sides there."""
+def _load_tokenizer(folder: Path, model_folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in a side's folder, or the one in the model's: Tevatron stores one for both sides there."""
     from transformers import AutoTokenizer
 
-    own = any((folder / name).is_file() for name in TOKENIZER)
+    source = model_folder
+    if any((folder / name).is_file() for name in TOKENIZER):
+        source = folder
     try:
-        return AutoTokenizer.from_pretrained(folder if own else home, local_files_only=True)
+        return AutoTokenizer.from_pretrained(source, local_files_only=True)
     except Exception as e:
         raise CheckpointError(
             f"{folder}: the tokenizer does not load: {one_line(e, 300)}"
@@ -356,9 +385,10 @@ def _common_tokenizer(
             f"{path}: its two sides have different vocabularies; they do not belong together"
         )
     decoder = all(is_decoder(lm) for lm in lms.values())
+    # A decoder's tokenizer has a few tokens of other modalities; encoding reads them as unknown.
+    tolerance = PADDING if decoder else 0
     for lm in lms.values():
-        # A decoder's tokenizer has a few tokens of other modalities; encoding reads them as unknown.
-        if len(document) > lm.config.vocab_size + (PADDING if decoder else 0):
+        if len(document) > lm.config.vocab_size + tolerance:
             raise CheckpointError(
                 f"{path}: the tokenizer has {len(document)} entries but the model {lm.config.vocab_size}; "
                 "they do not belong together"
@@ -373,28 +403,31 @@ def _common_tokenizer(
     return document
 
 
-def _load_projections(home: Path, homes: dict[str, Path], lms: Mapping[str, Model]) -> Projections:
-    """W_cls of each side or None, from Tevatron's ``pooler.pt`` or from our own file, but not from both."""
-    hidden = {side: int(lms[side].config.hidden_size) for side in SIDES}
-    if pooler := released.read_pooler(home, hidden["document"]):
-        if any((homes[side] / PROJECTION).is_file() for side in SIDES):
+def _load_projections(
+    model_folder: Path, side_folders: Mapping[str, Path], lms: Mapping[str, Model]
+) -> Projections:
+    """W_cls of each side or None, from Tevatron's ``pooler.pt`` or from this toolkit's file, but not from both."""
+    pooler = released.read_pooler(model_folder, int(lms["document"].config.hidden_size))
+    if pooler is not None:
+        if any((side_folders[side] / PROJECTION).is_file() for side in SIDES):
             raise CheckpointError(
-                f"{home}: has both {POOLER} and {PROJECTION}; remove the wrong one"
+                f"{model_folder}: has both {POOLER} and {PROJECTION}; remove the wrong one"
             )
         return {**pooler}
-    query = _load_projection(homes["query"], hidden["query"])
-    tied = homes["query"] == homes["document"]
-    return {
-        "query": query,
-        "document": query if tied else _load_projection(homes["document"], hidden["document"]),
-    }
+    query = _load_projection(side_folders["query"], lms["query"])
+    # One object for both sides of a tied model, by which it is recognised as tied.
+    document = query
+    if side_folders["query"] != side_folders["document"]:
+        document = _load_projection(side_folders["document"], lms["document"])
+    return {"query": query, "document": document}
 
 
 def _load_dense(modules: Modules, width: int) -> nn.Linear | DenseLayers | None:
     """The Dense modules for states of ``width``. Raises :class:`CheckpointError` for a missing or damaged file."""
     layers: list[tuple[nn.Linear, nn.Module]] = []
     for module in modules.dense:
-        path = next((p for p in map(module.folder.joinpath, _DENSE_WEIGHTS) if p.is_file()), None)
+        paths = [module.folder / name for name in _DENSE_WEIGHTS]
+        path = next((path for path in paths if path.is_file()), None)
         if path is None:
             raise CheckpointError(
                 f"{module.folder}: no weights (looked for {' and '.join(_DENSE_WEIGHTS)})"
@@ -407,48 +440,57 @@ def _load_dense(modules: Modules, width: int) -> nn.Linear | DenseLayers | None:
         return None
     if [module.activation for module in modules.dense] == ["Identity"]:
         return layers[0][0]
-    return DenseLayers(*(part for pair in layers for part in pair))
+    return DenseLayers(*itertools.chain.from_iterable(layers))
 
 
-def _load_projection(folder: Path, hidden: int) -> torch.nn.Linear | None:
+def _read_linear(path: Path, lm: Model) -> torch.nn.Linear:
+    """The linear layer in a file, for the states of ``lm``."""
+    return released.linear(read_tensors(path), int(lm.config.hidden_size), str(path))
+
+
+def _load_projection(folder: Path, lm: Model) -> torch.nn.Linear | None:
     path = folder / PROJECTION
-    return (
-        released.linear(released.read_tensors(path), hidden, str(path)) if path.is_file() else None
-    )
+    if not path.is_file():
+        return None
+    return _read_linear(path, lm)
 
 
 def _load_ot_projection(folder: Path, lm: Model) -> torch.nn.Linear:
     """W^O of a model whose OT part does not use the masked-LM head."""
-    path, terms = folder / OT_PROJECTION, int(lm.config.vocab_size)
+    path = folder / OT_PROJECTION
     if not path.is_file():
         raise CheckpointError(f"{path}: missing, but ot_head is linear in {CONFIG}; restore it")
-    layer = released.linear(released.read_tensors(path), int(lm.config.hidden_size), str(path))
-    if layer.out_features != terms:
+    layer = _read_linear(path, lm)
+    term_count = int(lm.config.vocab_size)
+    if layer.out_features != term_count:
         raise CheckpointError(
-            f"{path}: expected weights of {terms} terms, got {layer.out_features}"
+            f"{path}: expected weights of {term_count} terms, got {layer.out_features}"
         )
     return layer
 
 
-def _load_token_layers(folder: Path, lm: Model) -> tuple[torch.nn.Linear, torch.nn.Linear | None]:
-    """BGE-M3's layers for token weights and, if there is one, for the vectors of single tokens."""
-    path, vectors, width = (
-        folder / SPARSE_LINEAR,
-        folder / COLBERT_LINEAR,
-        int(lm.config.hidden_size),
-    )
+class _TokenLayers(NamedTuple):
+    """BGE-M3's layers for single tokens."""
+
+    weight: nn.Linear
+    vectors: nn.Linear | None
+
+
+def _load_token_layers(folder: Path, lm: Model) -> _TokenLayers:
+    path = folder / SPARSE_LINEAR
     if not path.is_file():
         raise CheckpointError(
             f"{path}: missing, so no token has a weight; restore it, or remove {COLBERT_LINEAR}"
         )
-    weight = released.linear(released.read_tensors(path), width, str(path))
+    weight = _read_linear(path, lm)
     if weight.out_features != 1:
         raise CheckpointError(
             f"{path}: expected one weight for each token, got {weight.out_features}"
         )
-    if not vectors.is_file():
-        return weight, None
-    return weight, released.linear(released.read_tensors(vectors), width, str(vectors))
+    vectors = None
+    if (folder / COLBERT_LINEAR).is_file():
+        vectors = _read_linear(folder / COLBERT_LINEAR, lm)
+    return _TokenLayers(weight, vectors)
 
 
 def _build_retriever(
@@ -463,7 +505,9 @@ def _build_retriever(
         excluded = unweighted_ids(tokenizer)
     elif not config.sparse_encoder:
         excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
-    scale = config.lexical.head_scale or None if config.lexical else None
+    head_scale = None
+    if config.lexical and config.lexical.head_scale:
+        head_scale = config.lexical.head_scale
     query, document = (
         Retriever(
             lms[side],
@@ -472,7 +516,7 @@ def _build_retriever(
             activation=config.activation,
             normalize=config.normalize,
             pooling=config.pooling,
-            head_scale=scale,
+            head_scale=head_scale,
             ot_pooling=config.ot_pooling,
             tied_ot=config.ot_head == "tied",
         )
@@ -488,7 +532,8 @@ def _build_retriever(
     return UntiedRetriever(query, document)
 
 
-_TRANSFORM, _DECODER = "cls.predictions.transform", "cls.predictions.decoder"
+_TRANSFORM = "cls.predictions.transform"
+_DECODER = "cls.predictions.decoder"
 
 
 class PlainBert(nn.Module):
@@ -499,39 +544,47 @@ class PlainBert(nn.Module):
 
     Args:
         config: the sizes.
-        state: the weights by name; ``bert.`` is the prefix of the encoder's if there is a head.
+        state: the weights by name; the encoder's have the prefix ``bert.`` if there is a head.
     """
 
     def __init__(self, config: BertShape, state: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.config = config
+        container_types: dict[str, type[nn.Module]] = {
+            "layer": nn.ModuleList,
+            "transform": _Transform,
+        }
+        # Each path once: a weight and its bias belong to the same module.
         for path in dict.fromkeys(name.rpartition(".")[0] for name in state):
-            owner, (*containers, last) = self, path.split(".")
-            modules: Any = owner._modules
+            *containers, last = path.split(".")
+            modules: Any = self._modules
             for name in containers:
                 if name not in modules:
-                    modules[name] = {"layer": nn.ModuleList, "transform": _Transform}.get(
-                        name, nn.Module
-                    )()
+                    modules[name] = container_types.get(name, nn.Module)()
                 modules = modules[name]._modules
-            weight, bias = state[f"{path}.weight"], state.get(f"{path}.bias")
-            if bias is None:
-                modules[last] = nn.Embedding(weight.shape[0], weight.shape[1], _weight=weight)
-                continue
-            layer = (
-                nn.LayerNorm(len(weight), eps=config.layer_norm_eps)
-                if last == "LayerNorm"
-                else nn.Module()
+            modules[last] = _plain_layer(
+                last, state[f"{path}.weight"], state.get(f"{path}.bias"), config.layer_norm_eps
             )
-            layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
-            modules[last] = layer
         if "cls" in self._modules:
+            # The decoder is tied to the word embeddings.
             model: Any = self
             model.cls.predictions.decoder.weight = model.bert.embeddings.word_embeddings.weight
 
 
+def _plain_layer(name: str, weight: Tensor, bias: Tensor | None, epsilon: float) -> nn.Module:
+    """An embedding (the only layers of BERT without a bias), a LayerNorm, or the parameters of a linear layer."""
+    if bias is None:
+        return nn.Embedding(weight.shape[0], weight.shape[1], _weight=weight)
+    layer: nn.Module = nn.Module()
+    if name == "LayerNorm":
+        layer = nn.LayerNorm(len(weight), eps=epsilon)
+    layer.weight = nn.Parameter(weight)
+    layer.bias = nn.Parameter(bias)
+    return layer
+
+
 class _Transform(nn.Module):
-    """The head's transform."""
+    """The transform of the masked-LM head."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         layers: Any = self
@@ -551,48 +604,56 @@ def read_plain(folder: Path, need_ot: bool) -> Plain | None:
     if files is None:
         return None
     try:
+        weight_files = [name for name in WEIGHTS if (folder / name).is_file()]
         if is_compact(folder):
-            weights = COMPACT
-        elif [name for name in WEIGHTS if (folder / name).is_file()] == ["model.safetensors"]:
-            weights = "model.safetensors"
+            weight_file = COMPACT
+        elif weight_files == ["model.safetensors"]:
+            weight_file = "model.safetensors"
         else:
             return None
-        lm = _build(files.shape, read_tensors(folder / weights), need_ot)
-        if lm is None:
-            return None
-        return Plain(lm, files.tokenizer)
+        lm = _build_plain(files.shape, read_tensors(folder / weight_file), need_ot)
     except (CheckpointError, OSError, ValueError, KeyError):
-        return None  # reported by the reader that follows
+        return None  # transformers reads the folder next and reports what is wrong
+    if lm is None:
+        return None
+    return Plain(lm, files.tokenizer)
 
 
-def _build(bert: BertShape, state: Mapping[str, Tensor], need_ot: bool) -> PlainBert | None:
-    """A model with the weights of ``state`` in float32; None unless every weight is there, once, in its shape."""
+def _build_plain(bert: BertShape, stored: Mapping[str, Tensor], need_ot: bool) -> PlainBert | None:
+    """A model with the ``stored`` weights in float32; None if one has another shape, or if a tied weight is stored
+    twice with different values. Raises :class:`KeyError` for a missing weight."""
     # Bare encoders are stored without the prefix.
-    prefixed = {}
-    for name, value in state.items():
+    state = {}
+    for name, value in stored.items():
         if not name.startswith(("bert.", "cls.")):
             name = f"bert.{name}"
-        prefixed[name] = value
-    state = prefixed
+        state[name] = value
+
     shapes = weight_shapes(bert)
-    width = bert.hidden_size
     if f"{_TRANSFORM}.dense.weight" in state:
         words = state["bert.embeddings.word_embeddings.weight"]
-        bias = "cls.predictions.bias" if "cls.predictions.bias" in state else f"{_DECODER}.bias"
-        tied = {f"{_DECODER}.weight": words, f"{_DECODER}.bias": state[bias]}
-        if not all(torch.equal(state.get(name, value), value) for name, value in tied.items()):
-            return None
+        # transformers has one bias under two names; files contain either or both.
+        bias_name = f"{_DECODER}.bias"
+        if "cls.predictions.bias" in state:
+            bias_name = "cls.predictions.bias"
+        tied = {f"{_DECODER}.weight": words, f"{_DECODER}.bias": state[bias_name]}
+        for name, value in tied.items():
+            if name in state and not torch.equal(state[name], value):
+                return None
         state |= tied
-        head = {
+        width = bert.hidden_size
+        head_shapes = {
             f"{_TRANSFORM}.dense": (width, width),
             f"{_TRANSFORM}.LayerNorm": (width,),
             _DECODER: words.shape,
         }
-        shapes = {f"bert.{name}": shape for name, shape in shapes.items()} | with_biases(head)
+        shapes = {f"bert.{name}": shape for name, shape in shapes.items()}
+        shapes |= with_biases(head_shapes)
     elif need_ot:
         return None
     else:
         state = {name.removeprefix("bert."): value for name, value in state.items()}
+
     for name, shape in shapes.items():
         if state[name].shape != shape or not state[name].is_floating_point():
             return None

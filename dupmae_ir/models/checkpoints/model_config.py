@@ -24,7 +24,8 @@ OT_POOLINGS = ("max", "sum")
 
 
 HASH = "blake2b-8 little-endian of the UTF-8 stem"
-WHOLE_WORDS, WITH_PARTS = "anserini-english", "anserini-english, parts of identifiers"
+WHOLE_WORDS = "anserini-english"
+WITH_PARTS = "anserini-english, parts of identifiers"
 _CHOICES = {"hash": (HASH,), "analyzer": (WHOLE_WORDS, WITH_PARTS)}
 
 
@@ -40,30 +41,34 @@ class LexicalSettings:
     average_stems: int = 60  #: a document's length in stems at which b has no effect
     title_times: int = 2  #: how often a word of the title counts
     query_power: float = 0.5  #: a query's weights are divided by their sum to this power
-    prior_documents: int = (
-        1000  #: documents of the model's own text added to those of the collection
-    )
+    prior_documents: int = 1000
+    """Documents of the text that the model was made from, added to those of the collection."""
     document_scale: int = 255  #: the impact scale, unless there is a head
     head_scale: float = 0.0  #: learned factor of the masked-LM head's weights (Eq. 6-7), which are added; 0 = no head
 
 
 def lexical_settings(values: Mapping[str, Any], source: object) -> LexicalSettings:
     """The settings from JSON. Raises :class:`CheckpointError`, naming ``source``, for any that cannot be used."""
-    known = {f.name: f.default for f in fields(LexicalSettings)}
+    defaults = {field.name: field.default for field in fields(LexicalSettings)}
     for key, value in values.items():
-        if key not in known:
-            raise CheckpointError(f"{source}: unknown setting lexical.{key}.{suggest(key, known)}")
-        if isinstance(known[key], str):
+        if key not in defaults:
+            raise CheckpointError(
+                f"{source}: unknown setting lexical.{key}.{suggest(key, defaults)}"
+            )
+        default = defaults[key]
+        if isinstance(default, str):
             if value not in _CHOICES[key]:
                 choices = " or ".join(map(repr, _CHOICES[key]))
                 raise CheckpointError(
                     f"{source}: lexical.{key} is {value!r}; this version reads {choices}"
                 )
-        elif isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            continue
+        # JSON's true and false are bool, which is a subclass of int.
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             raise CheckpointError(
                 f"{source}: lexical.{key} must be a number of at least 0, got {value!r}"
             )
-        elif isinstance(known[key], int) and (not isinstance(value, int) or value < 1):
+        if isinstance(default, int) and (not isinstance(value, int) or value < 1):
             raise CheckpointError(
                 f"{source}: lexical.{key} must be a positive whole number, got {value!r}"
             )
@@ -82,14 +87,13 @@ class ModelConfig:
     top_k: int = 384
     title_separator: str = " "
     impact_scale: float | None = None
-    include_sep: bool = (
-        False  #: include [SEP] in pooling, as the released DupMAE code does; the paper excludes it
-    )
+    include_sep: bool = False
+    """Include [SEP] in pooling, as the released DupMAE code does; the paper excludes it."""
     include_cls: bool = False  #: include [CLS] in pooling, as SPLADE does
-    normalize: float = False  #: length of [CLS] vectors; true is 1, as SimLM was trained, false leaves them as they are
-    pooling: str = (
-        "cls"  #: the dense vector: the state of [CLS] or the last token, or a mean of all
-    )
+    normalize: float = False
+    """Length that [CLS] vectors are scaled to: true is 1, as SimLM was trained, and false leaves them unscaled."""
+    pooling: str = "cls"
+    """The dense vector, one of :data:`POOLINGS`: the state of [CLS] or of the last token, or a mean over all."""
     query_prompt: str = ""  #: put before every query
     document_prompt: str = ""  #: put before every document, and before its title
     sparse_encoder: bool = False
@@ -99,19 +103,17 @@ class ModelConfig:
     """The layer that gives the OT logits: the masked-LM head, a separate ``linear`` map (W^O of Eq. 6), or the word
     embeddings only (``tied``, Eq. 4 of CoT-MoTE)."""
     ot_pooling: str = "max"  #: over the tokens of a text, one of :data:`OT_POOLINGS`
-    query_top_k: int | None = (
-        None  #: largest OT weights kept of a query; None = all, up to Lucene's limit
-    )
-    query_table: str = (
-        ""  #: file with the weights of query tokens, which then need no model; no dense part
-    )
+    query_top_k: int | None = None
+    """How many of a query's OT weights are kept, the largest; None = all, up to Lucene's limit."""
+    query_table: str = ""
+    """File with the weights of query tokens, so that queries need no model; there is no dense part then."""
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
-    embedded_lexicon: bool = False  #: use the embedded model's lexicon instead of a file of its own
-    dense_weight: float = (
-        1.0  #: of the dense score in the sum of both, unless a search says otherwise
-    )
-    impact_weight: float = 1.0  #: the same of the impact score
+    embedded_lexicon: bool = False  #: use the embedded model's lexicon; the folder contains none
+    dense_weight: float = 1.0
+    """Factor of the dense score in the sum of both, unless a search sets another."""
+    impact_weight: float = 1.0
+    """Factor of the impact score, likewise."""
 
     @property
     def has_head(self) -> bool:
@@ -120,7 +122,7 @@ class ModelConfig:
 
     @property
     def needs_lm_head(self) -> bool:
-        """Whether this layer is the masked-LM head."""
+        """Whether the weights of the OT part come from the masked-LM head."""
         return self.has_head and self.ot != "token_weight"
 
     @property
@@ -131,26 +133,36 @@ class ModelConfig:
     def record(self) -> dict[str, object]:
         """Contents of the file; settings of other kinds of models are left out."""
         values = asdict(self)
-        parts = (
-            "pooling",
-            "ot_head",
-            "ot_pooling",
-            "query_top_k",
-            "query_table",
-            "embedded_lexicon",
-            "dense_weight",
-            "impact_weight",
-        )
-        for name in (*parts, "query_prompt", "document_prompt", "sparse_encoder"):
+        # The file of a model that does without these settings stays readable by earlier versions, which refuse unknown
+        # ones, and its digest stays the same.
+        for name in _WRITTEN_IF_SET:
             if values[name] == getattr(ModelConfig, name):
                 del values[name]
-        if self.ot == "mlm":
-            del values["ot"]
         if not values["lexical"]:
             del values["lexical"]
         elif not values["lexical"]["head_scale"]:
             del values["lexical"]["head_scale"]
-        return values if self.ot == "mlm" else {**values, "format": 2}
+        if self.ot == "mlm":
+            del values["ot"]
+        else:
+            values["format"] = 2
+        return values
+
+
+_WRITTEN_IF_SET = (
+    "pooling",
+    "ot_head",
+    "ot_pooling",
+    "query_top_k",
+    "query_table",
+    "embedded_lexicon",
+    "dense_weight",
+    "impact_weight",
+    "query_prompt",
+    "document_prompt",
+    "sparse_encoder",
+)
+"""Settings that are left out of the file if they have their default values."""
 
 
 BGE_M3 = ModelConfig(
@@ -173,22 +185,22 @@ def read_config(folder: str | Path) -> ModelConfig:
     """
     path = Path(folder) / CONFIG
     if not path.is_file():
-        is_bge = any((path.parent / name).is_file() for name in (SPARSE_LINEAR, COLBERT_LINEAR))
-        return BGE_M3 if is_bge else ModelConfig(method="plain")
+        if any((path.parent / name).is_file() for name in (SPARSE_LINEAR, COLBERT_LINEAR)):
+            return BGE_M3
+        return ModelConfig(method="plain")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as e:
         raise CheckpointError(f"{path}: not valid JSON: {e}") from None
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: expected a JSON object of settings")
-    settings = {f.name for f in fields(ModelConfig)}
+    settings = {field.name for field in fields(ModelConfig)}
     for key in data:
         if key not in settings:
             raise CheckpointError(f"{path}: unknown setting {key!r}.{suggest(key, settings)}")
-    newest = max(_FORMATS)
     if data.get("format", 1) not in _FORMATS:
         raise CheckpointError(
-            f"{path}: format {data['format']} is newer than this version reads ({newest}); upgrade dupmae_ir"
+            f"{path}: format {data['format']} is newer than this version reads ({max(_FORMATS)}); upgrade dupmae_ir"
         )
     if data.get("ot", "mlm") not in OT_FORMS:
         raise CheckpointError(
@@ -199,11 +211,13 @@ def read_config(folder: str | Path) -> ModelConfig:
     elif data.get("lexical"):
         raise CheckpointError(f"{path}: has lexical settings, but ot is {data.get('ot', 'mlm')!r}")
     config = ModelConfig(**data)
-    for name, known in (("pooling", POOLINGS), ("ot_pooling", OT_POOLINGS), ("ot_head", OT_HEADS)):
-        if getattr(config, name) not in known:
+    choices = {"pooling": POOLINGS, "ot_pooling": OT_POOLINGS, "ot_head": OT_HEADS}
+    for name, allowed in choices.items():
+        if getattr(config, name) not in allowed:
             raise CheckpointError(
-                f"{path}: {name} must be one of {', '.join(known)}, got {getattr(config, name)!r}"
+                f"{path}: {name} must be one of {', '.join(allowed)}, got {getattr(config, name)!r}"
             )
+    # Types are compared exactly: isinstance would accept true as the number 1.
     for name in ("dense_weight", "impact_weight"):
         weight = getattr(config, name)
         if type(weight) not in (int, float) or not 0 < weight < math.inf:

@@ -34,7 +34,7 @@ ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
 """Activations of Dense layers, by the names of torch's modules."""
 TABLE = "model.safetensors"
 """The weights of a SparseStaticEmbedding or StaticEmbedding in the folder of the module."""
-_LEGACY = "pooling_mode_"
+_MODE_FLAG_PREFIX = "pooling_mode_"
 _MODES = {
     "cls_token": "cls",
     "mean_tokens": "mean",
@@ -45,8 +45,9 @@ _MODES = {
 _DENSE = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 _SPARSE = re.compile("(MLM)?Transformer SpladePooling")
 _STATIC = re.compile("StaticEmbedding( Normalize)?")
-_TABLE = "SparseStaticEmbedding"
-_TOKENIZING = ("model", "normalizer", "pre_tokenizer", "added_tokens")
+_QUERY_TABLE = "SparseStaticEmbedding"
+_TOKENIZER_ENTRIES = ("model", "normalizer", "pre_tokenizer", "added_tokens")
+"""Entries of tokenizer.json that determine the ids of a text, apart from truncation and special tokens."""
 _SPLADE_ACTIVATIONS = {"relu": "log1p", "log1p_relu": "log1p-log1p"}
 """SpladePooling takes the logarithm of one plus its activation."""
 
@@ -76,10 +77,12 @@ class Modules:
         length = min(self.length or longest, longest)
         config = replace(config, document_length=length, query_length=length, **self.settings)
         if config.query_table:
-            config = replace(
-                config, query_length=longest
-            )  # a query is tokenised, and no model reads it
-        return config if config.has_dense else replace(config, top_k=config.query_top_k or terms)
+            # Queries are only tokenised, so the length that the model was trained with does not limit them.
+            config = replace(config, query_length=longest)
+        if not config.has_dense:
+            # max_active_dims applies to queries and documents alike.
+            config = replace(config, top_k=config.query_top_k or terms)
+        return config
 
     def check_case(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise :class:`CheckpointError` if texts are to be lower-cased and the tokenizer does not do it."""
@@ -96,56 +99,65 @@ def read_modules(folder: Path) -> Modules | None:
     """
     chains = module_chains(folder)
     if not chains:
-        return _without_modules(folder)
-    names = {part: " ".join(name for name, _ in chain) for part, chain in chains.items()}
+        return _read_without_modules(folder)
+    names = {side: " ".join(module.kind for module in chain) for side, chain in chains.items()}
     document = chains["document"]
+    query_names = names["query"]
+    document_names = names["document"]
+
     options = read_json(folder / "config_sentence_transformers.json")
     # sentence-transformers has empty prompts of these two names by default, so its encode_query and encode_document
     # never use the default prompt of the folder there, nor prompts named passage or corpus.
     prompts = options.get("prompts")
-    named = prompts if isinstance(prompts, dict) else {}
-    settings: dict[str, object] = {f"{side}_prompt": str(named.get(side) or "") for side in SIDES}
+    if not isinstance(prompts, dict):
+        prompts = {}
+    settings: dict[str, object] = {f"{side}_prompt": str(prompts.get(side) or "") for side in SIDES}
+
     similarity = options.get("similarity_fn_name")
     if similarity not in (None, "cosine", "dot"):
         raise CheckpointError(
             f"{folder}: similarity {similarity} is not an inner product, which search computes"
         )
-    encoder, normalize = (
-        folder / document[0][1],
-        "Normalize" in names["document"] or similarity == "cosine",
-    )
-    if _STATIC.fullmatch(names["document"]) and names["query"] == names["document"]:
-        return Modules(folder, encoder, settings | {"normalize": normalize}, static=True)
+    # Inner products of unit vectors are cosines.
+    normalize = "Normalize" in document_names or similarity == "cosine"
+    encoder = folder / document[0].path
+
+    if _STATIC.fullmatch(document_names) and query_names == document_names:
+        settings["normalize"] = normalize
+        return Modules(folder, encoder, settings, static=True)
+
     transformer = read_json(encoder / "sentence_bert_config.json")
-    length, lower_case = transformer.get("max_seq_length"), bool(transformer.get("do_lower_case"))
-    if _SPARSE.fullmatch(names["document"]) and names["query"] in (names["document"], _TABLE):
-        if document[0][0] == "Transformer" and transformer.get("transformer_task") != "fill-mask":
+    length = transformer.get("max_seq_length")
+    lower_case = bool(transformer.get("do_lower_case"))
+    if _SPARSE.fullmatch(document_names) and query_names in (document_names, _QUERY_TABLE):
+        needs_head = document[0].kind == "Transformer"
+        if needs_head and transformer.get("transformer_task") != "fill-mask":
             raise CheckpointError(
                 f"{folder / MODULES}: SpladePooling after a Transformer without a masked-LM head"
             )
-        table = (
-            _query_table(folder, chains["query"][0][1], encoder) if names["query"] == _TABLE else ""
-        )
-        settings |= _splade(folder / document[1][1] / "config.json", options) | {
-            "query_table": table
-        }
+        query_table = ""
+        if query_names == _QUERY_TABLE:
+            query_table = _query_table_file(folder, chains["query"][0].path, encoder)
+        settings |= _splade_settings(folder / document[1].path / "config.json", options)
+        settings["query_table"] = query_table
         return Modules(folder, encoder, settings, length, lower_case)
-    if not _DENSE.fullmatch(names["document"]) or chains["query"] != document:
+
+    if not _DENSE.fullmatch(document_names) or chains["query"] != document:
         raise CheckpointError(_unsupported(folder, names))
-    settings |= {
-        "pooling": _pooling(folder / document[1][1] / "config.json"),
-        "normalize": normalize,
-    }
-    dense = tuple(_dense(folder / path) for name, path in document if name == "Dense")
+    settings["pooling"] = _read_pooling(folder / document[1].path / "config.json")
+    settings["normalize"] = normalize
+    dense = tuple(
+        _read_dense(folder / module.path) for module in document if module.kind == "Dense"
+    )
     return Modules(folder, encoder, settings, length, lower_case, dense)
 
 
-def _without_modules(folder: Path) -> Modules | None:
-    """OpenSearch's layout, a masked LM and ``idf.json``; or model2vec's."""
+def _read_without_modules(folder: Path) -> Modules | None:
+    """The settings of a folder of OpenSearch (a masked LM and ``idf.json``) or model2vec; None for any other."""
     if (folder / CONFIG).is_file() or not (folder / "config.json").is_file():
         return None
     if (folder / IDF).is_file():
-        # All tokens are pooled; special tokens are no terms.
+        # All tokens are pooled; special tokens are not terms.
         settings = {
             "include_cls": True,
             "include_sep": True,
@@ -163,8 +175,10 @@ def _without_modules(folder: Path) -> Modules | None:
 
 
 def _unsupported(folder: Path, names: Mapping[str, str]) -> str:
-    query, document = (", ".join(names[part].split()) for part in SIDES)
-    listed = document if query == document else f"{query} of queries and {document} of documents"
+    query, document = (", ".join(names[side].split()) for side in SIDES)
+    listed = document
+    if query != document:
+        listed = f"{query} of queries and {document} of documents"
     return (
         f"{folder / MODULES}: modules {listed} are not supported; expected Transformer, Pooling, optionally Dense "
         "layers and Normalize; a Transformer with masked-LM head and SpladePooling, with SparseStaticEmbedding for "
@@ -172,71 +186,77 @@ def _unsupported(folder: Path, names: Mapping[str, str]) -> str:
     )
 
 
-def _query_table(folder: Path, path: str, encoder: Path) -> str:
+def _query_table_file(folder: Path, module_path: str, encoder: Path) -> str:
     """The file with the weights of a SparseStaticEmbedding, relative to ``folder``."""
-    query, document = (read_json(home / "tokenizer.json") for home in (folder / path, encoder))
-    if any(query.get(part) != document.get(part) for part in _TOKENIZING if query):
+    module = folder / module_path
+    query_tokenizer = read_json(module / "tokenizer.json")
+    document_tokenizer = read_json(encoder / "tokenizer.json")
+    # A module without this file uses the tokenizer of the model.
+    if query_tokenizer:
+        for entry in _TOKENIZER_ENTRIES:
+            if query_tokenizer.get(entry) != document_tokenizer.get(entry):
+                raise CheckpointError(
+                    f"{module}: queries have another tokenizer than documents, which is not supported"
+                )
+    table = read_json(module / "config.json").get("path")
+    if table is None:
+        return str(Path(module_path) / TABLE)
+    if not isinstance(table, str) or Path(table).is_absolute() or ".." in Path(table).parts:
         raise CheckpointError(
-            f"{folder / path}: queries have another tokenizer than documents, which is not supported"
+            f"{module}/config.json: path must name a file of the model, got {table!r}"
         )
-    named = read_json(folder / path / "config.json").get("path")
-    if named is None:
-        return str(Path(path) / TABLE)
-    if not isinstance(named, str) or Path(named).is_absolute() or ".." in Path(named).parts:
-        raise CheckpointError(
-            f"{folder / path}/config.json: path must name a file of the model, got {named!r}"
-        )
-    return named if (folder / named).is_file() else str(Path(path) / named)
+    # The path is relative to the model's folder or to the module's.
+    if (folder / table).is_file():
+        return table
+    return str(Path(module_path) / table)
 
 
-def _dense(folder: Path) -> DenseModule:
+def _read_dense(folder: Path) -> DenseModule:
     path = folder / "config.json"
     config = read_json(path)
-    named = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    activation = named.rpartition(".")[2]
-    if activation not in ACTIVATIONS or not named.startswith("torch.nn."):
+    class_path = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    activation = class_path.rpartition(".")[2]
+    if activation not in ACTIVATIONS or not class_path.startswith("torch.nn."):
         raise CheckpointError(
-            f"{path}: a Dense module with {named} is not supported; expected {', '.join(ACTIVATIONS)}"
+            f"{path}: a Dense module with {class_path} is not supported; expected {', '.join(ACTIVATIONS)}"
         )
-    other = config.get("module_input_name", "sentence_embedding") != "sentence_embedding"
-    if (
-        other
-        or config.get("use_residual")
-        or config.get("module_output_name") not in (None, "sentence_embedding")
-    ):
+    input_name = config.get("module_input_name", "sentence_embedding")
+    of_sentence = input_name == "sentence_embedding" and config.get("module_output_name") in (
+        None,
+        "sentence_embedding",
+    )
+    if not of_sentence or config.get("use_residual"):
         raise CheckpointError(
             f"{path}: a Dense module of token embeddings or with a residual is not supported"
         )
     return DenseModule(folder, activation)
 
 
-def _splade(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
+def _splade_settings(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
     """The settings of a SpladePooling module."""
-    kept = options.get("max_active_dims")
-    if kept is not None and (type(kept) is not int or kept < 1):
+    max_terms = options.get("max_active_dims")
+    # isinstance would accept true, since bool is a subclass of int.
+    if max_terms is not None and (type(max_terms) is not int or max_terms < 1):
         raise CheckpointError(
-            f"{path.parents[1]}: max_active_dims must be a positive number, got {kept!r}"
+            f"{path.parents[1]}: max_active_dims must be a positive number, got {max_terms!r}"
         )
     config = read_json(path)
-    activation, strategy = (
-        config.get("activation_function", "relu"),
-        config.get("pooling_strategy", "max"),
-    )
+    activation = config.get("activation_function", "relu")
+    strategy = config.get("pooling_strategy", "max")
     if activation not in _SPLADE_ACTIVATIONS or strategy not in OT_POOLINGS:
         raise CheckpointError(
             f"{path}: SpladePooling with activation {activation} and strategy {strategy} is not supported; expected "
             f"{' or '.join(_SPLADE_ACTIVATIONS)}, and {' or '.join(OT_POOLINGS)}"
         )
-    activation = _SPLADE_ACTIVATIONS[activation]
     return {
         "sparse_encoder": True,
-        "activation": activation,
+        "activation": _SPLADE_ACTIVATIONS[activation],
         "ot_pooling": strategy,
-        "query_top_k": kept,
+        "query_top_k": max_terms,
     }
 
 
-def _pooling(path: Path) -> str:
+def _read_pooling(path: Path) -> str:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file, so the pooling is unknown")
     config = read_json(path)
@@ -244,19 +264,21 @@ def _pooling(path: Path) -> str:
         raise CheckpointError(
             f"{path}: pooling without the tokens of the prompt (include_prompt) is not supported"
         )
-    mode = config.get("pooling_mode")
-    if mode is None:
-        active = [
-            key.removeprefix(_LEGACY)
-            for key, on in config.items()
-            if key.startswith(_LEGACY) and on
-        ]
-        mode = [_MODES.get(name, name) for name in active] or "mean"
-    modes = [_MODES.get(name, name) for name in ([mode] if isinstance(mode, str) else mode)]
+    names = config.get("pooling_mode")
+    if names is None:
+        # The older form is a flag for each mode; with several, their vectors are concatenated.
+        names = []
+        for key, enabled in config.items():
+            if key.startswith(_MODE_FLAG_PREFIX) and enabled:
+                names.append(key.removeprefix(_MODE_FLAG_PREFIX))
+        names = names or ["mean"]
+    elif isinstance(names, str):
+        names = [names]
+    modes = [_MODES.get(name, name) for name in names]
     if len(modes) != 1 or modes[0] not in POOLINGS:
-        known = f"{', '.join(POOLINGS[:-1])} or {POOLINGS[-1]}"
+        choices = f"{', '.join(POOLINGS[:-1])} or {POOLINGS[-1]}"
         raise CheckpointError(
-            f"{path}: pooling {' and '.join(map(str, modes))} is not supported; use {known}"
+            f"{path}: pooling {' and '.join(map(str, modes))} is not supported; use {choices}"
         )
     return str(modes[0])
 

@@ -7,7 +7,7 @@ text in descending order (Eq. 6-7), where k is 1,024, Lucene's limit for queries
 0 belong to no term. A lexical OT part is word counts, not a graph, and is left out. The model must be tied: both sides
 share one graph.
 
-``graph.json`` beside the graph has the lengths, k of documents and queries, and the title separator.
+``graph.json``, in the same folder, has the lengths, k of documents and queries, and the title separator.
 """
 
 from __future__ import annotations
@@ -30,10 +30,21 @@ from dupmae_ir.models.heads.masked_lm import has_head
 from dupmae_ir.models.pooling import ACTIVATIONS
 from dupmae_ir.models.retriever import Retriever
 
-GRAPH, INT8, OPENVINO, SETTINGS = "model.onnx", "model.int8.onnx", "model.xml", "graph.json"
+GRAPH = "model.onnx"
+INT8 = "model.int8.onnx"
+OPENVINO = "model.xml"
+SETTINGS = "graph.json"
 QUERY_TERMS = 1024  #: OT weights kept of a query: Lucene's limit
 _OPSET = 18
-_SAMPLE = (
+_RECORDED_SETTINGS = (
+    "document_length",
+    "query_length",
+    "title_separator",
+    "activation",
+    "normalize",
+    "impact_scale",
+)
+_SAMPLE_TEXTS = (
     "how do I rotate the log files every night?",
     "Masked auto-encoding trains one vector per text.",
     "time zones",
@@ -47,7 +58,14 @@ class Graph(nn.Module):
 
     def __init__(self, retriever: Retriever, k: int, ot: bool) -> None:
         super().__init__()
-        self.retriever, self.k, self.ot = retriever, k, ot
+        self.retriever = retriever
+        self.k = k
+        self.ot = ot
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs."""
+        return ["cls", "ot_terms", "ot_weights"] if self.ot else ["cls"]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         """``(cls,)`` or ``(cls, ot_terms, ot_weights)``."""
@@ -55,36 +73,37 @@ class Graph(nn.Module):
         cls = self.retriever.cls_part(hidden, attention_mask)
         if not self.ot:
             return (cls,)
-        # Retriever.ot_part in operations of ONNX: the chunked maximum is a function of our own.
+        # Retriever.ot_part in operations that ONNX has: its chunked maximum is a custom autograd function.
         model = self.retriever
         mask = attention_mask.bool() & model.pooled_mask[input_ids]
         if model.token_weight is not None:
             logits = model.token_weight(hidden).squeeze(-1)
-            weights = ACTIVATIONS[model.activation](logits).masked_fill(
-                ~(mask & model.term_mask[input_ids]), 0.0
-            )
-            return cls, *_distinct(input_ids, weights, len(model.term_mask))
+            has_weight = mask & model.term_mask[input_ids]
+            weights = ACTIVATIONS[model.activation](logits).masked_fill(~has_weight, 0.0)
+            return cls, *_distinct_terms(input_ids, weights, len(model.term_mask))
         head = model.head
         logits = head.transform(hidden) @ head.weight.t()
         pooled = logits.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
-        pooled = pooled if head.bias is None else pooled + head.bias
+        if head.bias is not None:
+            # The same for all tokens, so it can be added after the maximum.
+            pooled = pooled + head.bias
         pooled = pooled.masked_fill(~(model.term_mask & mask.any(1, keepdim=True)), 0.0)
         weights, terms = ACTIVATIONS[model.activation](pooled).topk(self.k, dim=1)
         return cls, terms, weights
 
 
-def _distinct(ids: Tensor, weights: Tensor, terms: int) -> tuple[Tensor, Tensor]:
-    """(B, L) weights of tokens -> ids and the largest weight of each distinct one (B, L), in descending order; the
-    others are 0."""
+def _distinct_terms(ids: Tensor, weights: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+    """(B, L) weights of tokens -> ids and weights (B, L), descending by weight.
+
+    A term has its largest weight at its first occurrence; all other entries are 0.
+    """
     batch, length = ids.shape
-    places = torch.arange(length, device=ids.device).expand(batch, length)
+    positions = torch.arange(length, device=ids.device).expand(batch, length)
     largest = weights.new_zeros(batch, terms).scatter_reduce(1, ids, weights, "amax").gather(1, ids)
-    first = (
-        (places.new_zeros(batch, terms) + length)
-        .scatter_reduce(1, ids, places, "amin")
-        .gather(1, ids)
-    )
-    weights, order = torch.where(first == places, largest, 0.0).sort(1, descending=True)
+    # L, which is above every position, for terms that do not occur.
+    first = positions.new_zeros(batch, terms) + length
+    first = first.scatter_reduce(1, ids, positions, "amin").gather(1, ids)
+    weights, order = torch.where(first == positions, largest, 0.0).sort(1, descending=True)
     return ids.gather(1, order), weights
 
 
@@ -119,12 +138,12 @@ def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> Exporte
             f"{model}: is a SparseEncoder, which sentence-transformers itself runs with backend='onnx'"
         )
     ot = config.ot == "token_weight" or (config.ot == "mlm" and has_head(retriever.lm))
-    graph = Graph(
-        retriever.eval(), min(QUERY_TERMS, int(retriever.lm.config.vocab_size)), ot
-    ).eval()
+    k = min(QUERY_TERMS, int(retriever.lm.config.vocab_size))
+    graph = Graph(retriever.eval(), k, ot).eval()
     folder.mkdir(parents=True)
+
     batch = tokenizer(
-        list(_SAMPLE),
+        list(_SAMPLE_TEXTS),
         padding=True,
         truncation=True,
         max_length=config.document_length,
@@ -140,40 +159,35 @@ def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> Exporte
             from onnxruntime.quantization import QuantType, quantize_dynamic
 
             # Seven bits: with eight, the sums of two products overflow 16 bits on processors without VNNI (AVX2).
-            kinds = {"weight_type": QuantType.QInt8, "per_channel": True, "reduce_range": True}
-            quantize_dynamic(str(folder / GRAPH), str(folder / INT8), **kinds)
+            options = {"weight_type": QuantType.QInt8, "per_channel": True, "reduce_range": True}
+            quantize_dynamic(str(folder / GRAPH), str(folder / INT8), **options)
         differences[INT8] = _loss(expected, _run_onnx(folder / INT8, inputs))
     if to == "openvino":
+        # The ONNX graph is only a step on the way, and _to_openvino removes it.
         differences = {OPENVINO: _difference(expected, _to_openvino(folder, inputs))}
+
     tokenizer.save_pretrained(str(folder))
-    outputs = ["cls", "ot_terms", "ot_weights"] if ot else ["cls"]
-    kept = (
-        "document_length",
-        "query_length",
-        "title_separator",
-        "activation",
-        "normalize",
-        "impact_scale",
-    )
-    terms = {"document_terms": config.top_k, "query_terms": QUERY_TERMS} if ot else {}
-    write_json(
-        folder / SETTINGS,
-        {"outputs": outputs, **{name: getattr(config, name) for name in kept}, **terms},
-    )
+    settings: dict[str, object] = {"outputs": graph.outputs}
+    for name in _RECORDED_SETTINGS:
+        settings[name] = getattr(config, name)
+    if ot:
+        settings["document_terms"] = config.top_k
+        settings["query_terms"] = QUERY_TERMS
+    write_json(folder / SETTINGS, settings)
     sizes = {name: (folder / name).stat().st_size for name in differences}
     return {"parts": ["cls", "ot"] if ot else ["cls"], "bytes": sizes, "differences": differences}
 
 
 def _export(graph: Graph, inputs: Mapping[str, np.ndarray], path: Path) -> None:
-    names = ["cls", "ot_terms", "ot_weights"] if graph.ot else ["cls"]
-    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=3)
+    batch = torch.export.Dim("batch", min=1)
+    length = torch.export.Dim("length", min=3)
     with _quiet(), quiet_transformers(), _packages():
         torch.onnx.export(
             graph,
             tuple(map(torch.from_numpy, inputs.values())),
             str(path),
             input_names=list(inputs),
-            output_names=names,
+            output_names=graph.outputs,
             dynamic_shapes={name: {0: batch, 1: length} for name in inputs},
             opset_version=_OPSET,
             dynamo=True,
@@ -208,35 +222,42 @@ def _difference(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> di
     """The largest absolute difference of each output, terms compared through their weights."""
     differences = {"cls": float(np.abs(expected[0] - got[0]).max())}
     if len(expected) > 1:
-        pairs = zip(_by_term(expected), _by_term(got), strict=True)
-        differences["ot"] = max(
-            abs(one.get(t, 0.0) - two.get(t, 0.0))
-            for one, two in pairs
-            for t in one.keys() | two.keys()
-        )
+        differences["ot"] = max(_weight_differences(expected, got))
     return differences
 
 
+def _weight_differences(
+    expected: Sequence[np.ndarray], got: Sequence[np.ndarray]
+) -> Iterator[float]:
+    """The absolute difference of each term's weight in each text."""
+    for ours, theirs in zip(_weights_by_term(expected), _weights_by_term(got), strict=True):
+        for term in ours.keys() | theirs.keys():
+            yield abs(ours.get(term, 0.0) - theirs.get(term, 0.0))
+
+
 def _loss(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> dict[str, float]:
-    """The smallest cosine of a [CLS] vector, and the smallest share of terms that are kept."""
+    """The smallest cosine of a [CLS] vector with the expected one, and the smallest share of a text's terms that are
+    among those computed."""
     dot = (expected[0] * got[0]).sum(1)
     norms = np.linalg.norm(expected[0], axis=1) * np.linalg.norm(got[0], axis=1)
     loss = {"cls_cosine": float((dot / norms).min())}
     if len(expected) > 1:
-        pairs = zip(_by_term(expected), _by_term(got), strict=True)
-        loss["ot_common"] = min(
-            len(one.keys() & two.keys()) / max(1, len(one)) for one, two in pairs
-        )
+        shares = []
+        for ours, theirs in zip(_weights_by_term(expected), _weights_by_term(got), strict=True):
+            common = ours.keys() & theirs.keys()
+            shares.append(len(common) / max(1, len(ours)))
+        loss["ot_common"] = min(shares)
     return loss
 
 
-def _by_term(outputs: Sequence[np.ndarray]) -> list[dict[int, float]]:
+def _weights_by_term(outputs: Sequence[np.ndarray]) -> list[dict[int, float]]:
     """Term -> weight of each text, without weights of 0."""
-    rows = zip(outputs[1], outputs[2], strict=True)
-    return [
-        {int(t): float(w) for t, w in zip(terms, weights, strict=True) if w > 0}
-        for terms, weights in rows
-    ]
+    texts = []
+    for terms, weights in zip(outputs[1], outputs[2], strict=True):
+        positive = weights > 0
+        pairs = zip(terms[positive].tolist(), weights[positive].tolist(), strict=True)
+        texts.append(dict(pairs))
+    return texts
 
 
 @contextmanager

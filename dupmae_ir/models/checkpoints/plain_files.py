@@ -30,16 +30,19 @@ _EXPECTED = {
     "add_cross_attention": False,
 }
 """Entries of config.json that a plain BERT has, or lacks."""
-_CLASSES = tuple(
-    f"{family}Tokenizer{fast}" for family in ("Bert", "DistilBert") for fast in ("", "Fast")
+_BERT_CLASSES = (
+    "BertTokenizer",
+    "BertTokenizerFast",
+    "DistilBertTokenizer",
+    "DistilBertTokenizerFast",
 )
-_AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes for which tokenizer.json says everything."""
-_TOKENIZER = {"tokenizer_class": (*_CLASSES, *_AS_IT_IS), "truncation_side": ("right",)}
+_GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes that take everything from tokenizer.json."""
+_TOKENIZER_CLASSES = (*_BERT_CLASSES, *_GENERIC_CLASSES)
 PADDING = 128
 """Word embeddings are padded to a multiple of this many rows at most."""
-_UNUSUAL_TOKEN = ("single_word", "lstrip", "rstrip", "normalized")
-_UNUSUAL = (
+_UNUSUAL_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+_UNUSUAL_SETTINGS = (
     "add_prefix_space",
     "additional_special_tokens",
     "extra_special_tokens",
@@ -77,21 +80,23 @@ class PlainFiles(NamedTuple):
 def read_plain_files(folder: Path) -> PlainFiles | None:
     """The files of a folder with one BERT model; None for anything irregular, or with files of other projects."""
     try:
-        if (
-            not folder.is_dir()
-            or any((folder / n).exists() for n in (MODULES, IDF, POOLER))
-            or untied_folders(folder)
-        ):
+        if not folder.is_dir() or untied_folders(folder):
             return None
-        shape, tokenizer = read_shape(folder), PlainTokenizer.read(folder)
+        if any((folder / name).exists() for name in (MODULES, IDF, POOLER)):
+            return None
+        shape = read_shape(folder)
+        tokenizer = PlainTokenizer.read(folder)
     except (CheckpointError, OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None  # transformers reports what is wrong
+    if shape is None or tokenizer is None:
         return None
-    return None if shape is None or tokenizer is None else PlainFiles(shape, tokenizer)
+    return PlainFiles(shape, tokenizer)
 
 
 def weight_shapes(bert: BertShape) -> dict[str, tuple[int, ...]]:
     """The shape of each weight of the encoder, by its name in a checkpoint without the prefix ``bert.``."""
-    width, inner = bert.hidden_size, bert.intermediate_size
+    width = bert.hidden_size
+    inner = bert.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (bert.vocab_size, width),
         "embeddings.position_embeddings.weight": (bert.max_position_embeddings, width),
@@ -101,52 +106,52 @@ def weight_shapes(bert: BertShape) -> dict[str, tuple[int, ...]]:
     for number in range(bert.num_hidden_layers):
         name = f"encoder.layer.{number}"
         layers |= {
-            f"{name}.attention.self.{part}": (width, width) for part in ("query", "key", "value")
-        }
-        layers |= {
+            f"{name}.attention.self.query": (width, width),
+            f"{name}.attention.self.key": (width, width),
+            f"{name}.attention.self.value": (width, width),
             f"{name}.attention.output.dense": (width, width),
             f"{name}.attention.output.LayerNorm": (width,),
+            f"{name}.intermediate.dense": (inner, width),
+            f"{name}.output.dense": (width, inner),
+            f"{name}.output.LayerNorm": (width,),
         }
-        layers |= {f"{name}.intermediate.dense": (inner, width)}
-        layers |= {f"{name}.output.dense": (width, inner), f"{name}.output.LayerNorm": (width,)}
     return shapes | with_biases(layers)
 
 
 def with_biases(layers: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """The shapes of the weight and the bias of each layer."""
-    named = {f"{name}.weight": shape for name, shape in layers.items()}
-    return named | {f"{name}.bias": shape[:1] for name, shape in layers.items()}
+    weights = {f"{name}.weight": shape for name, shape in layers.items()}
+    biases = {f"{name}.bias": shape[:1] for name, shape in layers.items()}
+    return weights | biases
 
 
 def read_shape(folder: Path) -> BertShape | None:
-    """The sizes in ``config.json``; None unless it is that of a plain BERT model."""
+    """The sizes in ``config.json``; None unless it describes a plain BERT model."""
     config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    if (
-        any(config.get(name, value) != value for name, value in _EXPECTED.items())
-        or "model_type" not in config
-    ):
+    if "model_type" not in config:
         return None
-    if any(
-        str(name) not in ("BertModel", "BertForMaskedLM")
-        for name in config.get("architectures") or []
-    ):
-        return None
-    return BertShape(
-        **{field.name: config[field.name] for field in fields(BertShape) if field.name in config}
-    )
+    for name, value in _EXPECTED.items():
+        if config.get(name, value) != value:
+            return None
+    for architecture in config.get("architectures") or []:
+        if str(architecture) not in ("BertModel", "BertForMaskedLM"):
+            return None
+    sizes = {field.name: config[field.name] for field in fields(BertShape) if field.name in config}
+    return BertShape(**sizes)
 
 
 def vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
     """Why a tokenizer with these ids is not the one of a model with ``rows`` word embeddings; None if it can be.
 
-    Models pad their embeddings to a multiple of at most 128 rows at the end; ids missing before, or more of them, are
-    tokens that the tokenizer has lost.
+    Models pad their embeddings at the end, to a multiple of at most 128 rows. An id that is missing before the highest,
+    or more rows than that after it, are tokens that the tokenizer has lost.
     """
-    known = len(set(ids))
-    if lost := max(ids, default=-1) + 1 - known:
-        return f"the tokenizer lacks {lost:,} of the ids up to its highest, {max(ids):,}"
-    if rows - known >= PADDING:
-        return f"the tokenizer has {known:,} entries but the model {rows:,}, more than padding explains"
+    id_count = len(set(ids))
+    missing_count = max(ids, default=-1) + 1 - id_count
+    if missing_count:
+        return f"the tokenizer lacks {missing_count:,} of the ids up to its highest, {max(ids):,}"
+    if rows - id_count >= PADDING:
+        return f"the tokenizer has {id_count:,} entries but the model {rows:,}, more than padding explains"
     return None
 
 
@@ -173,19 +178,22 @@ class PlainTokenizer:
     @classmethod
     def read(cls, folder: Path) -> PlainTokenizer | None:
         """The tokenizer in ``folder``; None unless its two files describe the same tokenizer."""
-        settings, described = (
-            dict(json.loads((folder / name).read_text(encoding="utf-8")))
-            for name in ("tokenizer_config.json", "tokenizer.json")
-        )
-        if any(settings.get(name, values[0]) not in values for name, values in _TOKENIZER.items()):
+        settings = _read_object(folder / "tokenizer_config.json")
+        definition = _read_object(folder / "tokenizer.json")
+        if settings.get("tokenizer_class") not in _TOKENIZER_CLASSES:
             return None
-        if "tokenizer_class" not in settings or not _ordinary(settings, described):
+        if settings.get("truncation_side", "right") != "right":
+            return None
+        if not _describe_one_tokenizer(settings, definition):
             return None
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_padding()
-        ids = {name: tokenizer.token_to_id(settings[name]) for name in _SPECIAL}
-        special = {name: number for name, number in ids.items() if number is not None}
-        return cls(tokenizer, special) if special.keys() == ids.keys() else None
+        special: dict[str, int | None] = {}
+        for name in _SPECIAL:
+            special[name] = tokenizer.token_to_id(settings[name])
+            if special[name] is None:
+                return None
+        return cls(tokenizer, special)
 
     @classmethod
     def read_any(cls, folder: Path) -> PlainTokenizer:
@@ -197,6 +205,7 @@ class PlainTokenizer:
         except Exception as e:  # tokenizers raises Exception
             raise CheckpointError(f"{path}: not a readable tokenizer: {one_line(e, 200)}") from None
         tokenizer.no_padding()
+        # Unigram models name the id of the unknown token, WordPiece models the token.
         unknown = model.get("unk_id")
         if unknown is None and model.get("unk_token") is not None:
             unknown = tokenizer.token_to_id(model["unk_token"])
@@ -206,19 +215,19 @@ class PlainTokenizer:
         self, texts: Sequence[str], max_length: int, add_special_tokens: bool = True, **_: bool
     ) -> dict[str, list[list[int]]]:
         """``input_ids`` of each text, cut to ``max_length`` with special tokens. Safe for several threads."""
+        # Truncation is a state of the tokenizer, so each length has its own copy; most processes use one length, which
+        # the original serves. A lock, because two threads may ask for a new length at once.
         with self._lock:
             if max_length not in self._truncated:
-                tokenizer = (
-                    Tokenizer.from_str(self._tokenizer.to_str())
-                    if self._truncated
-                    else self._tokenizer
-                )
+                tokenizer = self._tokenizer
+                if self._truncated:
+                    tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
                 tokenizer.enable_truncation(max_length)
                 self._truncated[max_length] = tokenizer
-        encoded = self._truncated[max_length].encode_batch(
+        encodings = self._truncated[max_length].encode_batch(
             list(texts), add_special_tokens=add_special_tokens
         )
-        return {"input_ids": [one.ids for one in encoded]}
+        return {"input_ids": [encoding.ids for encoding in encodings]}
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
@@ -233,24 +242,36 @@ class PlainTokenizer:
         return dict(self._vocabulary)
 
 
-def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool:
-    """Whether ``tokenizer.json`` is what transformers would make of ``tokenizer_config.json``."""
-    added, processor = described["added_tokens"], described.get("post_processor") or {}
-    cut_left = (described.get("truncation") or {}).get("direction") == "Left"
-    if cut_left or any(settings.get(name) for name in _UNUSUAL):
+def _read_object(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _describe_one_tokenizer(settings: Mapping[str, Any], definition: Mapping[str, Any]) -> bool:
+    """Whether ``tokenizer.json`` (``definition``) is what transformers would make of ``tokenizer_config.json``."""
+    added_tokens = definition["added_tokens"]
+    truncation = definition.get("truncation") or {}
+    if truncation.get("direction") == "Left":
         return False
-    if (
-        settings["tokenizer_class"] in _AS_IT_IS
-    ):  # transformers adds the tokens that only the settings name
-        named = {
-            str(token)
-            for name, token in settings.items()
-            if name.endswith("_token") and token is not None
-        }
-        named |= {
-            str(token["content"]) for token in (settings.get("added_tokens_decoder") or {}).values()
-        }
-        return named <= {token["content"] for token in added if token["special"]}
+    if any(settings.get(name) for name in _UNUSUAL_SETTINGS):
+        return False
+    if settings["tokenizer_class"] in _GENERIC_CLASSES:
+        # transformers would add the tokens that only the settings name.
+        named = set()
+        for name, token in settings.items():
+            if name.endswith("_token") and token is not None:
+                named.add(str(token))
+        for token in (settings.get("added_tokens_decoder") or {}).values():
+            named.add(str(token["content"]))
+        return named <= {token["content"] for token in added_tokens if token["special"]}
+    return _is_bert_definition(settings, definition)
+
+
+def _is_bert_definition(settings: Mapping[str, Any], definition: Mapping[str, Any]) -> bool:
+    """Whether ``tokenizer.json`` is that of a BERT tokenizer with these settings."""
+    added_tokens = definition["added_tokens"]
+    for token in added_tokens:
+        if not token["special"] or any(token.get(flag) for flag in _UNUSUAL_TOKEN_FLAGS):
+            return False
     special = [str(settings.get(name)) for name in _SPECIAL]
     normalizer = {
         "type": "BertNormalizer",
@@ -265,16 +286,16 @@ def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool
         "continuing_subword_prefix": "##",
         "max_input_chars_per_word": 100,
     }
+    processor = definition.get("post_processor") or {}
+    if processor.get("type") != "TemplateProcessing":
+        return False
+    # [CLS] text [SEP]; "A" is the first text of a pair.
     template = [settings.get("cls_token"), "A", settings.get("sep_token")]
+    template_parts = [next(iter(part.values())) for part in processor.get("single", [])]
     return (
-        described.get("normalizer") == normalizer
-        and described.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
-        and processor.get("type") == "TemplateProcessing"
-        and [next(iter(part.values()))["id"] for part in processor.get("single", [])] == template
-        and sorted(token["content"] for token in added) == sorted(special)
-        and all(
-            token["special"] and not any(token.get(name) for name in _UNUSUAL_TOKEN)
-            for token in added
-        )
-        and {name: value for name, value in described["model"].items() if name != "vocab"} == model
+        definition.get("normalizer") == normalizer
+        and definition.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
+        and [part["id"] for part in template_parts] == template
+        and sorted(token["content"] for token in added_tokens) == sorted(special)
+        and {key: value for key, value in definition["model"].items() if key != "vocab"} == model
     )

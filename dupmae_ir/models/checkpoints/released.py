@@ -3,7 +3,7 @@
 * Tevatron and RetroMAE's trainer: ``pooler.pt`` (``linear_q``, ``linear_p``) and ``pooler_config.json``; models with
   two encoders have the folders ``query_model`` and ``passage_model``, the layout that this toolkit uses too.
 * DPR and MASTER's fine-tuning: one pickled file ``{model_dict, optimizer_dict, ...}`` with the keys
-  ``question_model.*`` and ``ctx_model.*``; config.json and the tokenizer must be copied beside it.
+  ``question_model.*`` and ``ctx_model.*``; config.json and the tokenizer must be copied into the same folder.
 
 The other released checkpoints (RetroMAE, CoT-MAE, bowdpr, SimLM, SPLADE, MASTER's archives) are Hugging Face folders
 whose extra files and keys (``c_head.*``, ``model.pt``, ``args.pt``) belong to pre-training and are ignored. Pickles are
@@ -33,11 +33,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-_DPR = {"query": "question_model.", "document": "ctx_model."}
-_UNUSED = (
-    "pooler.",
-    "embeddings.position_ids",
-)  #: DPR's vectors are hidden states of [CLS], not BERT's pooler output
+_DPR_PREFIXES = {"query": "question_model.", "document": "ctx_model."}
+_UNUSED = ("pooler.", "embeddings.position_ids")
+"""Weights that may be missing or superfluous: DPR's vectors are hidden states of [CLS], not BERT's pooler output."""
 
 
 def read_pooler(folder: Path, hidden: int) -> dict[str, torch.nn.Linear] | None:
@@ -50,22 +48,19 @@ def read_pooler(folder: Path, hidden: int) -> dict[str, torch.nn.Linear] | None:
     if not path.is_file():
         return None
     state = read_tensors(path)
-    if unknown := sorted(k for k in state if not re.fullmatch(r"linear_[qp]\.(weight|bias)", k)):
-        raise CheckpointError(
-            f"{path}: expected only linear_q.* and linear_p.*, found {unknown[0]}"
-        )
-    query, document = (
-        linear(_under(state, f"linear_{s}."), hidden, f"{path}: linear_{s}") for s in "qp"
-    )
+    for name in sorted(state):
+        if not re.fullmatch(r"linear_[qp]\.(weight|bias)", name):
+            raise CheckpointError(f"{path}: expected only linear_q.* and linear_p.*, found {name}")
+    query = linear(_without_prefix(state, "linear_q."), hidden, f"{path}: linear_q")
+    document = linear(_without_prefix(state, "linear_p."), hidden, f"{path}: linear_p")
     if query.out_features != document.out_features:
         raise CheckpointError(
             f"{path}: linear_q has {query.out_features} outputs, linear_p {document.out_features}"
         )
     _check_pooler_config(folder / "pooler_config.json", hidden, query.out_features)
-    return {
-        "query": query,
-        "document": query if _equal(query.state_dict(), document.state_dict()) else document,
-    }
+    if _equal(query.state_dict(), document.state_dict()):
+        document = query
+    return {"query": query, "document": document}
 
 
 def _check_pooler_config(path: Path, width: int, dim: int) -> None:
@@ -73,51 +68,60 @@ def _check_pooler_config(path: Path, width: int, dim: int) -> None:
         return
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        declared = (config.get("input_dim", width), config.get("output_dim", dim))
+        input_dim = config.get("input_dim", width)
+        output_dim = config.get("output_dim", dim)
     except (ValueError, AttributeError) as e:
         raise CheckpointError(f"{path}: not a JSON object: {e}") from None
-    if declared != (width, dim):
+    if input_dim != width or output_dim != dim:
         raise CheckpointError(
-            f"{path}: declares {declared[0]} to {declared[1]} dimensions but {POOLER} has {width} to {dim}"
+            f"{path}: declares {input_dim} to {output_dim} dimensions but {POOLER} has {width} to {dim}"
         )
 
 
 def linear(state: Mapping[str, Tensor], hidden: int, where: str) -> torch.nn.Linear:
     """A float32 ``Linear`` from {weight (d', d), optionally bias (d',)}. ``where`` is the start of error messages."""
-    weight, bias = state.get("weight"), state.get("bias")
-    if weight is None or weight.ndim != 2 or weight.shape[1] != hidden:
+    weight = state.get("weight")
+    bias = state.get("bias")
+    if weight is None:
+        raise CheckpointError(f"{where}: expected a weight of shape (d', {hidden}), got None")
+    if weight.ndim != 2 or weight.shape[1] != hidden:
         raise CheckpointError(
-            f"{where}: expected a weight of shape (d', {hidden}), got {None if weight is None else tuple(weight.shape)}"
+            f"{where}: expected a weight of shape (d', {hidden}), got {tuple(weight.shape)}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise CheckpointError(
             f"{where}: expected a bias of shape ({weight.shape[0]},), got {tuple(bias.shape)}"
         )
     layer = torch.nn.Linear(hidden, weight.shape[0], bias=bias is not None)
-    layer.load_state_dict({k: v.float() for k, v in state.items()})
+    layer.load_state_dict({name: value.float() for name, value in state.items()})
     return layer
 
 
 def read_dpr(path: Path) -> dict[str, PreTrainedModel]:
-    """The encoder of each side of a DPR checkpoint file with a config.json beside it; one object if both are equal.
+    """The encoder of each side of a DPR checkpoint file with a config.json next to it; one object if both are equal.
 
     Raises :class:`CheckpointError` for a file with other keys or with more than tensors and plain containers.
     """
     checkpoint = read_tensors(path, nested="model_dict")
-    both = {side: _under(checkpoint, prefix) for side, prefix in _DPR.items()}
-    if not all(both.values()) or sum(map(len, both.values())) != len(checkpoint):
-        other = next(
-            (k for k in checkpoint if not k.startswith(tuple(_DPR.values()))), "only one of them"
-        )
+    for key in checkpoint:
+        if not key.startswith(tuple(_DPR_PREFIXES.values())):
+            raise CheckpointError(
+                f"{path}: expected question_model.* and ctx_model.* in model_dict, found {key}"
+            )
+    query_state = _without_prefix(checkpoint, _DPR_PREFIXES["query"])
+    document_state = _without_prefix(checkpoint, _DPR_PREFIXES["document"])
+    if not query_state or not document_state:
         raise CheckpointError(
-            f"{path}: expected question_model.* and ctx_model.* in model_dict, found {other}"
+            f"{path}: expected question_model.* and ctx_model.* in model_dict, found only one of them"
         )
-    query = _encoder(path, both["query"])
-    tied = _equal(*both.values())
-    return {"query": query, "document": query if tied else _encoder(path, both["document"])}
+    query = _build_encoder(path, query_state)
+    document = query
+    if not _equal(query_state, document_state):
+        document = _build_encoder(path, document_state)
+    return {"query": query, "document": document}
 
 
-def _encoder(path: Path, state: Mapping[str, Tensor]) -> PreTrainedModel:
+def _build_encoder(path: Path, state: Mapping[str, Tensor]) -> PreTrainedModel:
     if not (path.parent / "config.json").is_file():
         raise CheckpointError(
             f"{path}: config.json and the tokenizer are not beside it; copy those of the model it was trained from "
@@ -126,18 +130,22 @@ def _encoder(path: Path, state: Mapping[str, Tensor]) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModel  # only here: importing it takes seconds
 
     try:
-        model = AutoModel.from_config(
-            AutoConfig.from_pretrained(path.parent, local_files_only=True)
-        )
-        found = model.load_state_dict(state, strict=False)
+        config = AutoConfig.from_pretrained(path.parent, local_files_only=True)
+        model = AutoModel.from_config(config)
+        # Not strict, because the pooler may be missing; all other keys are checked below.
+        mismatch = model.load_state_dict(state, strict=False)
     except Exception as e:
         raise CheckpointError(
             f"{path}: does not match the config.json beside it: {one_line(e, 300)}"
         ) from None
-    odd = [k for k in (*found.missing_keys, *found.unexpected_keys) if not k.startswith(_UNUSED)]
-    if odd:
+    keys = [
+        key
+        for key in (*mismatch.missing_keys, *mismatch.unexpected_keys)
+        if not key.startswith(_UNUSED)
+    ]
+    if keys:
         raise CheckpointError(
-            f"{path}: does not match the config.json beside it ({len(odd)} keys, first: {odd[0]})"
+            f"{path}: does not match the config.json beside it ({len(keys)} keys, first: {keys[0]})"
         )
     return model
 
@@ -161,9 +169,11 @@ def read_tensors(path: Path, nested: str | None = None) -> dict[str, Tensor]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as e:
-        if found := re.search(r"(?:GLOBAL|class|function) ([\w.]+)", str(e)):
+        # torch's message names the class or function that it refused to import.
+        refused = re.search(r"(?:GLOBAL|class|function) ([\w.]+)", str(e))
+        if refused is not None:
             raise CheckpointError(
-                f"{path}: contains more than tensors ({found[1]}); unpickling it could run code, so nothing was "
+                f"{path}: contains more than tensors ({refused[1]}); unpickling it could run code, so nothing was "
                 "loaded; save only its tensors"
             ) from None
         raise CheckpointError(
@@ -185,14 +195,15 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
     Pickles are read with ``weights_only``. Raises :class:`CheckpointError` if there are none or they cannot be read.
     """
-    name = next((n for n in WEIGHTS if n != COMPACT and (folder / n).is_file()), None)
     if (folder / COMPACT).is_file():
         raise CheckpointError(f"{folder}: its weights are already stored in 8 bits ({COMPACT})")
+    candidates = [name for name in WEIGHTS if name != COMPACT]
+    name = next((name for name in candidates if (folder / name).is_file()), None)
     if name is None:
-        raise CheckpointError(
-            f"{folder}: no weights (looked for {', '.join(n for n in WEIGHTS if n != COMPACT)})"
-        )
-    files = sorted(shard_names(folder / name)) if name.endswith(".index.json") else [name]
+        raise CheckpointError(f"{folder}: no weights (looked for {', '.join(candidates)})")
+    files = [name]
+    if name.endswith(".index.json"):
+        files = sorted(shard_names(folder / name))
     state: dict[str, Tensor] = {}
     for file in files:
         state |= read_tensors(folder / file)
@@ -207,11 +218,18 @@ def shard_names(index: Path) -> set[str]:
         raise CheckpointError(f"{index}: not an index of weights: {one_line(e, 300)}") from None
 
 
-def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+def _without_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The entries under ``prefix``, named without it."""
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }
 
 
 def _equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(
-        a[k].shape == b[k].shape and bool((a[k] == b[k]).all()) for k in a
-    )
+    """Whether two states have the same names, shapes and values."""
+    if a.keys() != b.keys():
+        return False
+    for name in a:
+        if a[name].shape != b[name].shape or not bool((a[name] == b[name]).all()):
+            return False
+    return True

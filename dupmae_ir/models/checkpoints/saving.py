@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,23 +67,26 @@ def save_model(
     if (config.ot == "lexical") != (lexicon is not None):
         raise ValueError("a lexicon belongs to a lexical OT part, and only to that")
     folder = Path(folder)
-    aside = folder.with_name(f".{folder.name}.writing")
-    if aside.exists():
-        shutil.rmtree(aside)
+    # Written in full under another name in the same file system, then moved: a reader never sees half a model. An
+    # interrupted attempt leaves the folder behind.
+    partial = folder.with_name(f".{folder.name}.writing")
+    if partial.exists():
+        shutil.rmtree(partial)
     query, document = (model.side(side) for side in SIDES)
     if query is document:
-        _write_side(aside, document, tokenizer, config, half)
+        _write_side(partial, document, tokenizer, config, half)
     else:
         for side, name in UNTIED.items():
-            _write_side(aside / name, model.side(side), tokenizer, config, half)
-        save_tokenizer(tokenizer, aside)  # where Tevatron looks for it
-        write_json(aside / CONFIG, config.record())
+            _write_side(partial / name, model.side(side), tokenizer, config, half)
+        # Tevatron looks for the tokenizer here.
+        save_tokenizer(tokenizer, partial)
+        write_json(partial / CONFIG, config.record())
     if lexicon is not None:
-        shutil.copyfile(lexicon, aside / LEXICON)
+        shutil.copyfile(lexicon, partial / LEXICON)
     if card is not None:
-        (aside / "README.md").write_text(card, encoding="utf-8")
-    make_readable(aside)
-    move_into_place(aside, folder)
+        (partial / "README.md").write_text(card, encoding="utf-8")
+    make_readable(partial)
+    move_into_place(partial, folder)
     return folder
 
 
@@ -114,25 +118,34 @@ def _write_side(
     half: bool,
 ) -> None:
     folder.mkdir(parents=True)
-    lm = copy.deepcopy(model.lm).half() if half else model.lm
+    dtype = torch.float32
+    lm = model.lm
+    if half:
+        dtype = torch.float16
+        # half() works in place, and the caller's model stays in float32.
+        lm = copy.deepcopy(lm).half()
     with quiet_transformers():
         lm.save_pretrained(folder, safe_serialization=True)
         save_tokenizer(tokenizer, folder)
-    dtype = torch.float16 if half else torch.float32
+
     for layer, name in ((model.projection, PROJECTION), (model.ot_projection, OT_PROJECTION)):
-        if layer is not None:
-            state = {k: v.detach().to(dtype).contiguous() for k, v in layer.state_dict().items()}
-            save_file(state, folder / name)
+        if layer is None:
+            continue
+        state = {
+            key: value.detach().to(dtype).contiguous() for key, value in layer.state_dict().items()
+        }
+        save_file(state, folder / name)
+    # FlagEmbedding's files and format, so that it opens the folder too.
     for layer, name in ((model.token_weight, SPARSE_LINEAR), (model.token_vectors, COLBERT_LINEAR)):
-        if layer is not None:  # FlagEmbedding's files, which it opens too
-            torch.save(
-                {k: v.detach().to(dtype).clone() for k, v in layer.state_dict().items()},
-                folder / name,
-            )
+        if layer is None:
+            continue
+        state = {key: value.detach().to(dtype).clone() for key, value in layer.state_dict().items()}
+        torch.save(state, folder / name)
     write_json(folder / CONFIG, config.record())
 
 
 LEVELS = 127
+"""The largest code: int8 without -128, so that codes are symmetric."""
 _ADDED_TO_EVERY_TOKEN = ("position_embeddings", "token_type_embeddings")
 
 
@@ -147,35 +160,31 @@ def write_compact(model: str | Path, folder: Path, keep: Sequence[str] = ()) -> 
     path = Path(model)
     if not path.is_dir():
         raise CheckpointError(f"{path}: not a model folder; only folders are stored in 8 bits")
-    sides = untied_folders(path) or {}
+    side_folders = untied_folders(path)
     folder.mkdir(parents=True)
-    homes = (
-        [(path, folder)] if not sides else [(part, folder / part.name) for part in sides.values()]
-    )
+    sources = list(side_folders.values()) if side_folders else [path]
     matrices = 0
-    for source, target in homes:
+    for source in sources:
+        target = folder / source.name if side_folders else folder
         state = read_weights(source)
         target.mkdir(exist_ok=True)
         _copy_files(source, target)
         matrices += save_compact(state, target / COMPACT, str(source), keep)
-    if sides:
+    if side_folders:
         _copy_files(path, folder)
-    for part in module_folders(path):
-        shutil.copytree(part, folder / part.name)
+    for subfolder in module_folders(path):
+        shutil.copytree(subfolder, folder / subfolder.name)
     return {"matrices": matrices, "bytes": bytes_of(folder)}
 
 
 def _copy_files(source: Path, target: Path) -> None:
-    """Copy the files of a model folder other than its weights, the records of its training, and hidden files."""
-    shards = set()
+    """Copy the files of a model folder except its weights, the records of its training, and hidden files."""
+    left_out = {*WEIGHTS, *RECORDS}
     for index in WEIGHTS:
         if index.endswith(".index.json") and (source / index).is_file():
-            shards |= shard_names(source / index)
+            left_out |= shard_names(source / index)
     for path in source.iterdir():
-        skipped = (
-            path.name in (*WEIGHTS, *RECORDS) or path.name in shards or path.name.startswith(".")
-        )
-        if path.is_file() and not skipped:
+        if path.is_file() and path.name not in left_out and not path.name.startswith("."):
             shutil.copyfile(path, target / path.name)
 
 
@@ -188,10 +197,11 @@ def save_compact(
     :class:`CheckpointError` for a weight that is not finite and for a name in ``keep`` that no matrix contains.
     """
     where = where or str(path)
-    if unknown := next(
-        (k for k in keep if not any(k in n and v.ndim == 2 for n, v in state.items())), None
-    ):
-        raise CheckpointError(f"{where}: no matrix has {unknown!r} in its name")
+    matrix_names = [name for name, value in state.items() if value.ndim == 2]
+    for part in keep:
+        if not any(part in name for name in matrix_names):
+            raise CheckpointError(f"{where}: no matrix has {part!r} in its name")
+
     stored: dict[str, Tensor] = {}
     matrices = 0
     for name, value in state.items():
@@ -199,11 +209,7 @@ def save_compact(
             raise CheckpointError(f"{where}: {name} contains a weight that is not finite")
         if not value.is_floating_point() or value.ndim != 2:
             stored[name] = value.contiguous()
-        elif (
-            value.shape[0] == value.shape[1] > 1
-            and value.any()
-            and torch.equal(value, value.diagonal().diag())
-        ):
+        elif _is_diagonal(value):
             stored[name + DIAGONAL] = value.diagonal().contiguous()
         elif any(part in name for part in (*_ADDED_TO_EVERY_TOKEN, *keep)):
             stored[name] = value.half().contiguous()
@@ -215,20 +221,29 @@ def save_compact(
     return matrices
 
 
+def _is_diagonal(matrix: Tensor) -> bool:
+    """Whether all entries off the diagonal are 0, and one on it is not; a matrix of zeros is stored without codes."""
+    rows, columns = matrix.shape
+    if rows != columns or rows == 1 or not matrix.any():
+        return False
+    return torch.equal(matrix, matrix.diagonal().diag())
+
+
 def quantise(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """(r, c) weights -> int8 codes (r, c), or (0, c) if all weights are zero, and bfloat16 factors (r, groups)."""
     wide = matrix.float()
     rows, columns = wide.shape
     if not bool(wide.any()):
-        return torch.empty(0, columns, dtype=torch.int8), torch.zeros(
-            rows, -(-columns // GROUP), dtype=torch.bfloat16
-        )
+        groups = math.ceil(columns / GROUP)
+        no_codes = torch.empty(0, columns, dtype=torch.int8)
+        return no_codes, torch.zeros(rows, groups, dtype=torch.bfloat16)
     padded = torch.nn.functional.pad(wide, (0, -columns % GROUP)).view(rows, -1, GROUP)
-    # The smallest bfloat16 numbers that are not below the factors: no code is clipped.
+    # bfloat16 is the upper half of a float32. Rounding the positive factors up to the next number whose lower half is 0
+    # means that no code is clipped.
     bits = (padded.abs().amax(2) / LEVELS).contiguous().view(torch.int32)
     scale = ((bits + 0xFFFF) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
+    # A group of zeros has the factor 0 and the codes 0.
     divisor = scale.float().where(scale > 0, 1.0).unsqueeze(2)
-    codes = (
-        (padded / divisor).round().clamp(-LEVELS, LEVELS).to(torch.int8).view(rows, -1)[:, :columns]
-    )
+    codes = (padded / divisor).round().clamp(-LEVELS, LEVELS).to(torch.int8)
+    codes = codes.view(rows, -1)[:, :columns]
     return codes.contiguous(), scale.contiguous()

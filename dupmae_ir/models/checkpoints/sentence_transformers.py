@@ -20,7 +20,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import torch
 from safetensors.torch import save_file
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 EXCLUDED_BIAS = -1e4
 """Far below any logit, and within the range of float16."""
 
-_KIND = {"cls": "SentenceTransformer", "ot": "SparseEncoder"}
+_MODEL_CLASSES = {"cls": "SentenceTransformer", "ot": "SparseEncoder"}
 # The names used by version 5, which later versions still accept.
-_TYPES = {
+_CLASS_PATHS = {
     "MLMTransformer": "sentence_transformers.sparse_encoder.models.MLMTransformer",
     "SpladePooling": "sentence_transformers.sparse_encoder.models.SpladePooling",
 }
@@ -52,8 +52,12 @@ _TYPES = {
 Write = Callable[[Path], None]
 """Writes a module's folder."""
 
-Module = tuple[str, Write]
-"""Class name and writer of a module."""
+
+class Module(NamedTuple):
+    """A module to be written."""
+
+    kind: str  #: class name
+    write: Write
 
 
 class ExportedModules(TypedDict):
@@ -70,7 +74,9 @@ def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> E
     Raises :class:`CheckpointError` for a model that does not load or lacks the part, and :class:`UsageError` for one
     without an equivalent in sentence-transformers.
     """
-    form = read_config(Path(model)).ot if Path(model).is_dir() else "mlm"
+    form = "mlm"
+    if Path(model).is_dir():
+        form = read_config(Path(model)).ot
     if part == "ot" and form != "mlm":
         raise UsageError(
             f"{model}: its OT part is {form}, without an equivalent in sentence-transformers; use `part` cls"
@@ -81,37 +87,46 @@ def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> E
             f"{model}: is a SparseEncoder, which sentence-transformers opens without an export"
         )
     # A retriever reads single segments, and DistilBERT does not accept token type ids.
-    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = [
-        "input_ids",
-        "attention_mask",
-    ]
-    sides: dict[str, list[Module]] = {}
-    for side, length in zip(SIDES, (config.query_length, config.document_length), strict=True):
-        one = retriever.side(side)
-        length = min(length, int(getattr(one.lm.config, "max_position_embeddings", 512)))
-        sides[side] = (
-            _dense(one, tokenizer, length)
-            if part == "cls"
-            else _sparse(one, tokenizer, config, length)
-        )
+    input_names = ["input_ids", "attention_mask"]
+    tokenizer.model_input_names = input_names
+    tokenizer.init_kwargs["model_input_names"] = input_names  # what save_pretrained writes
+
+    lengths = {"query": config.query_length, "document": config.document_length}
+    chains: dict[str, list[Module]] = {}
+    for side in SIDES:
+        encoder = retriever.side(side)
+        max_length = int(getattr(encoder.lm.config, "max_position_embeddings", 512))
+        length = min(lengths[side], max_length)
+        if part == "cls":
+            chains[side] = _dense_modules(encoder, tokenizer, length)
+        else:
+            chains[side] = _sparse_modules(encoder, tokenizer, config, length)
+
     folder.mkdir(parents=True)
     tied = retriever.side("query") is retriever.side("document")
-    names = _write_chain(folder, sides["document"]) if tied else _write_router(folder, sides)
-    prompts = zip(SIDES, (config.query_prompt, config.document_prompt), strict=True)
-    settings = {
-        "model_type": _KIND[part],
-        "prompts": {side: prompt for side, prompt in prompts if prompt},
+    if tied:
+        names = _write_chain(folder, chains["document"])
+    else:
+        names = _write_router(folder, chains)
+
+    prompts = {"query": config.query_prompt, "document": config.document_prompt}
+    settings: dict[str, object] = {
+        "model_type": _MODEL_CLASSES[part],
+        "prompts": {side: prompt for side, prompt in prompts.items() if prompt},
         "default_prompt_name": None,
         "similarity_fn_name": "dot",
-        **({"max_active_dims": config.top_k} if part == "ot" else {}),
     }
+    if part == "ot":
+        settings["max_active_dims"] = config.top_k
     write_json(folder / "config_sentence_transformers.json", settings)
     (folder / "README.md").write_text(_card(part, config, tied), encoding="utf-8")
     make_readable(folder)
-    return {"kind": _KIND[part], "modules": names, "routed": not tied}
+    return {"kind": _MODEL_CLASSES[part], "modules": names, "routed": not tied}
 
 
-def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) -> list[Module]:
+def _dense_modules(
+    model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int
+) -> list[Module]:
     width = int(model.lm.config.hidden_size)
     pooling = {
         "word_embedding_dimension": width,
@@ -121,8 +136,8 @@ def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) ->
         "pooling_mode_lasttoken": model.pooling == "last",
     }
     modules = [
-        ("Transformer", _transformer(encoder_of(model.lm), tokenizer, length)),
-        ("Pooling", _settings(pooling)),
+        Module("Transformer", _transformer_writer(encoder_of(model.lm), tokenizer, length)),
+        Module("Pooling", _settings_writer(pooling)),
     ]
     for layer, activation in dense_layers(model.projection):
         settings = {
@@ -132,66 +147,73 @@ def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) ->
             "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
         }
         state = {f"linear.{name}": value for name, value in layer.state_dict().items()}
-        modules.append(("Dense", _settings(settings, state)))
+        modules.append(Module("Dense", _settings_writer(settings, state)))
     if model.normalize:
-        modules.append(("Normalize", lambda folder: folder.mkdir()))
+        # Normalize has no settings; its folder is empty.
+        modules.append(Module("Normalize", lambda folder: folder.mkdir()))
     return modules
 
 
-def _sparse(
+def _sparse_modules(
     model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelConfig, length: int
 ) -> list[Module]:
     excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
-    if config.activation != "log1p" and not {tokenizer.cls_token_id, tokenizer.sep_token_id} & set(
-        excluded.tokens
-    ):
+    # Pooling(max) stands for a ReLU only because each text has a token with logits of 0: a [CLS] or [SEP] that is left
+    # out of pooling.
+    has_zeros = (
+        tokenizer.cls_token_id in excluded.tokens or tokenizer.sep_token_id in excluded.tokens
+    )
+    if config.activation != "log1p" and not has_zeros:
         raise UsageError(
             f"activation {config.activation!r} with include_cls and include_sep has no equivalent in "
             "sentence-transformers; log1p has one"
         )
     if config.ot_head != "mlm":
         raise UsageError(f"ot_head {config.ot_head!r} has no equivalent in sentence-transformers")
-    lm, width = copy.deepcopy(model.lm), int(model.lm.config.vocab_size)
+    lm = copy.deepcopy(model.lm)
     bias = head_of(lm).bias
     assert bias is not None  # all supported families have one
     with torch.no_grad():
-        bias[excluded.terms] = EXCLUDED_BIAS  # the head never gives these terms a positive logit
+        # Removes these terms: their logits are never positive.
+        bias[excluded.terms] = EXCLUDED_BIAS
+    width = int(model.lm.config.vocab_size)
     terms = vocabulary(tokenizer, width)
     weights = torch.ones(width, 1)
     weights[excluded.tokens] = 0.0
-    unpooled = {
+    word_weights = {
         "vocab": terms,
-        "word_weights": {terms[i]: 0.0 for i in excluded.tokens},
+        "word_weights": {terms[id_]: 0.0 for id_ in excluded.tokens},
         "unknown_word_weight": 1.0,
     }
-    splade = {
-        "pooling_strategy": "max",
-        "activation_function": "relu",
-        "word_embedding_dimension": width,
-    }
-    maximum = {
-        "word_embedding_dimension": width,
-        "pooling_mode_max_tokens": True,
-        "pooling_mode_mean_tokens": False,
-    }
+    if config.activation == "log1p":
+        splade_pooling = {
+            "pooling_strategy": "max",
+            "activation_function": "relu",
+            "word_embedding_dimension": width,
+        }
+        pooling = Module("SpladePooling", _settings_writer(splade_pooling))
+    else:
+        max_pooling = {
+            "word_embedding_dimension": width,
+            "pooling_mode_max_tokens": True,
+            "pooling_mode_mean_tokens": False,
+        }
+        pooling = Module("Pooling", _settings_writer(max_pooling))
     return [
-        ("MLMTransformer", _transformer(lm, tokenizer, length)),
-        ("WordWeights", _settings(unpooled, {"emb_layer.weight": weights})),
-        ("SpladePooling", _settings(splade))
-        if config.activation == "log1p"
-        else ("Pooling", _settings(maximum)),
+        Module("MLMTransformer", _transformer_writer(lm, tokenizer, length)),
+        Module("WordWeights", _settings_writer(word_weights, {"emb_layer.weight": weights})),
+        pooling,
     ]
 
 
-def _transformer(model: Any, tokenizer: PreTrainedTokenizerBase, length: int) -> Write:
+def _transformer_writer(model: Any, tokenizer: PreTrainedTokenizerBase, length: int) -> Write:
     def write(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         with quiet_transformers():
             model.save_pretrained(folder, state_dict=_with_pooler(model), safe_serialization=True)
             save_tokenizer(tokenizer, folder)
-        write_json(
-            folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False}
-        )
+        settings = {"max_seq_length": length, "do_lower_case": False}
+        write_json(folder / "sentence_bert_config.json", settings)
 
     return write
 
@@ -203,10 +225,8 @@ def _with_pooler(model: PreTrainedModel) -> dict[str, Tensor]:
     leaves it out (``add_pooling_layer``) is refused by the ONNX backend.
     """
     state = dict(model.state_dict())
-    if (
-        "add_pooling_layer" in inspect.signature(type(model)).parameters
-        and "pooler.dense.weight" not in state
-    ):
+    has_pooler = "add_pooling_layer" in inspect.signature(type(model)).parameters
+    if has_pooler and "pooler.dense.weight" not in state:
         width = int(model.config.hidden_size)
         state |= {
             "pooler.dense.weight": torch.zeros(width, width),
@@ -215,7 +235,9 @@ def _with_pooler(model: PreTrainedModel) -> dict[str, Tensor]:
     return state
 
 
-def _settings(settings: Mapping[str, object], state: Mapping[str, Tensor] | None = None) -> Write:
+def _settings_writer(
+    settings: Mapping[str, object], state: Mapping[str, Tensor] | None = None
+) -> Write:
     def write(folder: Path) -> None:
         folder.mkdir()
         write_json(folder / "config.json", settings)
@@ -228,42 +250,55 @@ def _settings(settings: Mapping[str, object], state: Mapping[str, Tensor] | None
 
 def _write_chain(folder: Path, modules: list[Module]) -> list[str]:
     """Write the modules in order, the first into the folder itself, and modules.json. Returns their names."""
-    listed = []
-    for i, (name, write) in enumerate(modules):
-        path = f"{i}_{name}" if i else ""
-        write(folder / path)
-        listed.append({"idx": i, "name": str(i), "path": path, "type": _type(name)})
-    write_json(folder / "modules.json", listed)
-    return [name for name, _ in modules]
+    entries = []
+    for position, module in enumerate(modules):
+        path = f"{position}_{module.kind}" if position else ""
+        module.write(folder / path)
+        entries.append(_module_entry(position, path, module.kind))
+    write_json(folder / "modules.json", entries)
+    return [module.kind for module in modules]
 
 
-def _write_router(folder: Path, sides: dict[str, list[Module]]) -> list[str]:
-    """Write one Router with a chain of modules for each side. Returns the names of the document side's modules."""
-    types, structure = {}, {}
-    for side, modules in sides.items():
-        structure[side] = [f"{side}_{i}_{name}" for i, (name, _) in enumerate(modules)]
-        for path, (name, write) in zip(structure[side], modules, strict=True):
-            write(folder / path)
-            types[path] = _type(name)
+def _write_router(folder: Path, chains: dict[str, list[Module]]) -> list[str]:
+    """Write one Router with a chain of modules for each side. Returns the names of the modules for documents."""
+    types: dict[str, str] = {}
+    structure: dict[str, list[str]] = {}
+    for side, modules in chains.items():
+        structure[side] = []
+        for position, module in enumerate(modules):
+            path = f"{side}_{position}_{module.kind}"
+            module.write(folder / path)
+            types[path] = _class_path(module.kind)
+            structure[side].append(path)
     parameters = {"default_route": "document", "allow_empty_key": True}
     write_json(
         folder / "router_config.json",
         {"types": types, "structure": structure, "parameters": parameters},
     )
-    write_json(
-        folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": _type("Router")}]
-    )
-    return [name for name, _ in sides["document"]]
+    write_json(folder / "modules.json", [_module_entry(0, "", "Router")])
+    return [module.kind for module in chains["document"]]
 
 
-def _type(name: str) -> str:
-    return _TYPES.get(name, f"sentence_transformers.models.{name}")
+def _module_entry(position: int, path: str, kind: str) -> dict[str, object]:
+    """An entry of modules.json."""
+    return {"idx": position, "name": str(position), "path": path, "type": _class_path(kind)}
+
+
+def _class_path(kind: str) -> str:
+    return _CLASS_PATHS.get(kind, f"sentence_transformers.models.{kind}")
 
 
 def _card(part: str, config: ModelConfig, tied: bool) -> str:
-    kind, query, document = _KIND[part], "", ""
+    """The folder's README."""
+    kind = _MODEL_CLASSES[part]
+    part_name = "dense ([CLS])"
+    query = ""
+    document = ""
     if part == "ot":
-        query, document = ", max_active_dims=1024", f", max_active_dims={config.top_k}"
+        part_name = "sparse (OT)"
+        # The folder's setting is the documents'; queries may have as many terms as Lucene accepts.
+        query = ", max_active_dims=1024"
+        document = f", max_active_dims={config.top_k}"
     notes = [f"Titles are prepended to texts, separated by {config.title_separator!r}."]
     if part == "ot":
         notes.append(
@@ -275,12 +310,13 @@ def _card(part: str, config: ModelConfig, tied: bool) -> str:
             f"{config.query_length}. For long queries set model.max_seq_length = {config.query_length} before "
             "encode_query."
         )
+    note_lines = "\n".join(notes)
     return f"""---
 library_name: sentence-transformers
 pipeline_tag: feature-extraction
 ---
 
-The {"dense ([CLS])" if part == "cls" else "sparse (OT)"} part of a dupmae_ir model, for dot products.
+The {part_name} part of a dupmae_ir model, for dot products.
 
 ```python
 from sentence_transformers import {kind}
@@ -291,5 +327,5 @@ d = model.encode_document(texts{document})
 scores = model.similarity(q, d)
 ```
 
-{chr(10).join(notes)}
+{note_lines}
 """

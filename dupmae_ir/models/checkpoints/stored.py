@@ -17,8 +17,10 @@ weights; this way it finds no weights at all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from safetensors import deserialize, safe_open
@@ -29,9 +31,10 @@ from dupmae_ir.models.checkpoints.layout import COMPACT, WEIGHTS, is_compact
 
 VERSION = "2"
 METADATA = "dupmae_ir.compact"  #: key of the version in the file's metadata
-SCALE, DIAGONAL = ".scale", ".diagonal"
+SCALE = ".scale"
+DIAGONAL = ".diagonal"
 GROUP = 64  #: weights with one factor
-_KINDS: dict[str, type[np.generic]] = {
+_DTYPES: dict[str, type[np.generic]] = {
     "F64": np.float64,
     "F32": np.float32,
     "F16": np.float16,
@@ -41,12 +44,19 @@ _KINDS: dict[str, type[np.generic]] = {
 }
 
 
+class CodedMatrix(NamedTuple):
+    """A matrix in 8 bits."""
+
+    codes: np.ndarray  #: (r, c) int8
+    factors: np.ndarray  #: (r, groups) float32
+
+
 class StoredWeights(Mapping[str, np.ndarray]):
-    """Weights by name, decoded when they are read: floating-point and 8-bit ones as float32, others as they are.
+    """Weights by name, decoded when they are read: floating-point and 8-bit weights as float32, others unchanged.
 
     Args:
         path: a safetensors file.
-        compact: whether it is one of 8-bit weights.
+        compact: whether the file contains 8-bit weights.
 
     Raises :class:`CheckpointError` for a file that is damaged or of another format or version; damaged 8-bit weights
     are reported when they are read.
@@ -67,15 +77,21 @@ class StoredWeights(Mapping[str, np.ndarray]):
             raise CheckpointError(
                 f"{path}: not a file of 8-bit weights: its metadata have no {METADATA}"
             )
-        if version != (VERSION if compact else None):
+        # Codes under the name of an ordinary file would be loaded as weights, so the opposite mistake is refused too.
+        expected_version = VERSION if compact else None
+        if version != expected_version:
             raise CheckpointError(
                 f"{path}: version {version} of 8-bit weights is not the one that is read here "
-                f"({VERSION if compact else 'none'}); export the model again"
+                f"({expected_version or 'none'}); export the model again"
             )
-        scales = [name for name in self._stored if name.endswith(SCALE)] if compact else []
-        self._factors = {name.removesuffix(SCALE): self._stored.pop(name) for name in scales}
-        if orphan := next((name for name in self._factors if name not in self._stored), None):
-            raise self._damage(f"has {orphan}{SCALE} but no {orphan}")
+
+        self._factors: dict[str, np.ndarray] = {}
+        if compact:
+            for key in [name for name in self._stored if name.endswith(SCALE)]:
+                self._factors[key.removesuffix(SCALE)] = self._stored.pop(key)
+        for name in self._factors:
+            if name not in self._stored:
+                raise self._damage(f"has {name}{SCALE} but no {name}")
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored or f"{name}{DIAGONAL}" in self._stored
@@ -88,36 +104,46 @@ class StoredWeights(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The complete array."""
-        if (diagonal := self._stored.get(name + DIAGONAL)) is not None:
-            if diagonal.ndim != 1 or diagonal.dtype.kind != "f" or not np.isfinite(diagonal).all():
-                raise self._damage(f"{name}{DIAGONAL} must be a vector of finite numbers")
-            return np.diag(diagonal.astype(np.float32))
-        return self.rows(name, slice(None))
+        diagonal = self._stored.get(name + DIAGONAL)
+        if diagonal is None:
+            return self.rows(name, slice(None))
+        if diagonal.ndim != 1 or diagonal.dtype.kind != "f" or not np.isfinite(diagonal).all():
+            raise self._damage(f"{name}{DIAGONAL} must be a vector of finite numbers")
+        return np.diag(diagonal.astype(np.float32))
 
     def rows(self, name: str, rows: Sequence[int] | slice) -> np.ndarray:
-        """Some rows of a matrix, or numbers of a vector."""
-        if coded := self.codes(name):
-            return decode(coded[0][rows], coded[1][rows])
-        array = self._stored[name]
-        return array[rows].astype(np.float32) if array.dtype.kind == "f" else array[rows].copy()
+        """The selected rows of a matrix, or entries of a vector."""
+        coded = self.coded(name)
+        if coded is not None:
+            return decode(coded.codes[rows], coded.factors[rows])
+        selection = self._stored[name][rows]
+        if selection.dtype.kind == "f":
+            return selection.astype(np.float32)
+        # The stored arrays are read-only views of the file's bytes.
+        return selection.copy()
 
-    def codes(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """int8 codes (r, c) and float32 factors (r, groups) of a matrix; None for one that is stored otherwise."""
-        codes, factors = self._stored.get(name), self._factors.get(name)
-        if factors is None or codes is None:
-            if codes is not None and codes.dtype == np.int8:
+    def coded(self, name: str) -> CodedMatrix | None:
+        """The codes and factors of a matrix in 8 bits; None for weights that are stored in another way."""
+        codes = self._stored.get(name)
+        factors = self._factors.get(name)
+        if codes is None:
+            return None
+        if factors is None:
+            if codes.dtype == np.int8:
                 raise self._damage(f"{name} has no {name}{SCALE}")
             return None
         if codes.dtype != np.int8 or codes.ndim != 2:
             raise self._damage(
                 f"{name} must be a matrix of int8, got {codes.ndim} dimensions of {codes.dtype}"
             )
-        shape = (len(codes) or len(factors), -(-codes.shape[1] // GROUP))
-        if factors.shape != shape or not np.isfinite(factors).all():
-            raise self._damage(f"{name}{SCALE} must be {shape[0]} x {shape[1]} finite numbers")
-        if not len(codes):  # a matrix of zeros
-            codes = np.zeros((len(factors), codes.shape[1]), np.int8)
-        return codes, factors
+        # A matrix of zeros has factors but no codes.
+        row_count = len(codes) or len(factors)
+        group_count = math.ceil(codes.shape[1] / GROUP)
+        if factors.shape != (row_count, group_count) or not np.isfinite(factors).all():
+            raise self._damage(f"{name}{SCALE} must be {row_count} x {group_count} finite numbers")
+        if len(codes) == 0:
+            codes = np.zeros((row_count, codes.shape[1]), np.int8)
+        return CodedMatrix(codes, factors)
 
     def _damage(self, problem: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: {problem}; the file is damaged")
@@ -131,20 +157,23 @@ def decode(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
     return weights
 
 
-def _array(kind: str, shape: Sequence[int], data: bytes) -> np.ndarray:
-    if kind == "BF16":  # numpy has none; it is the upper half of float32
-        return (
-            (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
-        )
-    return np.frombuffer(data, _KINDS[kind]).reshape(shape)
+def _array(dtype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
+    """A tensor of a safetensors file; bfloat16 becomes float32."""
+    if dtype == "BF16":
+        # numpy has no bfloat16, which is the upper half of a float32.
+        upper_halves = np.frombuffer(data, np.uint16).astype(np.uint32)
+        return (upper_halves << 16).view(np.float32).reshape(shape)
+    return np.frombuffer(data, _DTYPES[dtype]).reshape(shape)
 
 
 def read_stored(folder: Path) -> StoredWeights | None:
-    """The weights of a model folder; None for files of other formats, or several files.
+    """The weights of a model folder; None if they are in another format or in several files.
 
     Raises :class:`CheckpointError` for two formats in the same folder, and for a damaged file.
     """
     if is_compact(folder):
         return StoredWeights(folder / COMPACT, compact=True)
-    names = [name for name in WEIGHTS if (folder / name).is_file()]
-    return StoredWeights(folder / names[0]) if names == [WEIGHTS[0]] else None
+    weight_files = [name for name in WEIGHTS if (folder / name).is_file()]
+    if weight_files != ["model.safetensors"]:
+        return None
+    return StoredWeights(folder / "model.safetensors")

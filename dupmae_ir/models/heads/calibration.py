@@ -1,13 +1,13 @@
 """A masked-LM head for a sentence encoder that has none, as a starting point for DupMAE.
 
-Fine-tuning a random head needs a lot of text. Where the encoder's last hidden states still point at their own word
+Fine-tuning a random head needs a lot of text. If the encoder's last hidden states still point at their own word
 embeddings (as in MiniLM, because the residual connections preserve the word), the head can be computed instead:
 
 * transform: dense = identity minus the embeddings' common direction, with a bias that keeps GELU in its linear range;
   LayerNorm then centres the tokens. Logits become centred inner products with the word embeddings.
 * bias: for each word, minus the usual level of its pooled logit, so that after the ReLU only words that stand out in
   a text remain.
-* W_cls: least squares from [CLS] to the encoder's own sentence vector (mean of the tokens, unit length).
+* W_cls: least squares from [CLS] to the encoder's sentence vector (mean of the tokens, unit length).
 
 Everything is computed in closed form from a sample of passages, without training.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,17 +36,24 @@ if TYPE_CHECKING:
 SAMPLE = 2000
 """Passages that a new head is calibrated on."""
 
-FEWEST = 256
-"""Passages below which a head cannot be calibrated."""
+MIN_PASSAGES = 256
+"""Passages that a calibration needs at least."""
 
 THRESHOLD = 2.5
-"""Standard deviations above the mean of a word's pooled logit from which on the word has an OT weight."""
+"""A word has an OT weight if its pooled logit is this many standard deviations above the word's mean."""
 
 GELU_OFFSET = 12.0
 """GELU(x) = x to 1e-9 for x > 6, and hidden units after LayerNorm stay well within +-6."""
 
-Batch = tuple[Tensor, Tensor, Tensor]
-"""Hidden states (B, L, d), pooling mask (B, L) and attention mask (B, L)."""
+_BATCH_SIZE = 32
+
+
+class Batch(NamedTuple):
+    """A batch of encoded passages."""
+
+    hidden: Tensor  #: (B, L, d) hidden states
+    pooling_mask: Tensor  #: (B, L) bool
+    attention_mask: Tensor  #: (B, L)
 
 
 Teacher = Callable[[Tensor, Tensor], Tensor]
@@ -63,13 +70,14 @@ def load_with_calibrated_head(
     bare, tokenizer, _ = load_model(folder, need_ot=False)
     document = bare.side("document")
     sample = sample_passages(passages, seed)
+    if document.projection is not None:
+        cls_dim = None
     with waiting(
         f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet
     ):
-        model = add_head(
-            document.lm, tokenizer, sample, cls_dim=cls_dim if document.projection is None else None
-        )
-    model.projection = model.projection if document.projection is None else document.projection
+        model = add_head(document.lm, tokenizer, sample, cls_dim=cls_dim)
+    if document.projection is not None:
+        model.projection = document.projection
     return model, tokenizer
 
 
@@ -94,7 +102,7 @@ def add_head(
     Args:
         encoder: a ``BertModel``; its weights are copied.
         tokenizer: its tokenizer.
-        passages: at least :data:`FEWEST` texts.
+        passages: at least :data:`MIN_PASSAGES` texts.
         cls_dim: width d' of W_cls; None for no projection.
         dense_scale: inner product of two equal sentence vectors (an inverse temperature).
         ot_scale: factor on the logits.
@@ -105,27 +113,37 @@ def add_head(
         raise CheckpointError(
             f"a head can be added to a BertModel, not to {type(encoder).__name__}"
         )
-    if len(passages) < FEWEST:
+    if len(passages) < MIN_PASSAGES:
         raise InputError(
-            f"{len(passages)} passages are too few to calibrate a head; give at least {FEWEST}"
+            f"{len(passages)} passages are too few to calibrate a head; give at least {MIN_PASSAGES}"
         )
+    # A masked LM has no pooler.
+    weights = {
+        name: value
+        for name, value in encoder.state_dict().items()
+        if not name.startswith("pooler.")
+    }
     lm = BertForMaskedLM(encoder.config)
-    lm.bert.load_state_dict(
-        {k: v for k, v in encoder.state_dict().items() if not k.startswith("pooler.")}
-    )
+    lm.bert.load_state_dict(weights)
     model = Retriever(lm, None, *excluded_ids(tokenizer)).eval()
     with torch.no_grad():
         _set_transform(lm)
-        batches = list(_hidden_states(model, tokenizer, passages, length))
+        batches = list(_encode_batches(model, tokenizer, passages, length))
+        # The bias is the level of the logits after centring, so this order.
         _centre_tokens(lm, batches, ot_scale)
         _set_bias(model.head, batches, threshold)
         lm.cls.predictions.bias = lm.cls.predictions.decoder.bias
         if cls_dim is not None:
-            means = [(h * a.unsqueeze(-1)).sum(1) / a.sum(1, keepdim=True) for h, _, a in batches]
-            model.projection = _least_squares(
-                [h[:, 0] for h, _, _ in batches], means, cls_dim, dense_scale
-            )
+            states = [batch.hidden[:, 0] for batch in batches]
+            means = [_mean_states(batch) for batch in batches]
+            model.projection = _least_squares(states, means, cls_dim, dense_scale)
     return model
+
+
+def _mean_states(batch: Batch) -> Tensor:
+    """(B, d) means of the hidden states over all tokens."""
+    mask = batch.attention_mask
+    return (batch.hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
 
 
 def calibrate_bias(
@@ -140,16 +158,34 @@ def calibrate_bias(
     if model.head.bias is None:
         raise CheckpointError("the OT part of this model has no bias to calibrate")
     with torch.no_grad():
-        _set_bias(model.head, list(_hidden_states(model, tokenizer, passages, length)), THRESHOLD)
+        batches = list(_encode_batches(model, tokenizer, passages, length))
+        _set_bias(model.head, batches, THRESHOLD)
 
 
-def _hidden_states(
+class _TokenisedTexts(NamedTuple):
+    ids: Tensor
+    mask: Tensor
+
+
+def _tokenise_batches(
+    tokenizer: PreTrainedTokenizerBase, passages: Sequence[str], length: int
+) -> Iterator[_TokenisedTexts]:
+    """The passages in batches of similar length, so that little of them is padding."""
+    ordered = sorted(passages, key=len)
+    for start in range(0, len(ordered), _BATCH_SIZE):
+        texts = ordered[start : start + _BATCH_SIZE]
+        inputs = tokenizer(
+            texts, padding=True, truncation=True, max_length=length, return_tensors="pt"
+        )
+        yield _TokenisedTexts(inputs["input_ids"], inputs["attention_mask"])
+
+
+def _encode_batches(
     model: Retriever, tokenizer: PreTrainedTokenizerBase, passages: Sequence[str], length: int
 ) -> Iterator[Batch]:
-    for texts in _sorted_batches(passages):
-        b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
-        ids, mask = b["input_ids"], b["attention_mask"]
-        yield model.hidden(ids, mask), mask.bool() & model.pooled_mask[ids], mask
+    for ids, mask in _tokenise_batches(tokenizer, passages, length):
+        pooling_mask = mask.bool() & model.pooled_mask[ids]
+        yield Batch(model.hidden(ids, mask), pooling_mask, mask)
 
 
 def distilled_projection(
@@ -160,17 +196,16 @@ def distilled_projection(
     length: int = 128,
 ) -> torch.nn.Linear:
     """W_cls for a retriever without one: least squares from its [CLS] to the teacher's vectors of ``passages``."""
-    first, targets = [], []
+    states = []
+    targets = []
     with torch.no_grad():
-        for texts in _sorted_batches(passages):
-            b = tokenizer(
-                texts, padding=True, truncation=True, max_length=length, return_tensors="pt"
-            )
-            first.append(model.hidden(b["input_ids"], b["attention_mask"])[:, 0])
-            targets.append(teacher(b["input_ids"], b["attention_mask"]))
-        return _least_squares(
-            first, targets, targets[0].shape[1], float(targets[0][0].square().sum())
-        )
+        for ids, mask in _tokenise_batches(tokenizer, passages, length):
+            states.append(model.hidden(ids, mask)[:, 0])
+            targets.append(teacher(ids, mask))
+        dim = targets[0].shape[1]
+        # The teacher's vectors all have the same length.
+        squared_length = float(targets[0][0].square().sum())
+        return _least_squares(states, targets, dim, squared_length)
 
 
 def _set_transform(lm: BertForMaskedLM) -> None:
@@ -187,18 +222,15 @@ def _set_transform(lm: BertForMaskedLM) -> None:
     lm.cls.predictions.bias.zero_()
 
 
-def _sorted_batches(passages: Sequence[str]) -> Iterator[list[str]]:
-    ordered = sorted(passages, key=len)
-    return (ordered[start : start + 32] for start in range(0, len(ordered), 32))
-
-
 def _centre_tokens(lm: BertForMaskedLM, batches: Sequence[Batch], scale: float) -> None:
     """LayerNorm's gain and bias: (z - mean token) * scale."""
     transform = lm.cls.predictions.transform
-    total, count = torch.zeros(()), 0
-    for hidden, mask, _ in batches:
-        z = transform(hidden)[mask]
-        total, count = total + z.sum(0), count + len(z)
+    total = torch.zeros(())
+    count = 0
+    for batch in batches:
+        z = transform(batch.hidden)[batch.pooling_mask]
+        total = total + z.sum(0)
+        count += len(z)
     transform.LayerNorm.weight.fill_(scale)
     transform.LayerNorm.bias.copy_(-scale * total / count)
 
@@ -206,9 +238,13 @@ def _centre_tokens(lm: BertForMaskedLM, batches: Sequence[Batch], scale: float) 
 def _set_bias(head: Head, batches: Sequence[Batch], threshold: float) -> None:
     """Bias of each word: -(mean + threshold * standard deviation) of its pooled logit over the passages."""
     assert head.bias is not None
-    pooled = torch.cat([ot_max(head.transform(h), mask, head.weight) for h, mask, _ in batches])
+    pooled = torch.cat(
+        [ot_max(head.transform(batch.hidden), batch.pooling_mask, head.weight) for batch in batches]
+    )
+    # The maximum of a passage without a token to pool is -inf.
     pooled = pooled[torch.isfinite(pooled).all(1)]
-    mean, deviation = pooled.mean(0), pooled.std(0)
+    mean = pooled.mean(0)
+    deviation = pooled.std(0)
     # Texts about the word should stand out, so they do not count towards its usual level.
     usual = torch.where(pooled > mean + 3 * deviation, torch.nan, pooled)
     mean = usual.nanmean(0)
@@ -220,11 +256,11 @@ def _least_squares(
     states: Sequence[Tensor], targets: Sequence[Tensor], dim: int, scale: float
 ) -> torch.nn.Linear:
     """[CLS] states -> unit vectors of ``targets``, reduced to ``dim`` leading directions; times sqrt(scale)."""
-    first = torch.cat(list(states))
+    inputs = torch.cat(list(states))
     target = torch.nn.functional.normalize(torch.cat(list(targets)), dim=1)
     # A small ridge, because a few thousand passages barely determine a few hundred directions.
-    gram = first.t() @ first + 1e-2 * len(first) * torch.eye(first.shape[1])
-    weight = torch.linalg.solve(gram, first.t() @ target)
+    gram = inputs.t() @ inputs + 1e-2 * len(inputs) * torch.eye(inputs.shape[1])
+    weight = torch.linalg.solve(gram, inputs.t() @ target)
     if dim < weight.shape[1]:
         directions = torch.linalg.svd(target, full_matrices=False).Vh[:dim]
         weight = weight @ directions.t()

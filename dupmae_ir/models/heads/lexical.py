@@ -8,16 +8,16 @@ the bucket in hexadecimal. With the constants of
     idf_t      ln(1 + (N' - D_t + 0.5) / (D_t + 0.5)),   N' = N + prior, D_t = df_t + prior * rate_t
     query      w_t / (sum of w)^p,   w_t = qtf_t * idf_t
 
-Function words of a query count only where it has no other words.
+Function words of a query count only if it has no other words.
 In other languages than English there are no rates, so no prior, and b is Anserini's.
 
 If ``head_scale`` s is above 0, the tokenizer's V word pieces come first, weighted by s times the output of the
 masked-LM head (DupMAE Eq. 6-7), and the stems follow.
 
 The text alone determines a document's weights: n is its number of stems (title and text, not truncated), the average
-is a constant, and words of the title count ``title_times``. N and df
-are the collection's (:class:`~dupmae_ir.types.CollectionStatistics`), the rates the model's own, from the text that it
-was made from; without a collection, N and df are 0. The idf is that of BM25 in Lucene (Robertson and Zaragoza, 2009).
+is a constant, and words of the title count ``title_times``. N and df are the collection's
+(:class:`~dupmae_ir.types.CollectionStatistics`); without a collection, they are 0. The rates belong to the model and
+come from the text that it was made from. The idf is that of BM25 in Lucene (Robertson and Zaragoza, 2009).
 
 ``lexicon.safetensors`` contains ``document_frequency``, (buckets,) uint8: df = 2**(code / 12) / 2, or 0 for code 0, in
 a number of documents that the metadata names ``documents``.
@@ -50,9 +50,13 @@ if TYPE_CHECKING:
 _TENSOR = "document_frequency"
 
 _ANSERINI_B = 0.4
-"""For other languages than English, on which the model's b was chosen."""
+"""For other languages than English. The model's b was chosen on English text."""
+_CODES_PER_DOUBLING = 12
+"""Steps of a document frequency's code between df and 2 df."""
 TermWeights = dict[int, float]
 """Dimension -> weight."""
+_NO_IDS = np.zeros(0, np.int32)
+_NO_WEIGHTS = np.zeros(0, np.float32)
 
 
 class Lexicon:
@@ -61,7 +65,7 @@ class Lexicon:
     Args:
         settings: the constants.
         rates: (buckets,) float64, the share of documents that contain each stem, 0 to 1.
-        language: whose words and stems; the rates are of English text, so other languages do without.
+        language: determines words and stems; other languages than English do not use the rates.
         collection: statistics of the searched collection; None uses the rates alone.
         pieces: V, the word pieces of the head whose weights are added; 0 = no head.
     """
@@ -79,8 +83,12 @@ class Lexicon:
         self.collection = collection
         self.pieces = pieces
         self.analyzer = analyzer_of(settings, language)
-        english = language == ENGLISH
-        self.prior, self.b = (settings.prior_documents, settings.b) if english else (0, _ANSERINI_B)
+        if language == ENGLISH:
+            self.prior = settings.prior_documents
+            self.b = settings.b
+        else:
+            self.prior = 0
+            self.b = _ANSERINI_B
 
     @classmethod
     def load(
@@ -88,8 +96,9 @@ class Lexicon:
     ) -> Lexicon:
         """Read ``lexicon.safetensors``. Raises :class:`CheckpointError` for a missing, damaged or unsuitable file."""
         try:
-            with safe_open(path, framework="np") as f:
-                codes, documents = f.get_tensor(_TENSOR), int(f.metadata()["documents"])
+            with safe_open(path, framework="np") as file:
+                codes = file.get_tensor(_TENSOR)
+                documents = int(file.metadata()["documents"])
         except FileNotFoundError:
             raise CheckpointError(
                 f"{path}: is missing; a model with a lexical OT part needs it"
@@ -101,8 +110,10 @@ class Lexicon:
                 f"{path}: expected {settings.buckets} bytes and a number of documents, got {codes.dtype} of shape "
                 f"{codes.shape} and {documents}"
             )
-        rates = np.minimum(decoded(codes) / documents, 1.0)
-        return cls(settings, rates, language, pieces=vocabulary if settings.head_scale else 0)
+        # Decoded frequencies are off by up to 3 %, so a stem of all documents can exceed their number.
+        rates = np.minimum(decode_frequencies(codes) / documents, 1.0)
+        pieces = vocabulary if settings.head_scale else 0
+        return cls(settings, rates, language, pieces=pieces)
 
     def for_collection(self, collection: CollectionStatistics) -> Lexicon:
         """The same weights with the statistics of a collection."""
@@ -117,18 +128,20 @@ class Lexicon:
 
     def terms(self, pieces: Sequence[str]) -> list[str]:
         """The index term of each dimension, given those of the word pieces."""
-        return [*pieces, *(f"={bucket:x}" for bucket in range(self.settings.buckets))]
+        stems = [f"={bucket:x}" for bucket in range(self.settings.buckets)]
+        return [*pieces, *stems]
 
     def dimension(self, stemmed: str) -> int:
         """The dimension of a stem."""
         return self.pieces + bucket_of(stemmed, self.settings.buckets)
 
     def names(self, text: str) -> dict[int, str]:
-        """Dimension -> the words of ``text`` that it stands for, as they are written, joined by ``/``."""
+        """Dimension -> the words of ``text`` that it stands for, in lower case, joined by ``/``."""
+        # Keys of a dictionary: each spelling once, in the order of the text.
         spellings: dict[int, dict[str, None]] = {}
         for dimension, start, end in self.spans(text):
             spellings.setdefault(dimension, {})[text[start:end].lower()] = None
-        return {dimension: "/".join(several) for dimension, several in spellings.items()}
+        return {dimension: "/".join(words) for dimension, words in spellings.items()}
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """(dimension, start, end) of each stem of a text, in order; parts of a word follow it."""
@@ -139,37 +152,41 @@ class Lexicon:
 
     def document(self, title: str, text: str) -> TermWeights:
         """The weights of a document from its title and its text."""
-        s = self.settings
-        of_title = self.analyzer.terms(title) if title else []
-        stemmed = of_title + self.analyzer.terms(text)
-        counts = Counter(map(self.dimension, stemmed))
-        counts.update(Counter(map(self.dimension, of_title * (s.title_times - 1))))
-        average = s.average_stems * self.analyzer.terms_per_word
-        norm = s.k1 * (1 - self.b + self.b * len(stemmed) / average)
-        # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either way.
-        impacts = (
-            (dimension, round(s.document_scale * tf / (tf + norm)))
-            for dimension, tf in counts.items()
-        )
-        return {dimension: impact / s.document_scale for dimension, impact in impacts if impact}
+        settings = self.settings
+        title_stems = self.analyzer.terms(title) if title else []
+        stems = title_stems + self.analyzer.terms(text)
+        counts = Counter(map(self.dimension, stems))
+        # The title counts once already. Repetitions do not add to the length.
+        counts.update(Counter(map(self.dimension, title_stems * (settings.title_times - 1))))
+        average = settings.average_stems * self.analyzer.terms_per_word
+        norm = settings.k1 * (1 - self.b + self.b * len(stems) / average)
+        weights = {}
+        for dimension, tf in counts.items():
+            # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either
+            # way.
+            impact = round(settings.document_scale * tf / (tf + norm))
+            if impact:
+                weights[dimension] = impact / settings.document_scale
+        return weights
 
     def query(self, text: str) -> TermWeights:
         """The weights of a query."""
         counts = Counter(map(self.dimension, self.analyzer.query_terms(text)))
         weights = {dimension: qtf * self.idf(dimension) for dimension, qtf in counts.items()}
+        # fsum is exact, so the order of the words does not matter.
         total = math.fsum(weights.values())
-        return {
-            dimension: w / total**self.settings.query_power
-            for dimension, w in weights.items()
-            if total > 0
-        }
+        if total <= 0:
+            return {}
+        divisor = total**self.settings.query_power
+        return {dimension: weight / divisor for dimension, weight in weights.items()}
 
     def idf(self, dimension: int) -> float:
         """Inverse document frequency of a stem in the collection and the prior together."""
-        prior, collection = self.prior, self.collection
-        documents = prior + (collection.documents if collection else 0)
-        df = prior * float(self.rates[dimension - self.pieces])
-        df += int(collection.frequencies[dimension]) if collection else 0
+        documents = self.prior
+        df = self.prior * float(self.rates[dimension - self.pieces])
+        if self.collection:
+            documents += self.collection.documents
+            df += int(self.collection.frequencies[dimension])
         return math.log(1 + (documents - df + 0.5) / (df + 0.5))
 
     def matrix(
@@ -181,9 +198,12 @@ class Lexicon:
         """
         import scipy.sparse as sp  # importing it takes a tenth of a second, and a single query does without
 
-        added = [None] * len(rows) if heads is None else heads
-        arrays = [self.arrays(row, keep, head) for row, head in zip(rows, added, strict=True)]
+        if heads is None:
+            arrays = [self.arrays(row, keep) for row in rows]
+        else:
+            arrays = [self.arrays(row, keep, head) for row, head in zip(rows, heads, strict=True)]
         ends = np.cumsum([0, *(len(dimensions) for dimensions, _ in arrays)])
+        # The empty arrays give the dtype if there are no texts.
         indices = np.concatenate([*(dimensions for dimensions, _ in arrays), _NO_IDS])
         data = np.concatenate([*(weights for _, weights in arrays), _NO_WEIGHTS])
         return sp.csr_matrix((data, indices, ends), shape=(len(rows), self.width))
@@ -195,24 +215,16 @@ class Lexicon:
         dimensions = np.fromiter(row, np.int32, len(row))
         weights = np.fromiter(row.values(), np.float32, len(row))
         if head is not None:
-            dimensions, weights = self._with_head(dimensions, weights, head)
-        found = len(dimensions)
-        kept = (
-            np.sort(np.lexsort((dimensions, -weights))[:keep]) if found > keep else np.arange(found)
-        )
-        order = kept[np.argsort(dimensions[kept])]
+            # The word pieces of the head come before the stems.
+            positive = np.flatnonzero(head > 0).astype(np.int32)
+            dimensions = np.concatenate([positive, dimensions])
+            weights = np.concatenate([head[positive], weights])
+        if len(dimensions) > keep:
+            largest = np.lexsort((dimensions, -weights))[:keep]
+            dimensions = dimensions[largest]
+            weights = weights[largest]
+        order = np.argsort(dimensions)
         return dimensions[order], weights[order]
-
-    def _with_head(
-        self, dimensions: np.ndarray, weights: np.ndarray, head: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Dimensions and weights of one text, those of the head added; weights that are not positive are left out."""
-        positive = np.flatnonzero(head > 0).astype(np.int32)
-        return np.concatenate([positive, dimensions]), np.concatenate([head[positive], weights])
-
-
-_NO_IDS = np.zeros(0, np.int32)
-_NO_WEIGHTS = np.zeros(0, np.float32)
 
 
 def analyzer_of(settings: LexicalSettings, language: str = ENGLISH) -> Analyzer:
@@ -227,18 +239,20 @@ def bucket_of(stemmed: str, buckets: int) -> int:
     return int.from_bytes(digest, "little") % buckets
 
 
-def encoded(frequencies: np.ndarray) -> np.ndarray:
+def encode_frequencies(frequencies: np.ndarray) -> np.ndarray:
     """Document frequencies -> codes of one byte: round(12 log2(2 df)) for df above 0, at most 255; relative error
     below 3 %."""
-    codes = np.round(12 * np.log2(np.maximum(2 * frequencies, 1.06)))
+    # 1.06 has code 1, the smallest of a frequency above 0; it also keeps 0 out of the logarithm.
+    codes = np.round(_CODES_PER_DOUBLING * np.log2(np.maximum(2 * frequencies, 1.06)))
     return np.where(frequencies > 0, np.clip(codes, 1, 255), 0).astype(np.uint8)
 
 
-def decoded(codes: np.ndarray) -> np.ndarray:
+def decode_frequencies(codes: np.ndarray) -> np.ndarray:
     """(n,) uint8 codes -> document frequencies, float64."""
-    return np.where(codes > 0, 2.0 ** (codes.astype(np.float64) / 12) / 2, 0.0)
+    frequencies = 2.0 ** (codes.astype(np.float64) / _CODES_PER_DOUBLING) / 2
+    return np.where(codes > 0, frequencies, 0.0)
 
 
 def save_lexicon(path: Path, frequencies: np.ndarray, documents: int) -> None:
     """Write ``lexicon.safetensors`` of (buckets,) document frequencies in ``documents`` documents."""
-    save_file({_TENSOR: encoded(frequencies)}, path, {"documents": str(documents)})
+    save_file({_TENSOR: encode_frequencies(frequencies)}, path, {"documents": str(documents)})

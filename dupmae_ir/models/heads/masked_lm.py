@@ -40,6 +40,7 @@ class Head:
     def spread(self) -> float:
         """Standard deviation of a token's logits for an uncorrelated state, from the weights alone."""
         norm: Any = self.norm
+        # After the LayerNorm, a state has unit variance times the gain in each dimension.
         gain = 1.0 if norm is None else norm.weight.detach()
         return float((self.weight.detach() * gain).square().sum(1).mean().sqrt())
 
@@ -52,14 +53,19 @@ class Head:
                 parameter.div_(factor)
 
 
+class _MaskedLMParts(NamedTuple):
+    encoder: nn.Module
+    head: Head | None
+
+
 def encoder_of(model: nn.Module) -> nn.Module:
     """The encoder of a masked LM, or the model itself if it is a bare encoder."""
-    return _layout(model)[0]
+    return _parts(model).encoder
 
 
 def head_of(model: nn.Module) -> Head:
     """The masked-LM head of ``model``. Raises :class:`HeadMissing` for a bare encoder."""
-    head = _layout(model)[1]
+    head = _parts(model).head
     if head is None:
         raise HeadMissing(f"{type(model).__name__} has no masked-LM head, which the OT part needs")
     return head
@@ -68,7 +74,7 @@ def head_of(model: nn.Module) -> Head:
 def has_head(model: nn.Module) -> bool:
     """Whether ``model`` is a masked LM of a supported family."""
     try:
-        return _layout(model)[1] is not None
+        return _parts(model).head is not None
     except CheckpointError:
         return False
 
@@ -83,12 +89,10 @@ def embed(model: nn.Module, ids: Tensor | None = None, vectors: Tensor | None = 
     embeddings: Any = encoder_of(model).embeddings
     if vectors is None:
         return embeddings(ids)
-    # The name of DistilBERT's keyword differs between versions of transformers, its position does not.
-    return (
-        embeddings(None, vectors)
-        if hasattr(model, "distilbert")
-        else embeddings(inputs_embeds=vectors)
-    )
+    if hasattr(model, "distilbert"):
+        # The name of DistilBERT's keyword differs between versions of transformers, its position does not.
+        return embeddings(None, vectors)
+    return embeddings(inputs_embeds=vectors)
 
 
 def position_rows(model: nn.Module, length: int) -> Tensor:
@@ -103,16 +107,18 @@ def position_rows(model: nn.Module, length: int) -> Tensor:
     return embeddings.position_embeddings.weight[first : first + length]
 
 
-def longest(model: nn.Module) -> int:
-    """The longest input in tokens, special tokens included."""
+def max_input_length(model: nn.Module) -> int:
+    """Maximum number of tokens of a text, special tokens included."""
     config: Any = model.config
     return int(getattr(config, "max_position_embeddings", 512)) - _first_position(model)
 
 
 def _first_position(model: nn.Module) -> int:
-    # RoBERTa and MPNet count positions from the padding id.
     config: Any = model.config
-    return int(config.pad_token_id) + 1 if config.model_type in _POSITIONS_AFTER_PADDING else 0
+    if config.model_type in _POSITIONS_AFTER_PADDING:
+        # RoBERTa and MPNet count positions from the padding id.
+        return int(config.pad_token_id) + 1
+    return 0
 
 
 @dataclass(frozen=True)
@@ -131,58 +137,62 @@ class Shape:
 def shape_of(config: PretrainedConfig) -> Shape:
     """The :class:`Shape` of a BERT, RoBERTa or DistilBERT configuration."""
     if hasattr(config, "hidden_dim"):
+        # DistilBERT, whose code has a fixed epsilon.
         return Shape(
-            config.dim,
-            config.n_heads,
-            config.hidden_dim,
-            config.dropout,
-            config.attention_dropout,
-            1e-12,
-            config.initializer_range,
+            width=config.dim,
+            heads=config.n_heads,
+            inner=config.hidden_dim,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            epsilon=1e-12,
+            initial_std=config.initializer_range,
         )
     return Shape(
-        config.hidden_size,
-        config.num_attention_heads,
-        config.intermediate_size,
-        config.hidden_dropout_prob,
-        config.attention_probs_dropout_prob,
-        config.layer_norm_eps,
-        config.initializer_range,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        inner=config.intermediate_size,
+        dropout=config.hidden_dropout_prob,
+        attention_dropout=config.attention_probs_dropout_prob,
+        epsilon=config.layer_norm_eps,
+        initial_std=config.initializer_range,
     )
 
 
-def _layout(module: nn.Module) -> tuple[nn.Module, Head | None]:
+def _parts(module: nn.Module) -> _MaskedLMParts:
     """The encoder and the head of a model. Raises :class:`CheckpointError` for an unsupported family."""
     model: Any = module  # attributes of each family
+    # BERT
     if hasattr(model, "bert") and hasattr(model, "cls"):
-        p = model.cls.predictions
-        return model.bert, Head(
-            p.transform, p.decoder.weight, p.decoder.bias, p.transform.LayerNorm
-        )
+        predictions = model.cls.predictions
+        transform = predictions.transform
+        decoder = predictions.decoder
+        head = Head(transform, decoder.weight, decoder.bias, transform.LayerNorm)
+        return _MaskedLMParts(model.bert, head)
+    # DistilBERT
     if hasattr(model, "distilbert") and hasattr(model, "vocab_projector"):
-
-        def distil(h: Tensor) -> Tensor:
-            return model.vocab_layer_norm(model.activation(model.vocab_transform(h)))
-
-        projector = model.vocab_projector
-        return model.distilbert, Head(
-            distil, projector.weight, projector.bias, model.vocab_layer_norm
-        )
+        return _MaskedLMParts(model.distilbert, _distilbert_head(model))
     for name in ("roberta", "mpnet"):
         if hasattr(model, name) and hasattr(model, "lm_head"):
-            return getattr(model, name), _roberta_head(model.lm_head)
-    if (
-        hasattr(model, "model") and hasattr(model, "head") and hasattr(model, "decoder")
-    ):  # ModernBERT
-        return model.model, Head(
-            model.head, model.decoder.weight, model.decoder.bias, model.head.norm
-        )
+            return _MaskedLMParts(getattr(model, name), _roberta_head(model.lm_head))
+    # ModernBERT
+    if hasattr(model, "model") and hasattr(model, "head") and hasattr(model, "decoder"):
+        head = Head(model.head, model.decoder.weight, model.decoder.bias, model.head.norm)
+        return _MaskedLMParts(model.model, head)
+    # Bare encoders and decoders
     if hasattr(model, "embeddings") or hasattr(model, "transformer") or is_decoder(model):
-        return model, None
+        return _MaskedLMParts(model, None)
     raise CheckpointError(
         f"{type(model).__name__} is not a BERT, DistilBERT, RoBERTa, MPNet or ModernBERT model, nor a decoder such "
         "as Qwen3 or Gemma3; use a checkpoint of one of these families"
     )
+
+
+def _distilbert_head(model: Any) -> Head:
+    def transform(x: Tensor) -> Tensor:
+        return model.vocab_layer_norm(model.activation(model.vocab_transform(x)))
+
+    projector = model.vocab_projector
+    return Head(transform, projector.weight, projector.bias, model.vocab_layer_norm)
 
 
 def _roberta_head(head: Any) -> Head:
@@ -209,15 +219,21 @@ def excluded_ids(
     pool [SEP] and [CLS] as well.
     """
     special = set(tokenizer.all_special_ids)
-    unused = {i for token, i in tokenizer.get_vocab().items() if token.startswith("[unused")}
+    unused = {id_ for token, id_ in tokenizer.get_vocab().items() if token.startswith("[unused")}
     pooled = {tokenizer.mask_token_id, tokenizer.unk_token_id}
-    pooled |= {tokenizer.sep_token_id} if include_sep else set()
-    pooled |= {tokenizer.cls_token_id} if include_cls else set()
-    return ExcludedIds(sorted(special | unused), sorted(special - pooled))
+    if include_sep:
+        pooled.add(tokenizer.sep_token_id)
+    if include_cls:
+        pooled.add(tokenizer.cls_token_id)
+    return ExcludedIds(terms=sorted(special | unused), tokens=sorted(special - pooled))
 
 
 def unweighted_ids(tokenizer: PreTrainedTokenizerBase) -> ExcludedIds:
     """The ids without a token weight, as FlagEmbedding leaves them out: start, end, padding and unknown token."""
     names = ("cls_token_id", "sep_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
-    ids = sorted({i for name in names if (i := getattr(tokenizer, name, None)) is not None})
-    return ExcludedIds(ids, ids)
+    ids: set[int] = set()
+    for name in names:
+        id_ = getattr(tokenizer, name, None)
+        if id_ is not None:
+            ids.add(id_)
+    return ExcludedIds(terms=sorted(ids), tokens=sorted(ids))

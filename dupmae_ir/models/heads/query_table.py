@@ -47,13 +47,7 @@ class QueryTable:
                     )
                 weights[tokens[token]] = weight
         else:
-            stored = StoredWeights(path)
-            table = stored["weight"] if "weight" in stored else np.zeros(0)
-            if table.ndim != 1 or len(table) not in (len(tokens), width) or len(table) > width:
-                raise CheckpointError(
-                    f"{path}: expected the tensor weight with {len(tokens)} weights, one for each token, "
-                    f"got {table.shape if 'weight' in stored else ', '.join(stored)}"
-                )
+            table = _read_tensor(path, len(tokens), width)
             weights[: len(table)] = table
         if not np.isfinite(weights).all():
             raise CheckpointError(f"{path}: contains a weight that is not finite")
@@ -63,6 +57,7 @@ class QueryTable:
         """Ids (m,) int32, ascending, and weights (m,) of a query: the ``keep`` largest; equal ones by id."""
         ids = np.unique(np.asarray(pieces, np.int32))
         weights = self.weights[ids]
+        # Positions in the ascending ids; sorted, they restore that order.
         largest = np.sort(np.lexsort((ids, -weights))[:keep])
         largest = largest[weights[largest] > 0]
         return ids[largest], weights[largest]
@@ -73,19 +68,37 @@ class QueryTable:
 
         rows = [self.arrays(pieces, keep) for pieces in queries]
         ends = np.cumsum([0, *(len(ids) for ids, _ in rows)])
+        # The empty arrays give the dtype if there are no queries.
         ids = np.concatenate([*(ids for ids, _ in rows), np.zeros(0, np.int32)])
         weights = np.concatenate([*(weights for _, weights in rows), np.zeros(0, np.float32)])
         return sp.csr_matrix((weights, ids, ends), shape=(len(rows), len(self.weights)))
 
 
 def _read_json(path: Path) -> dict[str, float]:
+    """OpenSearch's table."""
     try:
-        table = {
-            str(token): float(weight)
-            for token, weight in json.loads(path.read_text(encoding="utf-8")).items()
-        }
+        table = json.loads(path.read_text(encoding="utf-8"))
+        return {str(token): float(weight) for token, weight in table.items()}
     except (ValueError, TypeError, AttributeError) as e:
         raise CheckpointError(
             f"{path}: expected a JSON object with a weight for each token: {one_line(e, 200)}"
         ) from None
+
+
+def _read_tensor(path: Path, token_count: int, width: int) -> np.ndarray:
+    """The table of sentence-transformers, of at most ``width`` weights."""
+    stored = StoredWeights(path)
+    problem = None
+    table = np.zeros(0)
+    if "weight" not in stored:
+        problem = ", ".join(stored)
+    else:
+        table = stored["weight"]
+        # A table has a weight for each token, or also for the padding of the model's embeddings.
+        if table.ndim != 1 or len(table) not in (token_count, width) or len(table) > width:
+            problem = str(table.shape)
+    if problem is not None:
+        raise CheckpointError(
+            f"{path}: expected the tensor weight with {token_count} weights, one for each token, got {problem}"
+        )
     return table

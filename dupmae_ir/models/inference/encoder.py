@@ -29,7 +29,7 @@ from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, SIDES
 from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import TermWeights
-from dupmae_ir.models.heads.masked_lm import longest as longest_input
+from dupmae_ir.models.heads.masked_lm import max_input_length
 from dupmae_ir.models.inference.packed import WHOLE, Batch, PackedRetriever
 from dupmae_ir.models.inference.packed_layers import can_pack
 from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings, with_head
@@ -115,7 +115,7 @@ class TextEncoder(TermEncoder):
         config = with_head(config, options)
         check_dense(folder, config, "cls" in parts)
         precision, dtype, products = pick_encoding(options.get("dtype") or "float32", device)
-        longest = min(longest_input(module.side(side).lm) for side in SIDES)
+        longest = min(max_input_length(module.side(side).lm) for side in SIDES)
         settings = encoder_settings(config, longest, options, precision, str(device))
         for side in SIDES:
             module.side(side).dimensions = settings.dimensions
@@ -254,7 +254,7 @@ class TextEncoder(TermEncoder):
     def _results(
         self, pieces: list[list[int]], side: str, keep: int, batch: Rows
     ) -> list[tuple[Rows, Fetch]]:
-        """The result of a batch, or of smaller ones where it does not fit into memory; see :func:`fetch`."""
+        """The result of a batch, or of smaller ones if it does not fit into memory; see :func:`fetch`."""
         queue = deque([batch])
         results: list[tuple[Rows, Fetch]] = []
         while queue:
@@ -305,7 +305,7 @@ class TextEncoder(TermEncoder):
         return dense, ids, weights
 
     def _on(self, side: str) -> PackedRetriever | None:
-        """The packed layers of a side, made when they are first needed; None where the model has none."""
+        """The packed layers of a side, created when they are first needed; None if the model has none."""
         if self._packed is None:
             return None
         key = self.model.side(side), self._products[side]
@@ -320,21 +320,22 @@ class TextEncoder(TermEncoder):
         return padded.to(self._device), mask.to(self._device)
 
 
-def fetch(found: Batch) -> Fetch:
+def fetch(results: Batch) -> Fetch:
     """Start to copy results to the CPU; the function returned waits for the copy and returns it."""
     dense, ids, weights = (
-        None if part is None else part.to("cpu", non_blocking=True) for part in found
+        None if part is None else part.to("cpu", non_blocking=True) for part in results
     )
-    done = torch.cuda.Event() if any(part is not None and part.is_cuda for part in found) else None
-    if done is not None:
-        done.record()
+    copied = None
+    if any(part is not None and part.is_cuda for part in results):
+        copied = torch.cuda.Event()
+        copied.record()
 
-    def fetched() -> Batch:
-        if done is not None:
-            done.synchronize()
+    def wait_for_copy() -> Batch:
+        if copied is not None:
+            copied.synchronize()
         return dense, ids, weights
 
-    return fetched
+    return wait_for_copy
 
 
 PACKED = ("cpu", "cuda")
@@ -359,15 +360,19 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> It
     Few results wait at a time. An exception of ``work`` is raised in the place of its result. The number of threads
     that torch has outside is kept.
     """
-    before, waiting, rest = torch.get_num_threads(), deque[Future[R]](), iter(items)
+    threads_before = torch.get_num_threads()
+    pending = deque[Future[R]]()
+    remaining = iter(items)
     try:
         with ThreadPoolExecutor(threads, "forward", torch.set_num_threads, (1,)) as pool:
             try:
-                waiting.extend(pool.submit(work, item) for item in islice(rest, 2 * threads))
-                while waiting:
-                    yield waiting.popleft().result()
-                    waiting.extend(pool.submit(work, item) for item in islice(rest, 1))
+                pending.extend(pool.submit(work, item) for item in islice(remaining, 2 * threads))
+                while pending:
+                    yield pending.popleft().result()
+                    pending.extend(pool.submit(work, item) for item in islice(remaining, 1))
             finally:
+                # Also if the caller stops early: no work is left that nobody reads.
                 pool.shutdown(cancel_futures=True)
     finally:
-        torch.set_num_threads(before)  # new threads would take the number of the workers
+        # New threads would take the number of the workers.
+        torch.set_num_threads(threads_before)

@@ -13,12 +13,18 @@ from numba.extending import intrinsic
 
 from dupmae_ir.models.checkpoints.stored import GROUP
 
-ROWS, OUTPUTS = 4, 64
-"""Inputs and outputs multiplied together; their sums fill the registers."""
-_WORD, _INDEX = ir.IntType(32), ir.IntType(64)
-_LANES, _PAIRS, _BYTES = (
-    ir.VectorType(ir.IntType(bits), n) for bits, n in ((32, 16), (32, 32), (8, 32))
-)
+ROWS = 4
+"""Inputs multiplied together."""
+OUTPUTS = 64
+"""Outputs computed together; the sums of so many rows and outputs fill the registers."""
+_WORD = ir.IntType(32)
+_INDEX = ir.IntType(64)
+_LANES = ir.VectorType(ir.IntType(32), 16)
+"""Sums of 16 outputs."""
+_PAIRS = ir.VectorType(ir.IntType(32), 32)
+"""Factors or products of 16 outputs, two components of the input each."""
+_BYTES = ir.VectorType(ir.IntType(8), 32)
+"""The codes of these."""
 _PARTS = range(OUTPUTS // 16)
 
 
@@ -29,7 +35,8 @@ def multiply(inputs, units, codes, factors, outputs):  # type: ignore[no-untyped
     ``inputs`` (l, k) int16, padded to a multiple of 4 rows; ``units`` (l, k / 64) float32; ``codes`` (n / 64, k / 2,
     64, 2) int8; ``factors`` (k / 64, n) float32; ``outputs`` (l, n) float32, zeros, modified in place.
     """
-    width, groups = inputs.shape[1], len(factors)
+    width = inputs.shape[1]
+    groups = len(factors)
     sums = np.empty((ROWS, OUTPUTS), np.int32)
     for panel in range(len(codes)):
         first = panel * OUTPUTS
@@ -38,14 +45,14 @@ def multiply(inputs, units, codes, factors, outputs):  # type: ignore[no-untyped
             for row in range(0, len(inputs), ROWS):
                 start = (panel * groups + group) * GROUP * OUTPUTS
                 _sums(codes, start, inputs, row * width + group * GROUP, width, sums)
+                # Without the rows of padding.
                 for r in range(min(ROWS, len(units) - row)):
-                    output, some, unit = (
-                        outputs[row + r, first : first + OUTPUTS],
-                        sums[r],
-                        units[row + r, group],
-                    )
+                    output = outputs[row + r, first : first + OUTPUTS]
+                    row_sums = sums[r]
+                    unit = units[row + r, group]
+                    # In the order of the numpy version, so that both give the same bits.
                     for n in range(OUTPUTS):
-                        output[n] += np.float32(some[n]) * (factor[n] * unit)
+                        output[n] += np.float32(row_sums[n]) * (factor[n] * unit)
 
 
 @intrinsic
@@ -53,23 +60,30 @@ def _sums(_, codes, start, inputs, first, width, sums):  # type: ignore[no-untyp
     """Set (4, 64) int32 ``sums`` to the products of 64 components of four rows with the codes from byte ``start``."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        arrays = [
-            context.make_array(signature.args[i])(context, builder, arguments[i]).data
-            for i in (0, 2, 5)
-        ]
-        rows = [
+        def data_of(index):  # type: ignore[no-untyped-def]
+            array = context.make_array(signature.args[index])
+            return array(context, builder, arguments[index]).data
+
+        codes_data = data_of(0)
+        inputs_data = data_of(2)
+        sums_data = data_of(5)
+        # The first component of each row.
+        row_starts = [
             builder.add(arguments[3], builder.mul(arguments[4], _INDEX(r))) for r in range(ROWS)
         ]
-        totals = [[_LANES([0] * 16) for _ in _PARTS] for _ in range(ROWS)]
+        totals = [[_LANES([0] * 16)] * len(_PARTS) for _ in range(ROWS)]
+        # Unrolled: a pair of components at a time, since processors multiply and add pairs of 16-bit integers.
         for pair in range(GROUP // 2):
-            places = [
+            offsets = [
                 builder.add(arguments[1], _INDEX(2 * OUTPUTS * pair + 32 * part)) for part in _PARTS
             ]
             weights = [
-                builder.sext(_load(builder, arrays[0], place, _BYTES), _PAIRS) for place in places
+                builder.sext(_load(builder, codes_data, offset, _BYTES), _PAIRS)
+                for offset in offsets
             ]
-            for row, sums_of_row in zip(rows, totals, strict=True):
-                word = _load(builder, arrays[1], builder.add(row, _INDEX(2 * pair)), _WORD)
+            for row_start, row_totals in zip(row_starts, totals, strict=True):
+                # Two int16 components as one word, which is copied to all lanes.
+                word = _load(builder, inputs_data, builder.add(row_start, _INDEX(2 * pair)), _WORD)
                 lanes = builder.insert_element(ir.Constant(_LANES, ir.Undefined), word, _WORD(0))
                 lanes = builder.shuffle_vector(lanes, lanes, _LANES([0] * 16))
                 inputs = builder.sext(
@@ -79,19 +93,19 @@ def _sums(_, codes, start, inputs, first, width, sums):  # type: ignore[no-untyp
                     products = builder.mul(weights[part], inputs)
                     for half in range(2):
                         odd_or_even = _LANES(list(range(half, 32, 2)))
-                        some = builder.shuffle_vector(products, products, odd_or_even)
-                        sums_of_row[part] = builder.add(sums_of_row[part], some)
-        for row, sums_of_row in enumerate(totals):
-            for part, total in enumerate(sums_of_row):
-                place = builder.gep(arrays[2], [_INDEX(OUTPUTS * row + 16 * part)])
-                builder.store(total, builder.bitcast(place, _LANES.as_pointer())).align = 4
+                        half_products = builder.shuffle_vector(products, products, odd_or_even)
+                        row_totals[part] = builder.add(row_totals[part], half_products)
+        for row, row_totals in enumerate(totals):
+            for part, total in enumerate(row_totals):
+                target = builder.gep(sums_data, [_INDEX(OUTPUTS * row + 16 * part)])
+                builder.store(total, builder.bitcast(target, _LANES.as_pointer())).align = 4
         return context.get_dummy_value()
 
     return types.void(codes, start, inputs, first, width, sums), generate
 
 
-def _load(builder: ir.IRBuilder, pointer: ir.Value, place: ir.Value, kind: ir.Type) -> ir.Value:
-    """A value of this type from a place that need not be aligned."""
-    value = builder.load(builder.bitcast(builder.gep(pointer, [place]), kind.as_pointer()))
+def _load(builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value, kind: ir.Type) -> ir.Value:
+    """A value of this type from an offset that need not be aligned."""
+    value = builder.load(builder.bitcast(builder.gep(pointer, [offset]), kind.as_pointer()))
     value.align = 1
     return value

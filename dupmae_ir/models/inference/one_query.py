@@ -79,23 +79,27 @@ class OneQuery:
         dimensions: int | None = None,
     ) -> None:
         self._prefix = "bert." if f"bert.{_WORDS}" in stored else ""
-        self._stored, self._bert, self._normalize = stored, bert, normalize
+        self._stored = stored
+        self._bert = bert
+        self._normalize = normalize
         self._weights: dict[str, np.ndarray] = {}
         self._products: dict[str, QuantisedLinear] = {}
         for name, shape in weight_shapes(bert).items():
             key = self._prefix + name
-            if name == _WORDS:  # its rows are decoded when they are read
+            if name == _WORDS:
+                # A query needs a few rows of this matrix, which are decoded when they are read.
                 _check(name, stored.rows(key, [bert.vocab_size - 1]), (1, bert.hidden_size))
-            elif key not in stored:
+                continue
+            if key not in stored:
                 raise CheckpointError(f"{folder}: {name} is missing")
-            elif (
-                name.startswith("encoder.")
-                and not any(n % GROUP for n in shape)
-                and (coded := stored.codes(key))
-            ):
-                self._products[name] = QuantisedLinear(_check(name, coded[0], shape), coded[1])
-            else:
+            coded = None
+            if name.startswith("encoder.") and all(size % GROUP == 0 for size in shape):
+                coded = stored.coded(key)
+            if coded is None:
                 self._weights[name] = _check(name, stored[key], shape)
+            else:
+                codes = _check(name, coded.codes, shape)
+                self._products[name] = QuantisedLinear(codes, coded.factors)
         self.dim = bert.hidden_size  #: width d' of the vector
         if (folder / PROJECTION).is_file():
             projection = StoredWeights(folder / PROJECTION)
@@ -107,7 +111,8 @@ class OneQuery:
 
     def cls(self, ids: Sequence[int]) -> np.ndarray:
         """(L,) word pieces, special tokens included -> (1, d') float32."""
-        weights, layers = self._weights, self._bert.num_hidden_layers
+        weights = self._weights
+        layers = self._bert.num_hidden_layers
         with blas_threads(1):
             words = self._stored.rows(self._prefix + _WORDS, list(ids))
             positions = weights["embeddings.position_embeddings.weight"][: len(ids)]
@@ -115,37 +120,41 @@ class OneQuery:
             x = self._norm("embeddings.LayerNorm", words + types + positions)
             for number in range(layers):
                 # Of the last layer only the state of [CLS] is needed.
-                x = self._layer(f"encoder.layer.{number}", x, 1 if number == layers - 1 else len(x))
-            vector = (self._linear("projection", x) if "projection.weight" in weights else x)[
-                :, : self.dim
-            ]
+                rows = 1 if number == layers - 1 else len(x)
+                x = self._layer(f"encoder.layer.{number}", x, rows)
+            vector = self._linear("projection", x) if "projection.weight" in weights else x
+            vector = vector[:, : self.dim]
         if self._normalize:
             vector = vector * (self._normalize / max(float(np.linalg.norm(vector)), 1e-12))
         return np.ascontiguousarray(vector, np.float32)
 
     def _layer(self, name: str, x: np.ndarray, rows: int) -> np.ndarray:
         """(L, d) -> (rows, d): the states of the first ``rows`` tokens after a BERT layer."""
-        query, key, value = (
-            # (L, d) -> (heads, L, d / heads)
-            self._linear(f"{name}.attention.self.{part}", states)
-            .reshape(len(states), self._bert.num_attention_heads, -1)
-            .transpose(1, 0, 2)
-            for part, states in (("query", x[:rows]), ("key", x), ("value", x))
-        )
-        shares = query @ key.transpose(0, 2, 1) * np.float32(query.shape[2] ** -0.5)
-        shares = np.exp(shares - shares.max(2, keepdims=True))
-        shares /= shares.sum(2, keepdims=True)
-        context = (shares @ value).transpose(1, 0, 2).reshape(rows, -1)
+        query = self._split_heads(f"{name}.attention.self.query", x[:rows])
+        key = self._split_heads(f"{name}.attention.self.key", x)
+        value = self._split_heads(f"{name}.attention.self.value", x)
+        # Softmax of the scaled products; without the maximum, the exponentials could overflow.
+        scores = query @ key.transpose(0, 2, 1) * np.float32(query.shape[2] ** -0.5)
+        attention = np.exp(scores - scores.max(2, keepdims=True))
+        attention /= attention.sum(2, keepdims=True)
+        context = (attention @ value).transpose(1, 0, 2).reshape(rows, -1)
         mixed = self._linear(f"{name}.attention.output.dense", context) + x[:rows]
         x = self._norm(f"{name}.attention.output.LayerNorm", mixed)
         inner = gelu(self._linear(f"{name}.intermediate.dense", x))
-        return self._norm(
-            f"{name}.output.LayerNorm", self._linear(f"{name}.output.dense", inner) + x
-        )
+        output = self._linear(f"{name}.output.dense", inner) + x
+        return self._norm(f"{name}.output.LayerNorm", output)
+
+    def _split_heads(self, name: str, x: np.ndarray) -> np.ndarray:
+        """(L, d) states -> (heads, L, d / heads) outputs of a linear layer."""
+        heads = self._bert.num_attention_heads
+        return self._linear(name, x).reshape(len(x), heads, -1).transpose(1, 0, 2)
 
     def _linear(self, name: str, x: np.ndarray) -> np.ndarray:
         linear = self._products.get(f"{name}.weight")
-        product = linear(x) if linear else x @ self._weights[f"{name}.weight"].T
+        if linear:
+            product = linear(x)
+        else:
+            product = x @ self._weights[f"{name}.weight"].T
         return product + self._weights.get(f"{name}.bias", np.float32(0))
 
     def _norm(self, name: str, x: np.ndarray) -> np.ndarray:
@@ -173,21 +182,26 @@ def erf(x: np.ndarray) -> np.ndarray:
     The third-order Taylor polynomial at the nearest multiple of 1/256, which is at most 1/512 away:
     erf(a + h) = erf(a) + erf'(a) h (1 - a h + (2 a^2 - 1) h^2 / 3) + O(h^4).
     """
-    size = np.minimum(np.abs(x), x.dtype.type(_LARGEST))
+    size = np.minimum(np.abs(x), x.dtype.type(_MAX_POINT))
     nearest = np.rint(size * _STEPS)
     a = nearest / _STEPS
     h = size - a
-    values, slopes = (grid.take(nearest.astype(np.intp)) for grid in _grid(x.dtype))
+    grid_values, grid_slopes = _grid(x.dtype)
+    index = nearest.astype(np.intp)
+    values = grid_values.take(index)
+    slopes = grid_slopes.take(index)
+    # erf is odd.
     return np.copysign(values + slopes * h * (1 - a * h + (2 * a * a - 1) * h * h / 3), x)
 
 
-_STEPS, _LARGEST = 256, 6.0  # erf(6) is 1 in float64
+_STEPS = 256  #: points of the grid between two whole numbers
+_MAX_POINT = 6.0  #: last point of the grid; erf(6) is 1 in float64
 
 
 @functools.cache
 def _grid(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """erf and its derivative at multiples of 1 / :data:`_STEPS`."""
-    points = np.arange(int(_LARGEST * _STEPS) + 1) / _STEPS
+    points = np.arange(int(_MAX_POINT * _STEPS) + 1) / _STEPS
     slopes = 2 / math.sqrt(math.pi) * np.exp(-points * points)
     return np.array([math.erf(a) for a in points], dtype), slopes.astype(dtype)
 
@@ -329,11 +343,10 @@ def read_lazy(
         piece_ids = files.tokenizer.get_vocab().values()
         if len(files.tokenizer) > size or vocabulary_gap(piece_ids, size):
             return None
-        config = replace(
-            config,
-            activation=activation or config.activation,
-            normalize=config.normalize if normalize is None else normalize,
-        )
+        if activation is not None:
+            config = replace(config, activation=activation)
+        if normalize is not None:
+            config = replace(config, normalize=normalize)
         settings = encoder_settings(
             config, files.shape.max_position_embeddings, options, precision, "cpu"
         )

@@ -147,7 +147,7 @@ class PackedRetriever:
         if model.token_weight is not None and keep != WHOLE:
             # Each token has one weight, so no vocabulary logits are needed.
             ids = texts.ids[tokens]
-            weights = model.activated(model.token_weight(hidden[tokens]).squeeze(-1))
+            weights = model.activate(model.token_weight(hidden[tokens]).squeeze(-1))
             weights = weights.where(model.term_mask[ids], 0.0)
             return pooling.strongest_tokens(weights, ids, counts, keep)
         states = model.head.transform(pad_rows(hidden[tokens]))[: sum(counts)]
@@ -158,7 +158,7 @@ class PackedRetriever:
         self.unscreened += len(counts)
         pooled = pooling.ot_max_packed(states, counts, self._words, model.head.bias)
         has_tokens = to_device(torch.tensor(counts) > 0, self._device).unsqueeze(1)
-        weights = model.activated(pooled.masked_fill_(~(model.term_mask & has_tokens), 0.0))
+        weights = model.activate(pooled.masked_fill_(~(model.term_mask & has_tokens), 0.0))
         if keep == WHOLE:
             return None, weights
         return pooling.strongest(weights, keep)
@@ -172,7 +172,7 @@ class PackedRetriever:
         if int(screened.sum()) > MOST_CANDIDATES * keep * len(counts):
             return None
         words, values = refine(self._screen, states, counts, screened)
-        positions, weights = pooling.strongest(model.activated(values), keep)
+        positions, weights = pooling.strongest(model.activate(values), keep)
         # Positions among the candidates -> ids of the vocabulary; -1 stays where fewer weights are positive.
         ids = words.gather(1, positions.clamp_min(0)).masked_fill_(positions < 0, -1)
         return ids, weights

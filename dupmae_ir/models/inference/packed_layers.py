@@ -32,15 +32,14 @@ if TYPE_CHECKING:
 ATTENTION_TOKENS = 640
 """Tokens per attention call; their queries, keys and scores fit a core's cache."""
 
-LONG = 512
+MIN_FUSED_KEYS = 512
 """Keys from which torch's fused attention, which keeps no scores, is used in bfloat16 too."""
 
 _ROBERTA = ("Roberta", "XLMRoberta", "Camembert")
 _MODERNBERT = ("ModernBertModel", "ModernBertForMaskedLM")
-_BERT = {
-    "PlainBert",
-    *(f"{family}{kind}" for family in ("Bert", *_ROBERTA) for kind in ("Model", "ForMaskedLM")),
-}
+_BERT = {"PlainBert"}
+for _family in ("Bert", *_ROBERTA):
+    _BERT |= {f"{_family}Model", f"{_family}ForMaskedLM"}
 
 
 def can_pack(model: Retriever) -> bool:
@@ -251,7 +250,9 @@ class _ModernBertLayer:
         # One matrix has the weights of both factors of the gated GELU.
         inner = layer.mlp.Wi
         up, gate = inner.weight.chunk(2)
-        up_bias, gate_bias = (None, None) if inner.bias is None else inner.bias.chunk(2)
+        up_bias = gate_bias = None
+        if inner.bias is not None:
+            up_bias, gate_bias = inner.bias.chunk(2)
         self._up = factory(up, up_bias, gelu=True)
         self._gate = factory(gate, gate_bias)
         self._down = factory(layer.mlp.Wo.weight, layer.mlp.Wo.bias)
@@ -364,14 +365,14 @@ def attention(qkv: Tensor, window: int | None = None) -> Tensor:
     length = q.shape[1]
     if window is None or length <= window + 1:
         return _attention(q, k, v)
-    places, block = torch.arange(length), 2 * window
+    positions = torch.arange(length)
+    block = 2 * window
     context = torch.empty_like(q)
     for start in range(0, length, block):
-        queries, keys = (
-            slice(start, start + block),
-            slice(max(0, start - window), start + block + window),
-        )
-        near = (places[queries].unsqueeze(1) - places[keys]).abs() <= window
+        queries = slice(start, start + block)
+        # Everything that a query of the block sees.
+        keys = slice(max(0, start - window), start + block + window)
+        near = (positions[queries].unsqueeze(1) - positions[keys]).abs() <= window
         context[:, queries] = _attention(q[:, queries], k[:, keys], v[:, keys], near)
     return context
 
@@ -384,14 +385,11 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> T
     """
     n, queries, heads, width = q.shape
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    if q.dtype != torch.bfloat16 or k.shape[2] > LONG:
+    if q.dtype != torch.bfloat16 or k.shape[2] > MIN_FUSED_KEYS:
         return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2)
     q, k, v = (x.reshape(n * heads, x.shape[2], width) for x in (q, k, v))
     scores = torch.bmm(q, k.transpose(1, 2)).float().mul_(width**-0.5)
     if mask is not None:
         scores.masked_fill_(~mask, -torch.inf)
-    return (
-        torch.bmm(torch.softmax(scores, -1).to(v.dtype), v)
-        .view(n, heads, queries, width)
-        .transpose(1, 2)
-    )
+    context = torch.bmm(torch.softmax(scores, -1).to(v.dtype), v)
+    return context.view(n, heads, queries, width).transpose(1, 2)

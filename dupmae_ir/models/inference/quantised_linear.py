@@ -5,11 +5,12 @@ absolute value divided by 32,767. Products with the weights' codes are then inte
 They are converted to float32, multiplied by unit and factor, and added up group by group.
 
 The rounding changes an input by at most half a unit, and an output by at most the sum of that times the absolute
-weights, which is 2e-5 of the outputs' length for normally distributed numbers. Weights stay what they are.
+weights, which is 2e-5 of the outputs' length for normally distributed numbers. Weights are not rounded again.
 """
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from dupmae_ir.device import pays
 from dupmae_ir.models.checkpoints.stored import GROUP
 
-HIGHEST = 32_767  #: largest whole number of an input
+MAX_INPUT = 32_767  #: largest int16, which the largest number of a group is rounded to
 
 
 class QuantisedLinear:
@@ -27,31 +28,36 @@ class QuantisedLinear:
     """
 
     def __init__(self, codes: np.ndarray, factors: np.ndarray) -> None:
-        self._codes, self._factors = codes, np.ascontiguousarray(factors.T)
+        self._codes = codes
+        self._factors = np.ascontiguousarray(factors.T)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         groups = x.reshape(len(x), -1, GROUP)
-        units = np.maximum(np.abs(groups).max(2), np.float32(1e-30)) / np.float32(HIGHEST)
+        # The minimum keeps a group of zeros out of a division by 0.
+        largest = np.maximum(np.abs(groups).max(2), np.float32(1e-30))
+        units = largest / np.float32(MAX_INPUT)
         inputs = np.rint(groups / units[:, :, None]).astype(np.int16)
-        return (self._by_loops if pays(x.size * len(self._codes) >> 8) else self._by_numpy)(
-            inputs, units
-        )
+        if pays(x.size * len(self._codes) >> 8):
+            return self._by_loops(inputs, units)
+        return self._by_numpy(inputs, units)
 
     def _by_numpy(self, inputs: np.ndarray, units: np.ndarray) -> np.ndarray:
-        """Halves of the inputs' bits, of which sums of 64 products are exact in float32."""
-        halves = (
-            np.concatenate([inputs >> 8, inputs & 255]).astype(np.float32).transpose(1, 0, 2)
-            @ self._groups
-        )
-        sums = halves[:, : len(inputs)] * np.float32(256) + halves[:, len(inputs) :]
+        """By float32 products of the upper and the lower eight bits of the inputs, of which sums of 64 are exact."""
+        upper_and_lower = np.concatenate([inputs >> 8, inputs & 255]).astype(np.float32)
+        products = upper_and_lower.transpose(1, 0, 2) @ self._groups
+        upper = products[:, : len(inputs)]
+        lower = products[:, len(inputs) :]
+        sums = upper * np.float32(256) + lower
         sums *= self._factors[:, None] * units.T[:, :, None]
         return sums.sum(0)
 
     def _by_loops(self, inputs: np.ndarray, units: np.ndarray) -> np.ndarray:
         from dupmae_ir.models.inference.integer_products import ROWS, multiply
 
+        # Four times the size of the codes, and not needed again: once the loops pay, they always do.
         self.__dict__.pop("_groups", None)
-        padded = np.zeros((-(-len(inputs) // ROWS) * ROWS, self._codes.shape[1]), np.int16)
+        row_count = math.ceil(len(inputs) / ROWS) * ROWS
+        padded = np.zeros((row_count, self._codes.shape[1]), np.int16)
         padded[: len(inputs)] = inputs.reshape(len(inputs), -1)
         outputs = np.zeros((len(inputs), len(self._codes)), np.float32)
         multiply(padded, units, self._panels, self._factors, outputs)

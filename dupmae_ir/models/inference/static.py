@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +45,8 @@ class StaticEncoder(TermEncoder):
             name, config, settings, tokenizer, len(embeddings), tuple(options.get("parts") or PARTS)
         )
         self._embeddings = embeddings[:, : settings.dimensions]
-        self._unknown, self._max_characters = unknown, max_characters
+        self._unknown = unknown
+        self._max_characters = max_characters
         self.dim: int | None = self._embeddings.shape[1] if "cls" in self.parts else None
 
     @property
@@ -63,14 +65,14 @@ class StaticEncoder(TermEncoder):
         length: int,
         special: bool = True,  # noqa: ARG002
     ) -> list[list[int]]:
-        cut = self._max_characters
-        texts = [(prompt + text)[:cut] for text in texts]
+        texts = [(prompt + text)[: self._max_characters] for text in texts]
         pieces = self.tokenizer(texts, max_length=length, add_special_tokens=False)["input_ids"]
-        return (
-            pieces
-            if self._unknown is None
-            else [[p for p in one if p != self._unknown] for one in pieces]
-        )
+        if self._unknown is None:
+            return pieces
+        known_pieces = []
+        for text_pieces in pieces:
+            known_pieces.append([piece for piece in text_pieces if piece != self._unknown])
+        return known_pieces
 
     def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:  # noqa: ARG002
         if self.dim is None:
@@ -80,9 +82,9 @@ class StaticEncoder(TermEncoder):
             if tokens:
                 vectors[row] = self._embeddings[tokens].mean(0)
         if self.settings.normalize:
-            vectors *= self.settings.normalize / np.maximum(
-                np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12
-            )
+            # The vector of a text without tokens is zero and stays zero.
+            lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            vectors *= self.settings.normalize / lengths
         return Representation(vectors, None)
 
 
@@ -92,7 +94,9 @@ def load_static(model: str | Path | None, options: EncoderOptions) -> StaticEnco
     Raises :class:`CheckpointError` for missing or damaged files, and :class:`UsageError` for an invalid choice.
     """
     folder = model_folder(model)
-    modules = read_modules(folder) if folder.is_dir() else None
+    if not folder.is_dir():
+        return None
+    modules = read_modules(folder)
     if modules is None or not modules.static:
         return None
     if options.get("dtype") not in (None, "auto", "float32", MIXED):
@@ -104,41 +108,46 @@ def load_static(model: str | Path | None, options: EncoderOptions) -> StaticEnco
             "closed form"
         )
     tokenizer = PlainTokenizer.read_any(modules.encoder)
-    embeddings, own = _read_embeddings(modules, len(tokenizer))
-    length, characters = NO_LIMIT, None
-    if own:
+    table = _read_embeddings(modules, len(tokenizer))
+    length = NO_LIMIT
+    max_characters = None
+    unknown = None
+    if table.is_model2vec:
+        # model2vec cuts texts to as many characters as the tokens would have at their median length.
         length = int(read_json(folder / "config.json").get("max_length") or 512)
-        characters = length * int(np.median([len(token) for token in tokenizer.get_vocab()]))
-    own_settings = {"document_length": length, "query_length": length, **modules.settings}
+        token_lengths = [len(token) for token in tokenizer.get_vocab()]
+        max_characters = length * int(np.median(token_lengths))
+        unknown = tokenizer.unk_token_id
+    settings = {"document_length": length, "query_length": length, **modules.settings}
     if options.get("normalize") is not None:
-        own_settings["normalize"] = options.get("normalize")
-    config = with_head(ModelConfig(method="static", **own_settings), options)
+        settings["normalize"] = options.get("normalize")
+    config = with_head(ModelConfig(method="static", **settings), options)
     return StaticEncoder(
-        model,
-        config,
-        options,
-        tokenizer,
-        embeddings,
-        tokenizer.unk_token_id if own else None,
-        characters,
+        model, config, options, tokenizer, table.embeddings, unknown, max_characters
     )
 
 
-def _read_embeddings(modules: Modules, tokens: int) -> tuple[np.ndarray, bool]:
-    """The (V, d) embeddings, and whether they are model2vec's."""
+class _EmbeddingTable(NamedTuple):
+    embeddings: np.ndarray  #: (V, d) float32
+    is_model2vec: bool
+
+
+def _read_embeddings(modules: Modules, tokens: int) -> _EmbeddingTable:
+    """The embeddings of a folder, one for each of ``tokens`` tokens."""
     path = modules.encoder / TABLE
     if not path.is_file():
         raise CheckpointError(
             f"{path}: is missing; static embeddings are read from safetensors, never from a pickle"
         )
     stored = StoredWeights(path)
-    own = "embedding.weight" not in stored
-    name = "embeddings" if own else "embedding.weight"
+    is_model2vec = "embedding.weight" not in stored
+    name = "embeddings" if is_model2vec else "embedding.weight"
     if name not in stored:
         raise CheckpointError(
             f"{path}: expected the tensor embedding.weight or embeddings, got {', '.join(stored)}"
         )
     embeddings = np.asarray(stored[name], np.float32)
+    # A quantised vocabulary: tokens share embeddings, each scaled by the token's weight.
     if "mapping" in stored:
         embeddings = embeddings[np.asarray(stored["mapping"])]
     if "weights" in stored:
@@ -147,4 +156,4 @@ def _read_embeddings(modules: Modules, tokens: int) -> tuple[np.ndarray, bool]:
         raise CheckpointError(
             f"{path}: expected finite embeddings of the tokenizer's {tokens:,} tokens, got {embeddings.shape}"
         )
-    return embeddings, own
+    return _EmbeddingTable(embeddings, is_model2vec)

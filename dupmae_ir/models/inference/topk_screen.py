@@ -67,24 +67,29 @@ def candidates(
     """
     rounded = hidden.to(torch.bfloat16)
     wide = rounded.float()
-    lengths, residuals = wide.norm(dim=1), wide.sub_(hidden).norm(dim=1)
+    lengths = wide.norm(dim=1)
+    residuals = wide.sub_(hidden).norm(dim=1)
     del wide  # as large as the input; free it before the products
     owners = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(list(counts)))
-    longest, largest_residual = (
+    # Of each text, (B, 1): the bound of its maximum takes the worst token.
+    max_length, max_residual = (
         x.new_zeros(len(counts)).scatter_reduce_(0, owners, x, "amax").unsqueeze(1)
         for x in (lengths, residuals)
     )
-    found = ot_max_packed(rounded, counts, screen.coarse).float()
+    pooled = ot_max_packed(rounded, counts, screen.coarse).float()
     width = hidden.shape[1]
-    slack = (largest_residual * screen.norms).addcmul_(
-        longest, screen.residuals + 2 * width * _SUMMING * screen.norms
+    # The two terms of the bound, and the accumulation; then the rounding of the result, and the addition of the bias.
+    slack = (max_residual * screen.norms).addcmul_(
+        max_length, screen.residuals + 2 * width * _SUMMING * screen.norms
     )
-    slack.mul_(1 + _ROUNDING).add_(found.abs(), alpha=_ROUNDING).add_(_SUMMING * screen.bias.abs())
-    found += screen.bias
-    found.masked_fill_(~term_mask, -torch.inf)
-    low = (found - slack).topk(min(k, found.shape[1]), dim=1).values[:, -1:]
-    high = found.add_(slack)
-    return (high >= low) & (high > 0)
+    slack.mul_(1 + _ROUNDING).add_(pooled.abs(), alpha=_ROUNDING).add_(_SUMMING * screen.bias.abs())
+    pooled += screen.bias
+    pooled.masked_fill_(~term_mask, -torch.inf)
+    # The k-th largest lower bound.
+    threshold = (pooled - slack).topk(min(k, pooled.shape[1]), dim=1).values[:, -1:]
+    # In place; the pooled logits are not needed again.
+    upper_bounds = pooled.add_(slack)
+    return (upper_bounds >= threshold) & (upper_bounds > 0)
 
 
 def refine(

@@ -47,12 +47,17 @@ class Anchor:
     """
 
     def __init__(self, model: Retriever, weight: float) -> None:
-        self.model, self.weight = model.eval().requires_grad_(False), weight
+        self.model = model.eval().requires_grad_(False)
+        self.weight = weight
 
     def distance(self, texts: Masked) -> Tensor:
-        """Mean over the texts of 1 - cos([CLS] of the masked text, vector of the whole text), in float32 at least."""
-        cls, ids = texts.hidden[:, 0], torch.where(texts.labels == IGNORED, texts.ids, texts.labels)
+        """Mean over the texts of 1 - cos([CLS] of the masked text, vector of the unmasked text), in float32 or
+        float64."""
+        cls = texts.hidden[:, 0]
+        # The labels restore the unmasked text.
+        ids = torch.where(texts.labels == IGNORED, texts.ids, texts.labels)
         with torch.no_grad():
+            # Moved here because the anchor is not a module, so moving the objective leaves it where it was.
             target, _ = self.model.to(ids.device)(ids, texts.mask, ot=False)
         exact = torch.float64 if cls.dtype == torch.float64 else torch.float32
         return (1 - F.cosine_similarity(cls.to(exact), target.to(exact), dim=1)).mean()
@@ -62,14 +67,19 @@ Terms = dict[str, Tensor]
 """The loss of each task by name. Their weighted sum is minimised."""
 
 
+def sum_of(terms: Terms) -> Tensor:
+    """The sum of all losses."""
+    return torch.stack(list(terms.values())).sum()
+
+
 class Bottleneck(nn.Module):
     """Base class of the objectives: a masked LM, whose embeddings and prediction head the decoders share.
 
     The decoders that a subclass adds are the only new parameters.
     """
 
-    anchor: Anchor | None = None  #: what [CLS] is held to, if anything
-    _shuffles = False
+    anchor: Anchor | None = None  #: the model that [CLS] is kept close to
+    _shuffles = False  #: whether decoders read the vectors of other texts
 
     def __init__(self, lm: PreTrainedModel) -> None:
         super().__init__()
@@ -79,12 +89,14 @@ class Bottleneck(nn.Module):
         """Last hidden states: (B, L) ids and attention mask -> (B, L, d)."""
         return encoder_of(self.lm)(input_ids=ids, attention_mask=mask).last_hidden_state
 
-    def passed(self, vectors: Tensor) -> Tensor:
-        """The (B, ...) vectors of the texts that a decoder reads; inside :meth:`shuffled`, each those of another text.
+    def bottleneck_vectors(self, vectors: Tensor) -> Tensor:
+        """The (B, ...) vectors that a decoder reads: those of its texts, or of other texts inside :meth:`shuffled`.
 
         Every objective calls this for the vectors of its bottleneck.
         """
-        return vectors.roll(len(vectors) // 2, 0) if self._shuffles else vectors
+        if not self._shuffles:
+            return vectors
+        return vectors.roll(len(vectors) // 2, 0)
 
     @contextmanager
     def shuffled(self) -> Iterator[None]:
@@ -106,7 +118,7 @@ class Bottleneck(nn.Module):
     def predict(self, hidden: Tensor, labels: Tensor, lm: PreTrainedModel | None = None) -> Tensor:
         """Mean cross-entropy of the prediction head at the labels; positions labelled -100 are ignored.
 
-        ``lm``: the model whose head is used, where it is not the objective's own.
+        ``lm``: the model whose head is used; None for the objective's.
         """
         head = head_of(self.lm if lm is None else lm)
         labelled = labels != IGNORED
@@ -115,14 +127,15 @@ class Bottleneck(nn.Module):
             head.transform(hidden[labelled]), labels[labelled], head.weight, head.bias
         )
 
-    def anchored(self, loss: Tensor, terms: Terms, *texts: Masked) -> tuple[Tensor, Terms]:
-        """``loss`` and ``terms`` with the distance of [CLS] from the anchor; unchanged without one.
+    def add_anchor(self, loss: Tensor, terms: Terms, *texts: Masked) -> tuple[Tensor, Terms]:
+        """``loss`` and ``terms`` with the distance of [CLS] from the anchor; unchanged without an anchor.
 
         ``texts``: the masked texts that the decoders' [CLS] vectors come from.
         """
         if self.anchor is None:
             return loss, terms
-        distance = torch.stack([self.anchor.distance(t) for t in texts]).mean()
+        distances = [self.anchor.distance(batch) for batch in texts]
+        distance = torch.stack(distances).mean()
         return loss + self.anchor.weight * distance, {**terms, "anchor": distance}
 
     def decoder_input(self, cls: Tensor, ids: Tensor) -> Tensor:
@@ -160,4 +173,4 @@ class PlainMLM(Bottleneck):
         texts = Masked(
             hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"]
         )
-        return self.anchored(loss, {"mlm": loss}, texts)
+        return self.add_anchor(loss, {"mlm": loss}, texts)

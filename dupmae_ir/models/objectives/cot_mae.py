@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dupmae_ir.models.heads.masked_lm import shape_of
-from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, decoder_layers
+from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, decoder_layers, sum_of
 from dupmae_ir.models.objectives.decoders import CausalBlock, causal
 from dupmae_ir.models.objectives.token_loss import IGNORED
 
@@ -26,7 +25,8 @@ class LeftToRight(Bottleneck):
     def add_blocks(self, layers: int, window: int) -> None:
         """Add ``layers`` GPT-2 blocks that attend to position 0 and the last ``window`` tokens (0: all before)."""
         shape = shape_of(self.lm.config)
-        self.window, self.dropout = window, shape.dropout
+        self.window = window
+        self.dropout = shape.dropout
         self.d_head = nn.ModuleList(CausalBlock(self.lm.config) for _ in range(layers))
         if layers:
             self.d_head_ln_f = nn.LayerNorm(shape.width, eps=shape.epsilon)
@@ -38,6 +38,7 @@ class LeftToRight(Bottleneck):
         for block in self.d_head:
             hidden = block(hidden, visible)
         labels = ids.masked_fill(~mask.bool(), IGNORED)
+        # The output at position i predicts token i + 1.
         return self.predict(self.d_head_ln_f(hidden)[:, :-1], labels[:, 1:])
 
 
@@ -69,7 +70,7 @@ class CoTMAE(LeftToRight):
         """
         hidden = self.encode(batch["input_ids"], batch["attention_mask"])
         terms: Terms = {"mlm": self.predict(hidden, batch["labels"])}
-        cls = self.passed(hidden[:, :1])
+        cls = self.bottleneck_vectors(hidden[:, :1])
         if len(self.c_head):
             terms["mask_decoder"] = self.decode(
                 self.c_head,
@@ -79,7 +80,8 @@ class CoTMAE(LeftToRight):
                 batch["enc_head_labels"],
             )
         if len(self.d_head):
-            context = batch["dec_head_input_ids"], batch["dec_head_attention_mask"]
-            terms["causal_decoder"] = self.left_to_right(cls, *context)
+            terms["causal_decoder"] = self.left_to_right(
+                cls, batch["dec_head_input_ids"], batch["dec_head_attention_mask"]
+            )
         texts = Masked(hidden, batch["input_ids"], batch["attention_mask"], batch["labels"])
-        return self.anchored(torch.stack(list(terms.values())).sum(), terms, texts)
+        return self.add_anchor(sum_of(terms), terms, texts)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.models.experts import Experts, TextType, separate, siamese, with_experts
 from dupmae_ir.models.heads.masked_lm import head_of, shape_of
-from dupmae_ir.models.objectives.bottleneck import Masked, Terms
+from dupmae_ir.models.objectives.bottleneck import Masked, Terms, sum_of
 from dupmae_ir.models.objectives.cot_mae import LeftToRight
 from dupmae_ir.models.pooling import ACTIVATIONS, ot_max
 
@@ -56,28 +55,37 @@ class CoTMoTE(LeftToRight):
         switched: bool = False,
     ) -> None:
         super().__init__(lm.passage if isinstance(lm, Experts) else lm)
-        for value, (name, known) in zip(
-            (decode, sparse_head, spr_to_hidden, experts), _CHOICES.items(), strict=True
-        ):
-            if value not in known:
-                raise ValueError(f"{name} {value!r} is not known; use {' or '.join(known)}")
+        options = {
+            "decode": decode,
+            "sparse_head": sparse_head,
+            "spr_to_hidden": spr_to_hidden,
+            "experts": experts,
+        }
+        for name, value in options.items():
+            if value not in _CHOICES[name]:
+                raise ValueError(
+                    f"{name} {value!r} is not known; use {' or '.join(_CHOICES[name])}"
+                )
         if layers < 1:
             raise UsageError(f"`causal_layers` must be at least 1 for CoT-MoTE, got {layers}")
         if isinstance(lm, Experts):
             self.experts = lm
         elif experts == "ffn":
             self.experts = with_experts(lm, shared_norm)
+        elif experts == "all":
+            self.experts = separate(lm)
         else:
-            self.experts = separate(lm) if experts == "all" else siamese(lm)
-        # The text types whose experts read the passage and the query.
-        self.readers: tuple[TextType, TextType] = (
-            ("query", "passage") if switched else ("passage", "query")
-        )
-        self.decode_from, self.sparse_head = decode, sparse_head
+            self.experts = siamese(lm)
+        # The text types whose experts encode the passage and the query.
+        self.passage_expert: TextType = "query" if switched else "passage"
+        self.query_expert: TextType = "passage" if switched else "query"
+        self.decode_from = decode
+        self.sparse_head = sparse_head
         self.add_blocks(layers, window)
-        width, vocabulary = shape_of(self.lm.config).width, self.lm.config.vocab_size
-        learned = spr_to_hidden == "linear" and decode != "den"
-        self.spr_projection = nn.Linear(vocabulary, width, bias=False) if learned else None
+        self.spr_projection: nn.Linear | None = None
+        if spr_to_hidden == "linear" and decode != "den":
+            width = shape_of(self.lm.config).width
+            self.spr_projection = nn.Linear(self.lm.config.vocab_size, width, bias=False)
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
         """The loss and its terms.
@@ -85,28 +93,38 @@ class CoTMoTE(LeftToRight):
         ``batch``: ``input_ids, attention_mask, labels`` of the masked passage, ``query_*`` of the masked query, and
         ``dec_head_input_ids, dec_head_attention_mask``, the unmasked context.
         """
-        mask = batch["attention_mask"]
-        passage_reader, query_reader = self.readers
-        passage = self.experts.encode(batch["input_ids"], mask, passage_reader)
-        query = self.experts.encode(
-            batch["query_input_ids"], batch["query_attention_mask"], query_reader
+        passage = Masked(
+            self.experts.encode(batch["input_ids"], batch["attention_mask"], self.passage_expert),
+            batch["input_ids"],
+            batch["attention_mask"],
+            batch["labels"],
         )
+        query = Masked(
+            self.experts.encode(
+                batch["query_input_ids"], batch["query_attention_mask"], self.query_expert
+            ),
+            batch["query_input_ids"],
+            batch["query_attention_mask"],
+            batch["query_labels"],
+        )
+        # Eq. 11
+        passage_lm = self.experts.of(self.passage_expert)
+        query_lm = self.experts.of(self.query_expert)
         terms: Terms = {
-            "mlm_passage": self.predict(passage, batch["labels"], self.experts.of(passage_reader)),
-            "mlm_query": self.predict(query, batch["query_labels"], self.experts.of(query_reader)),
+            "mlm_passage": self.predict(passage.hidden, passage.labels, passage_lm),
+            "mlm_query": self.predict(query.hidden, query.labels, query_lm),
         }
-        context = batch["dec_head_input_ids"], batch["dec_head_attention_mask"]
+        # Eq. 12
+        context_ids = batch["dec_head_input_ids"]
+        context_mask = batch["dec_head_attention_mask"]
         if self.decode_from in ("den", "both"):
-            terms["causal_den"] = self.left_to_right(self.passed(passage[:, :1]), *context)
+            den = self.bottleneck_vectors(passage.hidden[:, :1])
+            terms["causal_den"] = self.left_to_right(den, context_ids, context_mask)
         if self.decode_from in ("spr", "both"):
-            terms["causal_spr"] = self.left_to_right(
-                self.passed(self.spr_as_hidden(self.spr(passage, mask))), *context
-            )
-        read = Masked(passage, batch["input_ids"], mask, batch["labels"])
-        asked = Masked(
-            query, batch["query_input_ids"], batch["query_attention_mask"], batch["query_labels"]
-        )
-        return self.anchored(torch.stack(list(terms.values())).sum(), terms, read, asked)
+            spr = self.spr_as_hidden(self.spr(passage.hidden, passage.mask))
+            spr = self.bottleneck_vectors(spr)
+            terms["causal_spr"] = self.left_to_right(spr, context_ids, context_mask)
+        return self.add_anchor(sum_of(terms), terms, passage, query)
 
     @property
     def word_embeddings(self) -> Tensor:
@@ -120,6 +138,7 @@ class CoTMoTE(LeftToRight):
         """
         pooling_mask = mask.bool().clone()
         pooling_mask[:, 0] = False
+        # [SEP] is the last token; texts are padded on the right.
         pooling_mask.scatter_(1, mask.sum(1, keepdim=True) - 1, False)
         if self.sparse_head == "tied":
             pooled = ot_max(hidden, pooling_mask, self.word_embeddings)
@@ -129,7 +148,7 @@ class CoTMoTE(LeftToRight):
         return ACTIVATIONS["log1p"](pooled)
 
     def spr_as_hidden(self, spr: Tensor) -> Tensor:
-        """A vocabulary vector as a decoder input in the place of h_0: (B, V) -> (B, 1, d)."""
+        """A vocabulary vector as a decoder input in place of h_0: (B, V) -> (B, 1, d)."""
         if self.spr_projection is not None:
             return self.spr_projection(spr).unsqueeze(1)
         # Detached, as in LexMAE: otherwise the embeddings would learn to carry the text past the bottleneck.

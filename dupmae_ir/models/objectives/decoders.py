@@ -32,16 +32,17 @@ class _Attention(nn.Module):
         self.output = nn.ModuleDict(
             {"dense": nn.Linear(width, width), "LayerNorm": nn.LayerNorm(width, eps=shape.epsilon)}
         )
-        self.dropout, self.inner_dropout = shape.dropout, shape.attention_dropout
+        self.dropout = shape.dropout
+        self.attention_dropout = shape.attention_dropout
 
     def forward(self, query: Tensor, context: Tensor, visible: Tensor) -> Tensor:
-        q, k, v = (
-            split_heads(self.self[name](x), self.heads)
-            for name, x in (("query", query), ("key", context), ("value", context))
-        )
-        drop = self.inner_dropout if self.training else 0.0
+        q = split_heads(self.self["query"](query), self.heads)
+        k = split_heads(self.self["key"](context), self.heads)
+        v = split_heads(self.self["value"](context), self.heads)
+        # scaled_dot_product_attention does not know whether the module is training.
+        dropout = self.attention_dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop
+            q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=dropout
         )
         out = F.dropout(self.output["dense"](join_heads(mixed)), self.dropout, self.training)
         return self.output["LayerNorm"](out + query)
@@ -53,7 +54,8 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
         shape = shape_of(config)
-        width, inner = shape.width, shape.inner
+        width = shape.width
+        inner = shape.inner
         self.attention = _Attention(config)
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, inner)})
         self.output = nn.ModuleDict(
@@ -72,9 +74,8 @@ class DecoderLayer(nn.Module):
         """
         visible = visible.bool()
         blind = ~visible.any(-1, keepdim=True)
-        first = torch.zeros_like(visible[:1, :1]).index_fill_(
-            -1, torch.tensor([0], device=visible.device), True
-        )
+        column_0 = torch.tensor([0], device=visible.device)
+        first = torch.zeros_like(visible[:1, :1]).index_fill_(-1, column_0, True)
         mixed = self.attention(query, context, visible | (blind & first))
         out = self.output["dense"](F.gelu(self.intermediate["dense"](mixed)))
         return self.output["LayerNorm"](F.dropout(out, self.dropout, self.training) + mixed)
@@ -103,8 +104,10 @@ class CausalBlock(nn.Module):
         super().__init__()
         shape = shape_of(config)
         width = shape.width
-        self.heads, self.dropout = shape.heads, shape.dropout
-        self.ln_1, self.ln_2 = (nn.LayerNorm(width, eps=shape.epsilon) for _ in range(2))
+        self.heads = shape.heads
+        self.dropout = shape.dropout
+        self.ln_1 = nn.LayerNorm(width, eps=shape.epsilon)
+        self.ln_2 = nn.LayerNorm(width, eps=shape.epsilon)
         self.attn = nn.ModuleDict(
             {"c_attn": _Conv1D(width, 3 * width), "c_proj": _Conv1D(width, width)}
         )
@@ -114,12 +117,14 @@ class CausalBlock(nn.Module):
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
         """(B, L, d) -> (B, L, d). ``visible`` (B, L, L): True where a row may attend, causal mask included."""
-        q, k, v = (
-            split_heads(p, self.heads) for p in self.attn["c_attn"](self.ln_1(x)).chunk(3, -1)
-        )
-        drop = self.dropout if self.training else 0.0
+        q, k, v = self.attn["c_attn"](self.ln_1(x)).chunk(3, -1)
+        dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop
+            split_heads(q, self.heads),
+            split_heads(k, self.heads),
+            split_heads(v, self.heads),
+            attn_mask=visible.unsqueeze(1),
+            dropout_p=dropout,
         )
         x = x + F.dropout(self.attn["c_proj"](join_heads(mixed)), self.dropout, self.training)
         inner = F.gelu(self.mlp["c_fc"](self.ln_2(x)))
@@ -139,7 +144,9 @@ def join_heads(x: Tensor) -> Tensor:
 def unpack(bits: Tensor, length: int) -> Tensor:
     """Unpack bit masks: (..., ceil(length / 8)) uint8, lowest bit first -> (..., length) bool."""
     shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return ((bits.unsqueeze(-1) >> shifts) & 1).flatten(-2)[..., :length].bool()
+    unpacked = ((bits.unsqueeze(-1) >> shifts) & 1).flatten(-2)
+    # Without the padding of the last byte.
+    return unpacked[..., :length].bool()
 
 
 def causal(mask: Tensor, window: int = 0) -> Tensor:
@@ -147,11 +154,8 @@ def causal(mask: Tensor, window: int = 0) -> Tensor:
 
     With ``window`` w, a row attends only to column 0 and the last w columns up to itself (CoT-MAE's ``attn_window``).
     """
-    length = mask.shape[1]
-    row, column = (
-        torch.arange(length, device=mask.device).unsqueeze(1),
-        torch.arange(length, device=mask.device),
-    )
+    column = torch.arange(mask.shape[1], device=mask.device)
+    row = column.unsqueeze(1)
     near = column <= row
     if window:
         near = near & ((column > row - window) | (column == 0))

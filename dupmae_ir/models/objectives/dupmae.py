@@ -45,11 +45,16 @@ class DupMAE(RetroMAE):
         super().__init__(lm, decoding, layers, query_stream)
         if head not in ("mlm", "tied", "linear"):
             raise ValueError(f"head {head!r} is not known; use mlm, tied or linear")
-        self.bow_weight, self.decoder_weight, self.head = bow_weight, decoder_weight, head
+        self.bow_weight = bow_weight
+        self.decoder_weight = decoder_weight
+        self.head = head
         if decoder_weight == 0:
-            self.c_head.requires_grad_(False)  # it is not computed
-        width, vocabulary = shape_of(self.lm.config).width, self.lm.config.vocab_size
-        self.ot_projection = nn.Linear(width, vocabulary, bias=False) if head == "linear" else None
+            # Not computed, so its parameters have no gradient.
+            self.c_head.requires_grad_(False)
+        self.ot_projection: nn.Linear | None = None
+        if head == "linear":
+            width = shape_of(self.lm.config).width
+            self.ot_projection = nn.Linear(width, self.lm.config.vocab_size, bias=False)
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
         """The loss and its terms.
@@ -67,10 +72,10 @@ class DupMAE(RetroMAE):
         texts = Masked(
             hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"]
         )
-        return self.anchored(loss, terms, texts)
+        return self.add_anchor(loss, terms, texts)
 
     def terms(self, hidden: Tensor, batch: dict[str, Tensor]) -> Terms:
-        """Losses of encoder and decoder; of the encoder alone where the decoder's has no weight."""
+        """Losses of encoder and decoder; of the encoder alone if ``decoder_weight`` is 0."""
         if self.decoder_weight:
             return super().terms(hidden, batch)
         return {"mlm": self.predict(hidden, batch["encoder_labels"])}
@@ -78,13 +83,16 @@ class DupMAE(RetroMAE):
     def bag_of_words(self, hidden: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Mean over the texts of -sum_v w_v log softmax(mu_X)_v (Eq. 6-8)."""
         pooling_mask = batch.get("pooling_mask", batch["attention_mask"]).bool().clone()
+        # [CLS] is not an ordinary token.
         pooling_mask[:, 0] = False
-        logs = torch.log_softmax(self.passed(self._pooled(hidden, pooling_mask)), dim=1)
+        pooled = self._max_logits(hidden, pooling_mask)
+        logs = torch.log_softmax(self.bottleneck_vectors(pooled), dim=1)
         if "bow_weight" in batch:
             return -(batch["bow_weight"] * logs).sum(1).mean()
         return -(batch["bow_weights"] * logs.gather(1, batch["bow_ids"])).sum(1).mean()
 
-    def _pooled(self, hidden: Tensor, pooling_mask: Tensor) -> Tensor:
+    def _max_logits(self, hidden: Tensor, pooling_mask: Tensor) -> Tensor:
+        """mu_X (B, V), the maximum of the logits over the pooled tokens (Eq. 6-7)."""
         if self.ot_projection is not None:
             return ot_max(hidden, pooling_mask, self.ot_projection.weight)
         head = head_of(self.lm)

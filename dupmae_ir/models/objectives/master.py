@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
 
-from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, decoder_layers
+from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, decoder_layers, sum_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,13 +21,20 @@ TASKS = {
 """Task -> name of its decoder in the released checkpoints: masked keywords, generated queries, generated
 continuation, neighbouring passage, complementary mask."""
 
-# Task -> (prefix of its decoder's inputs in the batch, name of their attention mask).
+
+class _DecoderInputs(NamedTuple):
+    """Names in the batch of the released code."""
+
+    prefix: str  #: of the ids and the labels
+    mask: str  #: the attention mask
+
+
 _INPUTS = {
-    "mkp": ("decoder", "attention_mask"),
-    "doc2query": ("query", "query_attention_mask"),
-    "gpt2": ("gpt", "gpt_attention_mask"),
-    "npr": ("next_decoder", "next_decoder_attention_mask"),
-    "cmp": ("overlap_decoder", "attention_mask"),
+    "mkp": _DecoderInputs("decoder", "attention_mask"),
+    "doc2query": _DecoderInputs("query", "query_attention_mask"),
+    "gpt2": _DecoderInputs("gpt", "gpt_attention_mask"),
+    "npr": _DecoderInputs("next_decoder", "next_decoder_attention_mask"),
+    "cmp": _DecoderInputs("overlap_decoder", "attention_mask"),
 }
 
 
@@ -56,12 +62,15 @@ class MASTER(Bottleneck):
         if encoder_losses not in ("all", "passage"):
             raise ValueError(f"encoder losses {encoder_losses!r} are not known; use all or passage")
         self.encoder_losses = encoder_losses
-        if unknown := set(tasks) - set(TASKS):
-            raise ValueError(f"no task named {sorted(unknown)[0]!r}; there are {', '.join(TASKS)}")
+        unknown = set(tasks) - set(TASKS)
+        if unknown:
+            raise ValueError(f"no task named {min(unknown)!r}; there are {', '.join(TASKS)}")
         self.tasks = tasks
-        self.decoder_of = (
-            dict.fromkeys(tasks, "shared_head") if shared_decoder else {t: TASKS[t] for t in tasks}
-        )
+        if shared_decoder:
+            self.decoder_of = dict.fromkeys(tasks, "shared_head")
+        else:
+            self.decoder_of = {task: TASKS[task] for task in tasks}
+        # Each name once, although a shared decoder has several tasks.
         for name in dict.fromkeys(self.decoder_of.values()):
             setattr(self, name, decoder_layers(self.lm.config, layers))
 
@@ -75,9 +84,10 @@ class MASTER(Bottleneck):
         passage = self._encode_masked(
             batch, "input_ids", "attention_mask", "labels", terms, "mlm_passage"
         )
-        read_for = dict.fromkeys(self.tasks, passage)
+        # The hidden states from which each task decodes.
+        hidden = dict.fromkeys(self.tasks, passage)
         if "npr" in self.tasks:
-            read_for["npr"] = self._encode_masked(
+            hidden["npr"] = self._encode_masked(
                 batch,
                 "next_encoder_input_ids",
                 "next_encoder_attention_mask",
@@ -86,7 +96,7 @@ class MASTER(Bottleneck):
                 "mlm_neighbour",
             )
         if "cmp" in self.tasks:
-            read_for["cmp"] = self._encode_masked(
+            hidden["cmp"] = self._encode_masked(
                 batch,
                 "overlap_encoder_input_ids",
                 "attention_mask",
@@ -95,21 +105,21 @@ class MASTER(Bottleneck):
                 "mlm_complementary",
             )
         for task in self.tasks:
-            prefix, mask = _INPUTS[task]
-            ids, labels, cls = (
-                batch[f"{prefix}_input_ids"],
-                batch[f"{prefix}_labels"],
-                read_for[task][:, :1],
+            inputs = _INPUTS[task]
+            terms[task] = self.decode(
+                getattr(self, self.decoder_of[task]),
+                self.bottleneck_vectors(hidden[task][:, :1]),
+                batch[f"{inputs.prefix}_input_ids"],
+                batch[inputs.mask],
+                batch[f"{inputs.prefix}_labels"],
             )
-            layers = getattr(self, self.decoder_of[task])
-            terms[task] = self.decode(layers, self.passed(cls), ids, batch[mask], labels)
         texts = Masked(passage, batch["input_ids"], batch["attention_mask"], batch["labels"])
-        return self.anchored(torch.stack(list(terms.values())).sum(), terms, texts)
+        return self.add_anchor(sum_of(terms), terms, texts)
 
     def _encode_masked(
         self, batch: dict[str, Tensor], ids: str, mask: str, labels: str, terms: Terms, name: str
     ) -> Tensor:
-        """Hidden states (B, L, d) of a masked text; its masked-LM loss joins ``terms`` if it is part of the sum."""
+        """Hidden states (B, L, d) of a masked text. Adds its masked-LM loss to ``terms`` if it is part of the sum."""
         hidden = self.encode(batch[ids], batch[mask])
         if self.encoder_losses == "all" or name == "mlm_passage":
             terms[name] = self.predict(hidden, batch[labels])

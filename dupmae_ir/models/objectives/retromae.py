@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models.heads.masked_lm import position_rows
-from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, decoder_layers
+from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, decoder_layers, sum_of
 from dupmae_ir.models.objectives.decoders import unpack
 
 if TYPE_CHECKING:
@@ -41,10 +41,13 @@ class RetroMAE(Bottleneck):
             raise ValueError(
                 "enhanced decoding has one layer: a second would see what the masks of the first hide"
             )
-        self.decoding, self.query_stream = decoding, query_stream
+        self.decoding = decoding
+        self.query_stream = query_stream
         stack = decoder_layers(self.lm.config, layers)
-        # In released checkpoints the one layer is c_head itself, without an index.
-        self.c_head: nn.Module = stack[0] if decoding == "enhanced" else stack
+        self.c_head: nn.Module = stack
+        if decoding == "enhanced":
+            # In released checkpoints the one layer is c_head itself, without an index.
+            self.c_head = stack[0]
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
         """The loss and its terms.
@@ -58,21 +61,23 @@ class RetroMAE(Bottleneck):
         texts = Masked(
             hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"]
         )
-        return self.anchored(torch.stack(list(terms.values())).sum(), terms, texts)
+        return self.add_anchor(sum_of(terms), terms, texts)
 
     def terms(self, hidden: Tensor, batch: dict[str, Tensor]) -> Terms:
         """Losses of encoder and decoder from the (B, L, d) hidden states of the masked text."""
-        cls = self.passed(hidden[:, :1])
-        mlm = self.predict(hidden, batch["encoder_labels"])
+        cls = self.bottleneck_vectors(hidden[:, :1])
+        terms: Terms = {"mlm": self.predict(hidden, batch["encoder_labels"])}
         if self.decoding == "enhanced":
-            return {"mlm": mlm, "decoder": self._enhanced(cls, batch)}
-        layers, labels = self.c_head.children(), batch["decoder_labels"]
-        return {
-            "mlm": mlm,
-            "decoder": self.decode(
-                layers, cls, batch["decoder_ids"], batch["attention_mask"], labels
-            ),
-        }
+            terms["decoder"] = self._enhanced(cls, batch)
+        else:
+            terms["decoder"] = self.decode(
+                self.c_head.children(),
+                cls,
+                batch["decoder_ids"],
+                batch["attention_mask"],
+                batch["decoder_labels"],
+            )
+        return terms
 
     def _enhanced(self, cls: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Eq. 4-6: each token is predicted from its own random subset of the others."""

@@ -50,34 +50,44 @@ class _TokenLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, chunk: int
     ) -> Tensor:
+        # Sums over tokens and vocabulary are exact to float32, also if the products are in half precision.
         exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        needs = ctx.needs_input_grad
+        hidden_needs_grad, _, weight_needs_grad, bias_needs_grad, _ = ctx.needs_input_grad
+        needs_grad = any(ctx.needs_input_grad)
         ctx.share = 1 / max(1, len(labels))
         loss = hidden.new_zeros((), dtype=exact)
-        grad_hidden = torch.empty_like(hidden) if needs[0] else None
-        grad_weight = torch.zeros_like(weight, dtype=exact) if needs[2] else None
-        grad_bias = torch.zeros_like(bias, dtype=exact) if bias is not None and needs[3] else None
+        grad_hidden = grad_weight = grad_bias = None
+        if hidden_needs_grad:
+            grad_hidden = torch.empty_like(hidden)
+        if weight_needs_grad:
+            grad_weight = torch.zeros_like(weight, dtype=exact)
+        if bias is not None and bias_needs_grad:
+            grad_bias = torch.zeros_like(bias, dtype=exact)
+
         dtype = product_dtype(hidden)
         table = weight.to(dtype)
-        room = _Room(min(chunk, len(labels)), weight, dtype, exact)
+        buffers = _Buffers(min(chunk, len(labels)), weight, dtype, exact)
         for start in range(0, len(labels), chunk):
             part = slice(start, start + chunk)
-            tokens, targets = hidden[part].to(dtype), labels[part].unsqueeze(1)
-            logs = room.log_softmax(tokens, table, bias)
+            tokens = hidden[part].to(dtype)
+            targets = labels[part].unsqueeze(1)
+            logs = buffers.log_softmax(tokens, table, bias)
             loss -= logs.gather(1, targets).sum() * ctx.share
-            if not any(needs):
+            if not needs_grad:
                 continue
-            # d loss / d logits = (softmax - one hot) / tokens
+            # d loss / d logits = (softmax - one hot) / number of tokens; the division follows. In place, since the
+            # log-probabilities are not needed again.
             slope = logs.exp_().scatter_add_(1, targets, logs.new_full(targets.shape, -1.0))
             if grad_bias is not None:
                 grad_bias += slope.sum(0)
-            slope = room.rounded(slope)
+            slope = buffers.rounded(slope)
             if grad_hidden is not None:
                 grad_hidden[part] = torch.mm(slope, table).to(hidden.dtype).mul_(ctx.share)
             if grad_weight is not None:
-                room.add_product(grad_weight, slope.t(), tokens)
+                buffers.add_product(grad_weight, slope.t(), tokens)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+        ctx.weight_dtype = weight.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
         return loss
 
     @staticmethod
@@ -85,17 +95,18 @@ class _TokenLoss(torch.autograd.Function):
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, None, Tensor | None, Tensor | None, None]:
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
-        up = grads[0]
-        return (
-            None if grad_hidden is None else grad_hidden * up.to(grad_hidden.dtype),
-            None,
-            None if grad_weight is None else (grad_weight * (up * ctx.share)).to(ctx.dtypes[0]),
-            None if grad_bias is None else (grad_bias * (up * ctx.share)).to(ctx.dtypes[1]),
-            None,
-        )
+        upstream = grads[0]
+        if grad_hidden is not None:
+            grad_hidden = grad_hidden * upstream.to(grad_hidden.dtype)
+        if grad_weight is not None:
+            grad_weight = (grad_weight * (upstream * ctx.share)).to(ctx.weight_dtype)
+        if grad_bias is not None:
+            grad_bias = (grad_bias * (upstream * ctx.share)).to(ctx.bias_dtype)
+        # In the order of forward's arguments; labels and chunk have no gradient.
+        return grad_hidden, None, grad_weight, grad_bias, None
 
 
-class _Room:
+class _Buffers:
     """Memory that the chunks of one loss share.
 
     Allocated for each chunk, tensors of this size cost a fifth of the loss on a CPU: the system clears their pages.
@@ -104,8 +115,11 @@ class _Room:
     def __init__(self, rows: int, weight: Tensor, dtype: torch.dtype, exact: torch.dtype) -> None:
         shape = (rows, len(weight))
         self.products = weight.new_empty(shape, dtype=dtype)
-        self.logits, self.logs = (weight.new_empty(shape, dtype=exact) for _ in range(2))
-        self._sums: tuple[Tensor, Tensor] | None = None
+        self.logits = weight.new_empty(shape, dtype=exact)
+        self.logs = weight.new_empty(shape, dtype=exact)
+        # A product in its own dtype and in that of the sum, allocated when first needed.
+        self._product: Tensor | None = None
+        self._exact_product: Tensor | None = None
 
     def log_softmax(self, tokens: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
         """(n, V) log-probabilities of (n, d) tokens; overwritten by the next call."""
@@ -124,7 +138,8 @@ class _Room:
         if a.dtype == total.dtype:
             total.addmm_(a, b)
             return
-        if self._sums is None:
-            self._sums = torch.empty_like(total, dtype=a.dtype), torch.empty_like(total)
-        product, exact = self._sums
-        total += exact.copy_(torch.mm(a, b, out=product))
+        if self._product is None or self._exact_product is None:
+            self._product = torch.empty_like(total, dtype=a.dtype)
+            self._exact_product = torch.empty_like(total)
+        torch.mm(a, b, out=self._product)
+        total += self._exact_product.copy_(self._product)

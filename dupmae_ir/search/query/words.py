@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from dupmae_ir.models.analyzer import LONGEST_TOKEN, stem, word_spans
+from dupmae_ir.models.analyzer import MAX_TOKEN_LENGTH, stem, word_spans
 from dupmae_ir.models.languages import is_letter, separates_words
 from dupmae_ir.types import LexicalEncoder
 
@@ -280,8 +280,8 @@ def _is_part_letter(term: str, words: Sequence[str]) -> bool:
 def _complete_word(text: str, start: int, end: int) -> tuple[int, int]:
     """The place, widened to the letters, marks and digits around it, as far as the longest token; not in scripts whose
     words no blanks separate."""
-    first = max(0, start - LONGEST_TOKEN)
-    last = min(len(text), end + LONGEST_TOKEN)
+    first = max(0, start - MAX_TOKEN_LENGTH)
+    last = min(len(text), end + MAX_TOKEN_LENGTH)
     if start >= end or not _in_word(text[start]):
         return start, end
     while start > first and _in_word(text[start - 1]):

@@ -10,7 +10,12 @@ from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError, HeadMissing
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.heads.masked_lm import encoder_of, excluded_ids, longest, position_rows
+from dupmae_ir.models.heads.masked_lm import (
+    encoder_of,
+    excluded_ids,
+    max_input_length,
+    position_rows,
+)
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "", "heap queue sorts list " * 5]
 SIZES = {
@@ -90,7 +95,7 @@ def test_the_longest_input_leaves_out_reserved_positions(name, reserved):
     lm = model(name)
     if name.startswith("XLM"):
         lm.config.pad_token_id = 1
-    assert longest(lm) == 66 - (lm.config.pad_token_id + 1 if reserved else 0)
+    assert max_input_length(lm) == 66 - (lm.config.pad_token_id + 1 if reserved else 0)
 
 
 def test_rotary_positions_have_no_rows():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dupmae_ir.models.analyzer import LONGEST_TOKEN, parts, porter, stems, stems_and_parts
+from dupmae_ir.models.analyzer import MAX_TOKEN_LENGTH, parts, porter, stems, stems_and_parts
 
 # Examples of the steps in Porter's paper, and what his implementation makes of them.
 STEMS = {
@@ -96,7 +96,7 @@ def test_parts_follow_their_word():
 
 
 def test_a_long_token_is_cut():
-    assert list(map(len, stems("x" * (LONGEST_TOKEN + 5)))) == [LONGEST_TOKEN, 5]
+    assert list(map(len, stems("x" * (MAX_TOKEN_LENGTH + 5)))) == [MAX_TOKEN_LENGTH, 5]
 
 
 @pytest.mark.jvm

@@ -24,7 +24,12 @@ from dupmae_ir.models.checkpoints.model_config import (
     LexicalSettings,
     read_config,
 )
-from dupmae_ir.models.heads.lexical import Lexicon, bucket_of, decoded, encoded
+from dupmae_ir.models.heads.lexical import (
+    Lexicon,
+    bucket_of,
+    decode_frequencies,
+    encode_frequencies,
+)
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
 
@@ -66,7 +71,11 @@ def test_documents_equal_the_definition(encoder):
 
 def test_queries_equal_the_definition_with_and_without_a_collection(encoder, folder):
     rates = np.minimum(
-        decoded(encoded(np.random.default_rng(0).integers(0, 300, 512).astype(float))) / 300, 1
+        decode_frequencies(
+            encode_frequencies(np.random.default_rng(0).integers(0, 300, 512).astype(float))
+        )
+        / 300,
+        1,
     )
     queries = {
         "the quick cats": ["quick", "cat"],
@@ -171,7 +180,7 @@ def test_terms_and_their_names(encoder):
 
 def test_codes_of_frequencies():
     frequencies = np.array([0, 0.6, 1, 2, 17, 1000, 327_565])
-    back = decoded(encoded(frequencies))
+    back = decode_frequencies(encode_frequencies(frequencies))
     assert back[0] == 0
     assert (np.abs(back[1:] / frequencies[1:] - 1) < 0.03).all()
 

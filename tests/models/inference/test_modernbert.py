@@ -80,7 +80,7 @@ def test_products_in_bfloat16_are_near(folder, dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("long", [0, 512], ids=["fused kernel", "two products"])
 def test_a_window_of_keys_is_the_masked_whole(monkeypatch, dtype, long):
-    monkeypatch.setattr(packed_layers, "LONG", long)
+    monkeypatch.setattr(packed_layers, "MIN_FUSED_KEYS", long)
     qkv = torch.randn(
         2, 21, 3, 2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dupmae_ir.models.inference import quantised_linear
-from dupmae_ir.models.inference.quantised_linear import HIGHEST, QuantisedLinear
+from dupmae_ir.models.inference.quantised_linear import MAX_INPUT, QuantisedLinear
 
 SHAPES = [(1, 64, 64), (5, 64, 192), (11, 384, 1536), (12, 1536, 384)]
 
@@ -34,7 +34,7 @@ def test_outputs_are_within_the_bound_of_float64(
     monkeypatch.setattr(quantised_linear, "pays", lambda _: loops)
     x, codes, factors = drawn(*shape)
     exact = codes * np.repeat(factors, 64, 1).astype(np.float64)
-    units = np.abs(x.reshape(len(x), -1, 64)).max(2) / HIGHEST
+    units = np.abs(x.reshape(len(x), -1, 64)).max(2) / MAX_INPUT
     rounding = 0.5 * np.repeat(units, 64, 1) @ np.abs(exact).T
     # The sums of the groups and their conversion: an ulp for each of at most 24 of them, and one of unit and factor.
     float32 = 32 * 2.0**-23 * (np.abs(x).astype(np.float64) @ np.abs(exact).T)
