@@ -58,7 +58,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """One comparison of one measure; or the status of the whole case if ``measure`` is empty."""
+    """One comparison of one measure; or the status of the complete case if ``measure`` is empty."""
 
     status: Status
     measure: str = ""
@@ -111,7 +111,7 @@ def judge(
 
 
 def overall(verdicts: Iterable[CaseVerdict], against: str = "") -> Status | None:
-    """The most urgent status; with ``against``, of that side and of verdicts on the whole case. None for no verdict."""
+    """The most urgent status; None for no verdict. ``against``: only verdicts on that side and on the case itself."""
     statuses = set()
     for verdict in verdicts:
         if not against or verdict.against in ("", against):
@@ -236,8 +236,8 @@ def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
     verdict = compare_printed(case.paper[measure], value, tolerance, measure)
     power = without_power(case, measure, tolerance)
     if verdict.status.passes and power:
-        reasons = [verdict.reason, power] if verdict.reason else [power]
-        return replace(verdict, reason="; ".join(reasons))
+        reason = f"{verdict.reason}; {power}" if verdict.reason else power
+        return replace(verdict, reason=reason)
     return verdict
 
 
@@ -323,13 +323,17 @@ def compare_means(value: float, expected: float, tolerance: float, measure: str)
 def _classify(difference: float, tolerance: float) -> Status:
     if abs(difference) <= tolerance:
         return Status.OKISH
-    return Status.BETTER if difference > 0 else Status.FAIL
+    if difference > 0:
+        return Status.BETTER
+    return Status.FAIL
 
 
 def _noise(values: Iterable[float]) -> float:
     """Half the width of the 95 % bootstrap interval of the mean."""
     (interval,) = bootstrap_intervals(np.array(list(values))[:, None], level=LEVEL)
-    return (interval.high - interval.low) / 2 if interval else 0.0
+    if interval is None:
+        return 0.0
+    return (interval.high - interval.low) / 2
 
 
 def changed_queries(now: Mapping[str, float], then: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -343,4 +347,6 @@ def changed_queries(now: Mapping[str, float], then: Mapping[str, float]) -> list
 
 
 def _short(digest: str | None) -> str:
-    return digest[:12] if digest else "none"
+    if not digest:
+        return "none"
+    return digest[:12]
