@@ -41,12 +41,15 @@ from dupmae_ir.registry import lookup
 TRAINING_CODE = ("finetune", "models", "pretrain", "training")
 """Packages whose code determines trained weights."""
 TRAINING_LIBRARIES = ("python", "torch", "transformers", "numpy")
-"""Libraries whose versions do, or the order of what they draw at random."""
+"""Libraries whose versions determine trained weights, by their arithmetic or by the order of their random numbers."""
 SIDECAR = "made-by.json"
-"""Suffix of the file beside a folder that records what the folder was made from."""
+"""Suffix of the file next to a folder that records what the folder was made from."""
 TINY = "tiny"
 LOCAL = "folder:"
+"""Prefix of a collection in BEIR's layout below the folder ``--collections``."""
 _BEIR = "beir-"
+_MODEL = "model:"
+"""Prefix of a reference to a model in a recipe."""
 PACKAGE = Path(__file__).resolve().parents[2]
 
 
@@ -92,30 +95,32 @@ class Workspace:
 
     @cached_property
     def toml(self) -> Mapping[str, Any]:
+        """The content of models.toml."""
         return read_toml(self.recipes / MODELS)
 
     @cached_property
     def cache_folder(self) -> Path:
+        """The folder for downloads; synthetic stand-ins have a separate one."""
         root = self.cache or default_cache()
-        return root / "stand-ins" if self.catalogue else root
+        if self.catalogue:
+            return root / "stand-ins"
+        return root
 
     @cached_property
     def references(self) -> dict[str, list[str]]:
         """The models that the training of each trained model reads, by model name; a given model is not trained."""
         references: dict[str, list[str]] = {}
-        for model in (m for m in self.models.values() if m.recipe and m.name not in self.given):
-            steps, _ = plan(
-                self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step
-            )
-            settings = (getattr(step.config, f.name) for step in steps for f in fields(step.config))
-            values = [
-                v for value in settings for v in (value if isinstance(value, tuple) else (value,))
-            ]
-            names = (
-                v.removeprefix("model:")
-                for v in values
-                if isinstance(v, str) and v.startswith("model:")
-            )
+        for model in self.models.values():
+            if not model.recipe or model.name in self.given:
+                continue
+            # Inputs stay unresolved here: a resolved reference is a path, which does not name its model.
+            values = {**self._preset(model), **model.set}
+            steps, _ = plan(self._recipe(model), "", values, last=model.step)
+            names: list[str] = []
+            for step in steps:
+                for value in _setting_values(step):
+                    if isinstance(value, str) and value.startswith(_MODEL):
+                        names.append(value.removeprefix(_MODEL))
             references[model.name] = list(dict.fromkeys(names))
         return references
 
@@ -307,7 +312,9 @@ class Workspace:
 
     def _training_record(self, model: Model) -> dict[str, Mapping[str, Any]]:
         """Step -> code and environment in which it was trained here; empty for a model that was not."""
-        return read_json_object(self._sidecar(model)) if model.recipe else {}
+        if not model.recipe:
+            return {}
+        return read_json_object(self._sidecar(model))
 
     def _training_key(self) -> Mapping[str, Any]:
         return {"code": code_digest(*TRAINING_CODE), "environment": fingerprint(self.threads)}
@@ -343,7 +350,7 @@ class Workspace:
         """Where the weights of a model come from. ``given``: models used from a folder of the caller -> folder."""
         model = self.models[name]
         if given:
-            folders = ", ".join(f"{n} = {folder}" for n, folder in given.items())
+            folders = ", ".join(f"{model_name} = {folder}" for model_name, folder in given.items())
             return f"given: {folders}; not made by this row's recipe"
         record = self._training_record(model).get(model.step)
         if record is None:
@@ -378,21 +385,29 @@ class Workspace:
         if kind == "model":
             return str(self.model_folder(rest))
         if kind == TINY:
-            folder = self.collection(TINY).corpus.parent if fetch else self.collection_folder(TINY)
+            if fetch:
+                folder = self.collection(TINY).corpus.parent
+            else:
+                folder = self.collection_folder(TINY)
             return str(folder / rest)
         name, _, part = rest.partition("/")
         if kind == "file":
             return str(self.file(name, part, fetch))
         files = self.collection(name) if fetch else self.planned_collection(name)
-        return str(
-            {"corpus": files.corpus, "queries": files.queries}.get(part, files.corpus.parent / part)
-        )
+        # Corpus and queries may have other names than in BEIR's layout; other parts are named by their files.
+        if part == "corpus":
+            return str(files.corpus)
+        if part == "queries":
+            return str(files.queries)
+        return str(files.corpus.parent / part)
 
     def file(self, name: str, part: str, fetch: bool) -> Path:
         """The download ``[files.NAME]``, or the file ``part`` in it if it is an archive."""
         entry = lookup("file", name, self.toml.get(DOWNLOADS, {}))
         # Synthetic stand-ins have other checksums; everything made with them is marked.
-        digests = {} if self.catalogue else {k: entry.get(k) for k in ("md5", "sha256")}
+        digests = {}
+        if not self.catalogue:
+            digests = {algorithm: entry.get(algorithm) for algorithm in ("md5", "sha256")}
         source = RemoteFile(entry["url"], **digests)
         home = self.cache_folder / "files" / name
         target = home / source.name
@@ -407,6 +422,16 @@ class Workspace:
         if fetch and not (content / part).is_file():
             raise InputError(f"{target}: the archive has no {part}")
         return content / part
+
+
+def _setting_values(step: Step) -> Iterator[object]:
+    """Every value of a step's settings; a tuple is read value by value."""
+    for setting in fields(step.config):
+        value = getattr(step.config, setting.name)
+        if isinstance(value, tuple):
+            yield from value
+        else:
+            yield value
 
 
 @cache
@@ -452,7 +477,7 @@ def normal(query: str) -> str:
 def describe(environment: Mapping[str, Any]) -> str:
     """A fingerprint in one line, for reports."""
     names = ("python", "torch", "transformers", "faiss", "pyserini")
-    libraries = ", ".join(f"{n} {environment[n]}" for n in names if environment.get(n))
+    libraries = ", ".join(f"{name} {environment[name]}" for name in names if environment.get(name))
     return f"{libraries}; {environment.get('processor')}, {environment.get('threads')} thread(s)"
 
 
