@@ -76,7 +76,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All other runs compared with the baseline."""
+    """Every run but the baseline, compared with the baseline."""
 
     baseline: str
     settings: ComparisonOptions

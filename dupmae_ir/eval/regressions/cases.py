@@ -91,7 +91,7 @@ class Case:
 
     @property
     def all_measures(self) -> tuple[str, ...]:
-        """The measures to compute: the case's own and those of the paper, without duplicates."""
+        """The measures to compute: the case's measures and the paper's, without duplicates."""
         return tuple(dict.fromkeys([*self.measures, *self.paper]))
 
     @cached_property
@@ -205,7 +205,16 @@ def select(
 def read_regression(
     path: Path, models: Mapping[str, Any], rivals: Mapping[str, Any] | None = None
 ) -> Regression:
-    """Read one TOML file. ``models``: those its cases may use, by name; ``rivals``: of each case, by its id."""
+    """Read one TOML file.
+
+    Args:
+        path: the file.
+        models: the entries of models.toml, by name; cases may use these models.
+        rivals: case id -> the rivals of the case.
+
+    Raises:
+        InputError: the file cannot be used; the message names the file and the key.
+    """
     data = read_toml(path)
     keys = ("title", "tier", "exact", "case", "mean", "accepted", "environment", *SHARED)
     _check_keys(data, keys, str(path))
@@ -332,10 +341,10 @@ def canonical(measure: str, where: str) -> str:
         raise InputError(f"{where}: {e}") from None
 
 
-def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def _check_keys(table: Mapping[str, Any], allowed: Iterable[str], where: str) -> None:
     for key in table:
-        if key not in known:
-            raise InputError(f"{where}: no key named {key!r}.{suggest(key, known)}")
+        if key not in allowed:
+            raise InputError(f"{where}: no key named {key!r}.{suggest(key, allowed)}")
 
 
 @dataclass(frozen=True)
@@ -350,7 +359,7 @@ class Model:
     url: str = ""  #: of the folder that contains ``files``
     files: tuple[str, ...] = ()
     revision: str = "main"  #: commit of the model hub, for {revision} in ``url``; main can change
-    sha256: Mapping[str, str] = field(default_factory=dict)  #: file -> digest, where one is known
+    sha256: Mapping[str, str] = field(default_factory=dict)  #: file -> digest, if it is known
     recipe: str = ""
     step: str = ""
     set: Mapping[str, Any] = field(default_factory=dict)  #: overrides of the recipe's inputs

@@ -125,7 +125,7 @@ def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Re
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        # One step after the other, so that an error keeps what the steps before it have found.
+        # ``result`` is replaced after each step, so that an error keeps the problems of the steps before it.
         problems = tuple(input_problems(case, files))
         result = replace(result, inputs=input_digests(case, files), problems=problems)
         problems += tuple(leak_problems(case, workspace, files))
@@ -184,11 +184,11 @@ def leak_problems(case: Case, workspace: Workspace, files: CollectionFiles) -> I
         yield f"training: {len(leaked)} of {len(topics)} topics are among the training queries ({_first_names(leaked)})"
 
 
-def changed_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The entries of ``one`` that have another value in ``other``."""
+def changed_names(current: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
+    """The entries of ``current`` that have another value in ``recorded``."""
     changed = []
-    for name, value in one.items():
-        if not _same({"_": value}, {"_": other.get(name)}):
+    for name, value in current.items():
+        if not _equal_as_json(value, recorded.get(name)):
             changed.append(name)
     return changed
 
@@ -205,7 +205,7 @@ def _index_and_search(
     folder = index_path(case, workspace)
     statistics = index_statistics(folder, case.mode)
     result = replace(result, index=statistics)
-    same = dict(result.environment) == accepted.get("environment")
+    same_environment = dict(result.environment) == accepted.get("environment")
     # If the accepted index had other settings, another collection or other fixed weights, the accepted block is stale;
     # the new index must be measured so that it can be accepted.
     origin = {"configuration": case.configuration, "collection": result.key["collection"]}
@@ -215,8 +215,11 @@ def _index_and_search(
     if all(accepted.get(name) == value for name, value in origin.items()):
         expected = accepted.get("index", {})
     problems = []
-    for problem in index_problems(folder, statistics, result.key, files, expected, same):
+    for problem in index_problems(
+        folder, statistics, result.key, files, expected, same_environment
+    ):
         problems.append(f"index: {problem}")
+    # The values of a wrong index would be compared with the accepted ones as if they were the system's.
     if problems:
         return replace(result, problems=(*result.problems, *problems))
     _log(workspace, f"$ {command_line(commands.search)}")
@@ -237,13 +240,13 @@ def _measure(
     else:
         judged = read_qrels(files.qrels(case.test))
     problems = (*result.problems, *run_problems(run, judged, files, without_hits))
-    values, per_query = measured(case, files, run)
+    values, per_query = compute_measures(case, files, run)
     return replace(
         result, values=values, per_query=per_query, problems=problems, run_sha256=sha256_file(path)
     )
 
 
-def measured(
+def compute_measures(
     case: Case, files: CollectionFiles, run: Run
 ) -> tuple[dict[str, float], dict[str, Mapping[str, float]]]:
     """(mean, value per query id) of each of the case's measures, computed from its run."""
@@ -281,7 +284,7 @@ def _build_index(
     sidecar = folder.with_name(f"{folder.name}.{SIDECAR}")
     index_key = {name: value for name, value in key.items() if name not in SEARCH_KEYS}
     exists = sidecar.is_file() and folder.is_dir()
-    if exists and not workspace.fresh and _same(read_json_object(sidecar), index_key):
+    if exists and not workspace.fresh and _equal_as_json(read_json_object(sidecar), index_key):
         reused = f"reusing the index of the same configuration, weights, data and code: {folder}"
         _log(workspace, reused)
         return
@@ -338,7 +341,12 @@ def _reusable(
     """The earlier result, if it has the same key, its run file has not changed, and its values are the run's."""
     result = load_result(result_path(case, workspace))
     path = run_path(case, workspace)
-    if result is None or result.problems or not _same(result.key, key) or not path.is_file():
+    if (
+        result is None
+        or result.problems
+        or not _equal_as_json(result.key, key)
+        or not path.is_file()
+    ):
         return None
     if any(measure not in result.values for measure in case.all_measures):
         return None
@@ -357,17 +365,17 @@ def changed_run(case: Case, workspace: Workspace, files: CollectionFiles, result
     path = run_path(case, workspace)
     if not path.is_file() or sha256_file(path) != result.run_sha256:
         return f"{path} is not the run that was measured: it was changed, swapped or removed"
-    needed = [files.qrels(case.test)]
+    inputs = [files.qrels(case.test)]
     if files.answers:
-        needed = [files.answers, files.corpus]
-    if all(path_needed.is_file() for path_needed in needed):
-        values, per_query = measured(case, files, read_run(path))
-        if not _same({**result.values, "q": result.per_query}, {**values, "q": per_query}):
+        inputs = [files.answers, files.corpus]
+    if all(file.is_file() for file in inputs):
+        values, per_query = compute_measures(case, files, read_run(path))
+        if not _equal_as_json({**result.values, "q": result.per_query}, {**values, "q": per_query}):
             return f"{result_path(case, workspace)}: values differ from those of its run"
     return ""
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _equal_as_json(one: object, other: object) -> bool:
     """Equality after a round trip through JSON, which turns tuples into lists."""
     return json.loads(json.dumps(one)) == json.loads(json.dumps(other))
 
@@ -402,13 +410,18 @@ def index_problems(
     key: Mapping[str, Any],
     files: CollectionFiles,
     accepted: Mapping[str, Any],
-    same: bool,
+    same_environment: bool,
 ) -> Iterator[str]:
     """Problems of an index, each with its cause: a value slightly too low does not show what is wrong, but the number
     of documents or the sum of impacts does.
 
-    ``accepted``: statistics of the accepted index; ``same``: it was built in the same environment, so that statistics
-    must be equal.
+    Args:
+        folder: the index.
+        statistics: its :func:`index_statistics`.
+        key: digests of everything that determines the values of the case.
+        files: the collection that was encoded.
+        accepted: statistics of the accepted index.
+        same_environment: the accepted index was built in the same environment, so that statistics must be equal.
     """
     documents = statistics["documents"]
     shard = statistics.get("shard")
@@ -434,7 +447,7 @@ def index_problems(
         then = accepted.get(name)
         if then is None:
             continue
-        if now is None or same or name in COUNTS:
+        if now is None or same_environment or name in COUNTS:
             differs = now != then
         else:
             differs = abs(now - then) > DRIFT * abs(then)
@@ -542,6 +555,7 @@ def plan_commands(
     index = str(index_path(case, workspace))
     index_config: EncodeConfig | Bm25Config
     shared = {"corpus": str(files.corpus), "index": index, "quiet": workspace.quiet}
+    # A copy: the case's settings are part of its configuration.
     search = dict(case.search)
     if case.mode == "bm25":
         index_config = from_mapping(Bm25Config, {**case.encode, **shared})
@@ -552,13 +566,15 @@ def plan_commands(
             "threads": workspace.threads,
         }
         if not workspace.models[case.model].embedded:
-            # The papers' settings for the collection. The embedded model has its own, for every collection.
+            # The papers' settings for the collection. The embedded model uses its settings for every collection.
             settings |= {
                 "document_length": files.document_length,
                 "title_separator": files.title_separator,
             }
         index_config = from_mapping(EncodeConfig, {**settings, **case.encode, **shared})
         if files.query_length:
+            # A regression may state a length for all of its collections; a collection of long queries, such as
+            # ArguAna, needs more.
             search["query_length"] = max(search.get("query_length") or 0, files.query_length)
     search_settings = {
         "remove_query": files.remove_query,

@@ -107,9 +107,9 @@ class CaseRow(JudgedRow):
         if verdict.against != PAPER or verdict.status is not Status.BETTER:
             return False
         accepted_measures = set()
-        for other in self.verdicts:
-            if other.against == ACCEPTED and other.measure and other.status.passes:
-                accepted_measures.add(other.measure)
+        for candidate in self.verdicts:
+            if candidate.against == ACCEPTED and candidate.measure and candidate.status.passes:
+                accepted_measures.add(candidate.measure)
         return verdict.measure in accepted_measures
 
     def verdict(self, measure: str, against: str) -> CaseVerdict | None:
@@ -144,7 +144,7 @@ class CaseRow(JudgedRow):
 
     @property
     def counts(self) -> bool:
-        """Whether its values may enter a mean: of the row's own model, current, and every check passed."""
+        """Whether its values may enter a mean: every check passed, and no model was given with ``--model``."""
         sound = all(verdict.measure or verdict.status.passes for verdict in self.verdicts)
         return sound and self.result is not None and not self.result.given
 

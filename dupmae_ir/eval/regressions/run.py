@@ -160,7 +160,10 @@ class CaseSelection:
         return self._workspaces[case.tier]
 
     def run(self) -> Iterator[CaseRow]:
-        """Run the cases one after the other, holding the lock of the output folder."""
+        """Run the cases one after the other, holding the lock of the output folder.
+
+        Cases share indexes and trained models, which a second process would build at the same time.
+        """
         output = Path(self.options.output).absolute()
         output.mkdir(parents=True, exist_ok=True)
         with exclusive(lock_path(output), f"running regressions in {output}"):
@@ -247,8 +250,8 @@ class CaseSelection:
         """What has changed since the result was measured: code, environment or configuration; empty if nothing."""
         if not result.key:
             return ""
-        now = {"code": code_digest(), "environment": fingerprint(self.workspace(case).threads)}
-        changed = changed_names(now, result.key)
+        current = {"code": code_digest(), "environment": fingerprint(self.workspace(case).threads)}
+        changed = changed_names(current, result.key)
         if case.configuration != result.configuration:
             changed.append("configuration")
         if not changed:

@@ -1,5 +1,7 @@
-"""The workspace of a run: its collections, models and training outputs, how missing ones are obtained, and what
-values depend on besides them: the code, the libraries and the processor."""
+"""The workspace of a run: its collections, models and training outputs, and how missing ones are obtained.
+
+Also what the values depend on as well: the code, the libraries and the processor.
+"""
 
 from __future__ import annotations
 
@@ -264,13 +266,14 @@ class Workspace:
             file = download(source, home / name, mirror=self.mirror, quiet=self.quiet)
             if not self.catalogue and url not in digests:
                 digests[url] = sha256_file(file)
+                # After each file, so that an interrupted download keeps the digests of the files before it.
                 write_json(record, digests)
 
     def _training_folder(self, model: Model) -> Path:
         settings = {**model.set, **self._preset(model)}
         name = model.recipe
         if settings:
-            # Trainings with other settings than the recipe's have folders of their own.
+            # A training with other settings than the recipe's has a separate folder.
             changes = json.dumps(settings, sort_keys=True)
             name += f"-{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
         return self.folder / "training" / name
@@ -289,16 +292,18 @@ class Workspace:
         if self.fresh or (small and any(self._training_changes(model))):
             shutil.rmtree(output, ignore_errors=True)
         output.parent.mkdir(parents=True, exist_ok=True)
-        before = read_json_object(output / STATE)
+        state_before = read_json_object(output / STATE)
         try:
             run_stages(
                 str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=self.adjusted
             )
         finally:
+            # Also after an error: the steps that finished before it are not trained again, so what they were trained
+            # with is recorded now. A step that finished earlier keeps its record.
             state = read_json_object(output / STATE)
             record = self._training_record(model)
             for name, step in state.items():
-                if before.get(name) != step:
+                if state_before.get(name) != step:
                     record[name] = self._training_key()
             write_json(self._sidecar(model), record)
 
@@ -336,7 +341,8 @@ class Workspace:
                 if changes:
                     yield f"{step} of {model.name} was trained with {'; '.join(changes)}"
             if step == model.step:
-                return  # later steps make other models
+                # Later steps train other models.
+                return
 
     def training_changes(self, name: str, given: Mapping[str, str]) -> list[str]:
         """:meth:`_training_changes` of the model ``name`` and of every model that it is trained from."""

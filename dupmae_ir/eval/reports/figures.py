@@ -102,7 +102,10 @@ def curves(series: Mapping[str, Sequence[float]], x_name: str, y_name: str, titl
 
 
 def _svg(draw: Callable[[Any], None], title: str, description: str) -> Markup:
-    """What ``draw`` draws on a matplotlib Axes, as one ``<svg>`` element without ids and namespaces of its own."""
+    """What ``draw`` draws on a matplotlib Axes, as one ``<svg>`` element.
+
+    Numbered ids, the style sheet and namespaces are removed, because several figures share one HTML page.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -126,7 +129,7 @@ def _svg(draw: Callable[[Any], None], title: str, description: str) -> Markup:
     _, _, body = drawing.partition(">\n <defs>")
     body = re.sub(r"<style.*?</style>", "", body, flags=re.S)
     body = re.sub(rf'<g id="{_TIP}([^"]*)">', r"<g><title>\1</title>", body)
-    # Numbered ids of groups, texts and paths would repeat in the other figures of the page.
+    # An id may be on a page only once, and matplotlib numbers those of groups, texts and paths in each figure from 1.
     body = re.sub(r'(<g|<text|<path) id="[^"]*_\d+"', r"\1", body)
     body = body.replace("xlink:href=", "href=")
     for colour, variable in VARIABLES.items():
