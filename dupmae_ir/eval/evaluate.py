@@ -148,6 +148,7 @@ def _check_overlap(judged: Grades, scores: Scores, common: Scores, complete: boo
     """Without a common query all values would be 0, which looks like a result."""
     if not judged:
         raise UsageError("there are no judgements to evaluate with")
+    # With ``complete``, every judged query counts, so that a run without any hits has values too.
     if common or (complete and not scores):
         return
     if not scores:

@@ -91,6 +91,7 @@ def permutation_tests(
 
 def _exact(d: np.ndarray) -> Permutation:
     """All sign flips of (k,) differences. Flipping all signs keeps magnitudes, so the first sign is fixed."""
+    # Each further difference doubles the sums: it is added to all of them and subtracted from all of them.
     sums = np.abs(d[:1])
     for value in d[1:]:
         sums = np.concatenate([sums + value, sums - value])

@@ -99,6 +99,7 @@ class Case:
         """sha256 of the settings that determine the values; weights, data and code are not included."""
         names = ("model", "collection", "mode", "test", "encode", "search")
         settings = {name: getattr(self, name) for name in names}
+        # Sorted, so that the order of keys in the TOML file does not matter.
         text = json.dumps(settings, sort_keys=True, default=list)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -270,6 +271,7 @@ def _case(
             f"{where}: mode is {settings['mode']!r}; use one of {', '.join(SEARCH_MODES)}"
         )
     model = settings.get("model", "")
+    # True for bm25 with a model, and for another mode without one.
     if (settings["mode"] == "bm25") == bool(model):
         raise InputError(f"{where}: mode bm25 takes no model; every other mode requires one")
     if model and model not in models:

@@ -288,7 +288,7 @@ def _build_index(
         reused = f"reusing the index of the same configuration, weights, data and code: {folder}"
         _log(workspace, reused)
         return
-    # Only a finished index has a sidecar, so a killed run's is never reused.
+    # The sidecar is removed first and written last: only a finished index has one, so a killed run's is never reused.
     sidecar.unlink(missing_ok=True)
     config = replace(config, overwrite=folder.exists())
     _log(workspace, f"$ {command_line(config)}")
@@ -376,7 +376,7 @@ def changed_run(case: Case, workspace: Workspace, files: CollectionFiles, result
 
 
 def _equal_as_json(one: object, other: object) -> bool:
-    """Equality after a round trip through JSON, which turns tuples into lists."""
+    """Equality after a round trip through JSON, which turns tuples into lists, as in stored results."""
     return json.loads(json.dumps(one)) == json.loads(json.dumps(other))
 
 
@@ -616,6 +616,7 @@ def command_lines(case: Case, workspace: Workspace) -> list[str]:
     files = workspace.planned_collection(case.collection)
     run = run_path(case, workspace)
     commands = plan_commands(case, workspace, files)
+    # A command that somebody types shows its progress, whether or not this run does.
     lines.append(command_line(replace(commands.index, quiet=False)))
     lines.append(command_line(replace(commands.search, quiet=False)))
     if files.answers:

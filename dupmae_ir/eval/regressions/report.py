@@ -121,7 +121,7 @@ class CaseRow(JudgedRow):
             compared = measure in self.case.paper and self.case.compare
         else:
             compared = bool(self.accepted)
-        # A failure of the case is a failure of every measure, compared or not.
+        # Otherwise a verdict on the case is one on each of its compared measures; a failure is one on all measures.
         for verdict in self.verdicts:
             of_case = not verdict.measure and verdict.against in ("", against)
             if of_case and (compared or not verdict.status.passes):
@@ -144,7 +144,7 @@ class CaseRow(JudgedRow):
 
     @property
     def counts(self) -> bool:
-        """Whether its values may enter a mean: every check passed, and no model was given with ``--model``."""
+        """Whether its values may enter a mean: they are current, every check passed, and no model was given."""
         sound = all(verdict.measure or verdict.status.passes for verdict in self.verdicts)
         return sound and self.result is not None and not self.result.given
 

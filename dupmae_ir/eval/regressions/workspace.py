@@ -447,6 +447,7 @@ def code_digest(*packages: str) -> str:
     paths: list[Path] = []
     for name in packages or (".",):
         paths.extend((PACKAGE / name).rglob("*.py"))
+    # Sorted, because the order of rglob depends on the file system.
     for path in sorted(paths):
         digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
         digest.update(path.read_bytes())

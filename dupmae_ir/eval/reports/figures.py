@@ -27,7 +27,9 @@ VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule"}
 VARIABLES |= {colour: f"c{number}" for number, colour in enumerate(SERIES)}
 """Colour as drawn -> the variable of page.css that replaces it."""
 STYLE = {
+    # Text stays text instead of outlines, in the browser's fonts.
     "svg.fonttype": "none",
+    # A name with two dollar signs is no formula.
     "text.parse_math": False,
     "text.color": INK,
     "font.size": 9,
