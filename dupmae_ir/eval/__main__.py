@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 def measures() -> str:
     """The table of measures on the help page."""
-    cut = {
-        name: "[@k]" if family.trec else "@k"
-        for name, family in FAMILIES.items()
-        if family.trec_cut
-    }
-    names = {name + cut.get(name, ""): family for name, family in FAMILIES.items()}
-    width = max(map(len, names))
-    return "measures (k is a rank; (rel=N) sets the relevance level):\n" + "\n".join(
-        f"  {name.ljust(width)}  {family.meaning}" for name, family in names.items()
-    )
+    meanings = {}
+    for name, family in FAMILIES.items():
+        cutoff = ""
+        if family.trec_cut:
+            # trec_eval also has this measure without a cutoff.
+            cutoff = "[@k]" if family.trec else "@k"
+        meanings[name + cutoff] = family.meaning
+    width = max(map(len, meanings))
+    lines = ["measures (k is a rank; (rel=N) sets the relevance level):"]
+    lines += [f"  {name.ljust(width)}  {meaning}" for name, meaning in meanings.items()]
+    return "\n".join(lines)
 
 
 def show(config: EvalConfig, result: Evaluated) -> str:

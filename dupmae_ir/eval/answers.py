@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dupmae_ir.collections.convert import answered_query, checked_answers
 from dupmae_ir.command import Command
@@ -26,7 +27,7 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.types import Hit
 
-SHOWN = 3  #: ids named in an error
+MAX_NAMED = 3  #: ids named in an error
 _SEPARATOR = "\x1f"
 """Separates tokens; no token contains it, since control characters are not tokens."""
 _TOKEN = r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]"
@@ -76,10 +77,21 @@ def accuracy(
         raise UsageError("answer accuracy needs a file of answers; the collection has none")
     depths = sorted(set(depths))
     ranks = first_ranks(run, read_answers(answers), corpus, depths[-1], regex=regex, quiet=quiet)
-    return {
-        f"Acc@{k}": {q: float(rank is not None and rank <= k) for q, rank in ranks.items()}
-        for k in depths
-    }
+    accuracies: dict[str, dict[str, float]] = {}
+    for k in depths:
+        accuracies[f"Acc@{k}"] = {qid: float(_is_within(rank, k)) for qid, rank in ranks.items()}
+    return accuracies
+
+
+def _is_within(rank: int | None, k: int) -> bool:
+    return rank is not None and rank <= k
+
+
+class _RankedQuery(NamedTuple):
+    """A query with the rank at which its list has a passage."""
+
+    qid: str
+    rank: int
 
 
 def first_ranks(
@@ -93,45 +105,54 @@ def first_ranks(
 ) -> dict[str, int | None]:
     """Query id -> rank (from 1) of the first of its ``depth`` passages that answers it; None if none does."""
     matchers = {qid: matcher(texts, regex) for qid, texts in answers.items()}
-    wanted: dict[str, list[tuple[str, int]]] = {}
+    # A passage may be among the hits of several queries. The collection is read once, so passages lead to queries.
+    missing: dict[str, list[_RankedQuery]] = {}
     for qid in answers:
         for rank, hit in enumerate(run.get(qid, ())[:depth], 1):
-            wanted.setdefault(hit.docid, []).append((qid, rank))
+            missing.setdefault(hit.docid, []).append(_RankedQuery(qid, rank))
+
     ranks: dict[str, int | None] = dict.fromkeys(answers)
-    quoted = Path(corpus).name.removesuffix(".gz").endswith(".tsv")
+    is_tsv = Path(corpus).name.removesuffix(".gz").endswith(".tsv")
     with progress("answers", "passages", quiet=quiet) as bar:
         for passage in read_collection(corpus):
             bar.update()
-            places = wanted.pop(passage.docid, None)
-            if not places:
+            queries = missing.pop(passage.docid, None)
+            if not queries:
                 continue
-            text = searchable(_unquoted(passage.text) if quoted else passage.text, regex)
-            for qid, rank in places:
+            raw = _unquoted(passage.text) if is_tsv else passage.text
+            text = searchable(raw, regex)
+            for qid, rank in queries:
+                # Passages come in the collection's order, so a match may follow one of a worse rank.
                 best = ranks[qid]
                 if (best is None or rank < best) and matchers[qid](text):
                     ranks[qid] = rank
-            if not wanted:
+            if not missing:
                 break
-    if wanted:
-        some = ", ".join(sorted(wanted)[:SHOWN])
+    if missing:
+        names = ", ".join(sorted(missing)[:MAX_NAMED])
         raise InputError(
-            f"{corpus}: {len(wanted)} passages of the run are missing ({some}, ...); was another collection searched?"
+            f"{corpus}: {len(missing)} passages of the run are missing ({names}, ...); was another collection searched?"
         )
     return ranks
 
 
 def _unquoted(text: str) -> str:
     """A cell of psgs_w100.tsv as DPR reads it with Python's csv: outer quotes removed, doubled inner quotes single."""
-    inner = text[1:-1].replace('""', "")
-    whole = len(text) > 1 and text[0] == text[-1] == '"' and '"' not in inner
-    return text[1:-1].replace('""', '"') if whole else text
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
+        return text
+    inner = text[1:-1]
+    # The text begins with one quotation and ends with another; the outer quotes do not enclose it.
+    if '"' in inner.replace('""', ""):
+        return text
+    return inner.replace('""', '"')
 
 
 def matcher(answers: Sequence[str], regex: bool) -> Callable[[str], bool]:
     """A function of :func:`searchable` text: whether it contains one of ``answers``."""
     if not regex:
         # An answer without tokens, such as an empty one, is in no text.
-        needles = [joined for a in answers if len(joined := _joined(a)) > 1]
+        token_sequences = (_joined(answer) for answer in answers)
+        needles = [tokens for tokens in token_sequences if tokens != _SEPARATOR]
         return lambda text: any(needle in text for needle in needles)
     import regex as expressions
 
@@ -144,12 +165,14 @@ def matcher(answers: Sequence[str], regex: bool) -> Callable[[str], bool]:
             raise InputError(
                 f"the answer {answer!r} is not a regular expression: {e}; if it is plain text, omit `regex`"
             ) from None
-    return lambda text: any(p.search(text) for p in patterns)
+    return lambda text: any(pattern.search(text) for pattern in patterns)
 
 
 def searchable(text: str, regex: bool = False) -> str:
     """``text`` in the form that :func:`matcher` searches."""
-    return _normalised(text) if regex else _joined(text)
+    if regex:
+        return _normalised(text)
+    return _joined(text)
 
 
 def _normalised(text: str) -> str:
@@ -160,10 +183,8 @@ def _joined(text: str) -> str:
     """Tokens in lower case between separators, so that tokens in a row are a substring."""
     import regex
 
-    return (
-        _SEPARATOR
-        + "".join(f"{t}{_SEPARATOR}" for t in regex.findall(_TOKEN, _normalised(text))).lower()
-    )
+    tokens = regex.findall(_TOKEN, _normalised(text))
+    return _SEPARATOR + "".join(f"{token}{_SEPARATOR}" for token in tokens).lower()
 
 
 def read_answers(path: str | Path) -> dict[str, list[str]]:
@@ -173,9 +194,11 @@ def read_answers(path: str | Path) -> dict[str, list[str]]:
         where = f"{path}:{number}"
         if line.lstrip().startswith("{"):
             row = json_record(line, where)
-            if missing := {"_id", "answers"} - row.keys():
+            missing = {"_id", "answers"} - row.keys()
+            if missing:
                 raise InputError(f"{where}: {min(missing)!r} is missing; expected _id and answers")
-            qid, texts = str(row["_id"]), checked_answers(row["answers"], where)
+            qid = str(row["_id"])
+            texts = checked_answers(row["answers"], where)
         else:
             qid, _, texts = answered_query(line, number, path)
         if qid in answers:
@@ -198,7 +221,8 @@ class AnswerCounts:
 
 def run(config: AnswersConfig) -> AnswerCounts:
     """The work of ``dupmae-ir eval.answers``."""
-    answers, hits = read_answers(config.answers), read_run(config.run)
+    answers = read_answers(config.answers)
+    hits = read_run(config.run)
     if not answers.keys() & hits.keys():
         raise UsageError(
             f"{config.run} and {config.answers} have no query in common: {next(iter(hits))!r} and "
@@ -207,15 +231,15 @@ def run(config: AnswersConfig) -> AnswerCounts:
     ranks = first_ranks(
         hits, answers, config.corpus, max(config.k), regex=config.regex, quiet=config.quiet
     )
-    reached = {
-        k: sum(rank is not None and rank <= k for rank in ranks.values())
-        for k in sorted(set(config.k))
-    }
+    accuracies = {}
+    for k in sorted(set(config.k)):
+        answered = sum(_is_within(rank, k) for rank in ranks.values())
+        accuracies[f"Acc@{k}"] = answered / len(ranks)
     counts = AnswerCounts(
-        accuracy={f"Acc@{k}": count / len(ranks) for k, count in reached.items()},
+        accuracy=accuracies,
         questions=len(ranks),
-        without_answers=sum(not a for a in answers.values()),
-        without_hits=sum(not hits.get(q) for q in answers),
+        without_answers=sum(not texts for texts in answers.values()),
+        without_hits=sum(not hits.get(qid) for qid in answers),
         only_in_run=len(hits.keys() - answers.keys()),
         first=ranks,
     )
@@ -230,11 +254,12 @@ def _text(config: AnswersConfig, counts: AnswerCounts) -> str:
     """The result as a table, or as JSON."""
     if config.json:
         return json.dumps(asdict(counts), ensure_ascii=False)
-    rows = [[Path(config.run).name, *(f"{v:.4f}" for v in counts.accuracy.values())]]
-    ranks = (
-        [f"{qid}\t{rank or '-'}" for qid, rank in counts.first.items()] if config.per_query else []
-    )
-    return "\n".join([table(rows, ["run", *counts.accuracy]), *ranks])
+    values = [f"{value:.4f}" for value in counts.accuracy.values()]
+    lines = [table([[Path(config.run).name, *values]], ["run", *counts.accuracy])]
+    if config.per_query:
+        for qid, rank in counts.first.items():
+            lines.append(f"{qid}\t{rank or '-'}")
+    return "\n".join(lines)
 
 
 def _summarize(config: AnswersConfig, counts: AnswerCounts) -> str:
@@ -242,15 +267,15 @@ def _summarize(config: AnswersConfig, counts: AnswerCounts) -> str:
         f"{counts.questions} queries; {counts.without_answers} without an answer and {counts.without_hits} "
         "without hits count as not answered"
     )
-    if others := counts.only_in_run:
-        line += (
-            f"\nnote: {others} queries of {config.run} are not in {config.answers} and do not count"
-        )
+    if counts.only_in_run:
+        line += f"\nnote: {counts.only_in_run} queries of {config.run} are not in {config.answers} and do not count"
     return line
 
 
 def _show(config: AnswersConfig, counts: AnswerCounts) -> str:
-    return "" if config.output else _text(config, counts)
+    if config.output:
+        return ""
+    return _text(config, counts)
 
 
 main = Command(

@@ -80,7 +80,7 @@ class DupmaeRetriever:
         metrics equal those of ``dupmae-ir eval``. ``score_function`` is ignored: scores are inner products. Raises
         :class:`IndexMismatch` if the index has other documents than ``corpus``.
         """
-        searcher = self._opened(corpus)
+        searcher = self._open(corpus)
         topics = [Query(qid, text) for qid, text in queries.items()]
         results: Results = {}
         for qid, hits in searcher.search(topics, top_k, self.mode, remove_query=True).items():
@@ -91,7 +91,7 @@ class DupmaeRetriever:
     def encode(self, corpus: Corpus, queries: Mapping[str, str], *_: object, **__: object) -> None:
         """Encode the corpus into the index if that does not exist, and keep the queries for
         :meth:`search_from_files`. BEIR's names of embedding files are ignored."""
-        self._opened(corpus)
+        self._open(corpus)
         self._queries = dict(queries)
 
     def search_from_files(
@@ -108,7 +108,7 @@ class DupmaeRetriever:
             )
         return self.search({}, self._queries, top_k)
 
-    def _opened(self, corpus: Corpus) -> Searcher:
+    def _open(self, corpus: Corpus) -> Searcher:
         if self._searcher is None:
             if not self.index.exists():
                 self._build(corpus)
@@ -116,6 +116,7 @@ class DupmaeRetriever:
                 self.index, self.model, device=self.device, settings=self.settings
             )
         docids = self._searcher.index.docids
+        # An empty corpus is that of search_from_files, which has none.
         if corpus and (len(corpus) != len(docids) or any(docid not in corpus for docid in docids)):
             raise IndexMismatch(
                 f"{self.index} has {len(docids):,} documents, the corpus {len(corpus):,}, and their ids differ; name "
@@ -128,19 +129,14 @@ class DupmaeRetriever:
             path = Path(folder) / "corpus.jsonl"
             with json_lines(path) as write:
                 for docid, document in corpus.items():
-                    write(
-                        {
-                            "_id": docid,
-                            "title": document.get("title", ""),
-                            "text": document.get("text", ""),
-                        }
-                    )
-            encode_corpus(
-                EncodeConfig(
-                    corpus=str(path),
-                    index=str(self.index),
-                    model=self.model,
-                    device=self.device,
-                    quiet=self.quiet,
-                )
+                    title = document.get("title", "")
+                    text = document.get("text", "")
+                    write({"_id": docid, "title": title, "text": text})
+            config = EncodeConfig(
+                corpus=str(path),
+                index=str(self.index),
+                model=self.model,
+                device=self.device,
+                quiet=self.quiet,
             )
+            encode_corpus(config)

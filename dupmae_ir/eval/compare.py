@@ -54,27 +54,29 @@ class Difference:
     @property
     def wins(self) -> int:
         """Queries with a higher value than the baseline's."""
-        return sum(c.difference > TIE for c in self.changes)
+        return sum(change.difference > TIE for change in self.changes)
 
     @property
     def losses(self) -> int:
         """Queries with a lower value than the baseline's."""
-        return sum(c.difference < -TIE for c in self.changes)
+        return sum(change.difference < -TIE for change in self.changes)
 
     @property
     def ties(self) -> int:
         """Queries with the same value, up to rounding."""
         return len(self.changes) - self.wins - self.losses
 
-    def moved(self, most: int) -> list[QueryChange]:
+    def moved(self, limit: int) -> list[QueryChange]:
         """The queries with the largest differences in either direction, without ties; equal ones by id."""
-        changed = [c for c in self.changes if abs(c.difference) > TIE]
-        return sorted(changed, key=lambda c: (-round(abs(c.difference), 12), c.qid))[:most]
+        changed = [change for change in self.changes if abs(change.difference) > TIE]
+        # Rounded, so that rounding errors do not order equal differences.
+        changed.sort(key=lambda change: (-round(abs(change.difference), 12), change.qid))
+        return changed[:limit]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All other runs compared with the baseline."""
+    """Every run but the baseline, compared with the baseline."""
 
     baseline: str
     settings: ComparisonOptions
@@ -87,44 +89,40 @@ class Comparison:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Run, measure, mean difference from the baseline with its marks, and the corrected p of each test."""
-        found = [
-            (run, measure, change)
-            for run, row in self.runs.items()
-            for measure, change in row.items()
-        ]
-        return [
-            (
-                run,
-                measure,
-                f"{change.mean:+.4f}{self.marks(run, measure)}",
-                *map(_p_text, change.corrected.values()),
-            )
-            for run, measure, change in found
-        ]
+        rows = []
+        for run, differences in self.runs.items():
+            for measure, difference in differences.items():
+                mean = f"{difference.mean:+.4f}{self.marks(run, measure)}"
+                p_values = map(_p_text, difference.corrected.values())
+                rows.append((run, measure, mean, *p_values))
+        return rows
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{run} {measure} {change}" for run, measure, change, *_ in self.rows())
-        return f"Comparison(with {self.baseline}: {found})"
+        differences = []
+        for run, measure, mean, *_ in self.rows():
+            differences.append(f"{run} {measure} {mean}")
+        return f"Comparison(with {self.baseline}: {', '.join(differences)})"
 
     def _repr_html_(self) -> str:
-        return tables.html(
-            ("run", "measure", f"from {self.baseline}", *(f"p ({t})" for t in self.settings.tests)),
-            self.rows(),
-        )
+        tests = [f"p ({test})" for test in self.settings.tests]
+        return tables.html(("run", "measure", f"from {self.baseline}", *tests), self.rows())
 
     def marks(self, run: str, measure: str) -> str:
         """† and ‡ for the tests that find a significant difference from the baseline in this measure."""
-        found = self.runs.get(run, {}).get(measure)
-        if found is None:
+        difference = self.runs.get(run, {}).get(measure)
+        if difference is None:
             return ""
-        significant = (
-            t for t, p in found.corrected.items() if p is not None and p < self.settings.alpha
-        )
-        return "".join(MARKS[test] for test in significant)
+        marks = ""
+        for test, p in difference.corrected.items():
+            if p is not None and p < self.settings.alpha:
+                marks += MARKS[test]
+        return marks
 
 
 def _p_text(p: float | None) -> str:
-    return "-" if p is None else f"{p:.4g}"
+    if p is None:
+        return "-"
+    return f"{p:.4g}"
 
 
 def compare(
@@ -136,43 +134,42 @@ def compare(
     other run or no common query.
     """
     settings = settings or ComparisonOptions()
-    others = [name for name in evaluations if name != baseline]
-    if not others:
+    run_names = [name for name in evaluations if name != baseline]
+    if not run_names:
         raise UsageError(f"there is no run to compare with {baseline}; name another run")
-    measures = [str(m) for m in evaluations[baseline].measures if not m.total]
-    found = {name: _apart(evaluations, baseline, name, measures, settings) for name in others}
+    measures = [str(measure) for measure in evaluations[baseline].measures if not measure.total]
+    runs = {}
+    for name in run_names:
+        runs[name] = _differences(evaluations, baseline, name, measures, settings)
     for measure in measures:
         for test in settings.tests:
-            corrected = holm([found[name][measure].p[test] for name in others])
-            for name, p in zip(others, corrected, strict=True):
-                found[name][measure].corrected[test] = p
-    return Comparison(baseline, settings, found)
+            corrected = holm([runs[name][measure].p[test] for name in run_names])
+            for name, p in zip(run_names, corrected, strict=True):
+                runs[name][measure].corrected[test] = p
+    return Comparison(baseline, settings, runs)
 
 
 def mean_intervals(
     evaluation: Evaluation, settings: ComparisonOptions
 ) -> dict[str, Interval | None]:
     """Measure -> bootstrap interval of its mean over the evaluated queries."""
-    measures = [str(m) for m in evaluation.measures if not m.total]
+    measures = [str(measure) for measure in evaluation.measures if not measure.total]
     values = _values(evaluation, sorted(evaluation.per_query), measures)
-    return dict(
-        zip(
-            measures,
-            bootstrap_intervals(values, settings.level, BOOTSTRAPS, settings.seed),
-            strict=True,
-        )
-    )
+    intervals = bootstrap_intervals(values, settings.level, BOOTSTRAPS, settings.seed)
+    return dict(zip(measures, intervals, strict=True))
 
 
-def _apart(
+def _differences(
     evaluations: Mapping[str, Evaluation],
     baseline: str,
     name: str,
     measures: list[str],
     settings: ComparisonOptions,
 ) -> dict[str, Difference]:
-    """Measure -> difference, not yet corrected. Queries are sorted by id, so the order of files has no effect."""
-    base, run = evaluations[baseline], evaluations[name]
+    """Measure -> difference of the run ``name`` from the baseline, not yet corrected."""
+    base = evaluations[baseline]
+    run = evaluations[name]
+    # Sorted, because resamples depend on the order of the queries, which the files must not determine.
     qids = sorted(base.per_query.keys() & run.per_query.keys())
     if not qids:
         raise UsageError(
@@ -180,34 +177,41 @@ def _apart(
         )
     if not measures:
         return {}
-    before, after = _values(base, qids, measures), _values(run, qids, measures)
+    before = _values(base, qids, measures)
+    after = _values(run, qids, measures)
+    # Rounding errors are ties: the tests must not count them as differences.
     differences = np.where(np.abs(after - before) <= TIE, 0.0, after - before)
     intervals = bootstrap_intervals(differences, settings.level, BOOTSTRAPS, settings.seed)
     permutations: list[Permutation | None] = [None] * len(measures)
     if "permutation" in settings.tests:
         permutations = [*permutation_tests(differences, settings.resamples, settings.seed)]
-    found = {}
+
+    by_measure = {}
     for column, measure in enumerate(measures):
         permutation = permutations[column]
-        p = {
-            "t": t_test(differences[:, column]) if "t" in settings.tests else None,
-            "permutation": permutation.p if permutation else None,
-        }
+        p: dict[str, float | None] = {}
+        for test in settings.tests:
+            if test == "t":
+                p[test] = t_test(differences[:, column])
+            else:
+                p[test] = permutation.p if permutation else None
         rows = zip(qids, before[:, column].tolist(), after[:, column].tolist(), strict=True)
-        found[measure] = Difference(
+        by_measure[measure] = Difference(
             changes=tuple(QueryChange(*row) for row in rows),
             mean=float(differences[:, column].mean()),
             interval=intervals[column],
-            p={test: p[test] for test in settings.tests},
+            p=p,
             corrected={},
             permutation=permutation,
         )
-    return found
+    return by_measure
 
 
 def _values(evaluation: Evaluation, qids: Sequence[str], measures: Sequence[str]) -> np.ndarray:
     """(queries, measures) float64."""
-    per_query = evaluation.per_query
-    return np.array([[per_query[q][m] for m in measures] for q in qids], np.float64).reshape(
-        len(qids), len(measures)
-    )
+    rows = []
+    for qid in qids:
+        query_values = evaluation.per_query[qid]
+        rows.append([query_values[measure] for measure in measures])
+    # Without queries, the array would have one axis.
+    return np.array(rows, np.float64).reshape(len(qids), len(measures))

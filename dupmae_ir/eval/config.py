@@ -12,10 +12,10 @@ TESTS = {"t": ("t",), "permutation": ("permutation",), "both": ("t", "permutatio
 FORMATS = ("table", "markdown", "latex", "csv", "json", "html")
 PERMUTATIONS = 100_000  #: random sign flips, if there are too many to try all; p = 0.05 is then known to 0.0014
 EXACT = 20  #: with at most this many non-zero differences, all 2^n sign flips are tried
-_COMPARED = ("baseline", "report", "format=html and !json")
-_HTML = ("report", "format=html and !json")
+_WITH_HTML = ("report", "format=html and !json")
+_WITH_COMPARISON = ("baseline", *_WITH_HTML)
 
-comparison_option = partial(option, group="comparison", only_with=_COMPARED)
+comparison_option = partial(option, group="comparison", only_with=_WITH_COMPARISON)
 measures_option = partial(option, group="measures")
 
 
@@ -107,7 +107,7 @@ class EvalConfig(ComparisonOptions, OutputOptions):
         None,
         "HTML: the topics, to show the text of the queries that moved most",
         metavar="FILE",
-        only_with=_HTML,
+        only_with=_WITH_HTML,
     )
     format: str = output_option("table", "output format", choices=FORMATS)
     report: str | None = output_option(

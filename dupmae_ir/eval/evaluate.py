@@ -22,6 +22,8 @@ Scores = dict[str, dict[str, float]]
 """Query id -> docid -> grade or score, as plain dictionaries, ints and floats, which pytrec_eval requires."""
 
 SHALLOW = 10  #: ranks for which unjudged hits are counted
+COUNTED_FAMILIES = ("Judged", "NumRel", "NumQ")
+"""Measures that are counted here, not by trec_eval."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,10 @@ class Evaluation:
     """The values of one run. Measures are keyed by ``str(measure)``, such as ``nDCG@10``."""
 
     measures: tuple[Measure, ...]
-    per_query: dict[
-        str, dict[str, float]
-    ]  #: query id -> measure -> value, for every evaluated query
-    mean: dict[
-        str, float
-    ]  #: measure -> mean over the evaluated queries; for NumRet, NumRel and NumQ the sum
+    #: query id -> measure -> value, for every evaluated query
+    per_query: dict[str, dict[str, float]]
+    #: measure -> mean over the evaluated queries; for NumRet, NumRel and NumQ the sum
+    mean: dict[str, float]
     counts: Counts
     complete: bool  #: True: all judged queries are evaluated, as with ``trec_eval -c``
 
@@ -82,55 +82,73 @@ def evaluate(
     Raises :class:`UsageError` for run and judgements without a common query, a document listed twice for a
     query, and a score that is not a finite float32; :class:`UnknownName` for an unknown measure.
     """
-    wanted = parse_measures(measures, rel_level)
-    judged = {
-        qid: {d: int(g) for d, g in grades.items()} for qid, grades in qrels.items() if grades
-    }
-    scores = {qid: found for qid, hits in run.items() if (found := _scores(qid, hits))}
-    common = {qid: found for qid, found in scores.items() if qid in judged}
+    parsed = parse_measures(measures, rel_level)
+    judged: Grades = {}
+    for qid, grades in qrels.items():
+        if grades:
+            judged[qid] = {docid: int(grade) for docid, grade in grades.items()}
+    scores: Scores = {}
+    for qid, hits in run.items():
+        query_scores = _scores(qid, hits)
+        if query_scores:
+            scores[qid] = query_scores
+    common = {qid: query_scores for qid, query_scores in scores.items() if qid in judged}
     _check_overlap(judged, scores, common, complete)
+
+    # Unjudged hits are counted before they are removed.
     counts = _counts(judged, scores, common)
     if remove_unjudged:
-        kept = (
-            (qid, {d: s for d, s in found.items() if d in judged[qid]})
-            for qid, found in common.items()
-        )
-        common = {qid: found for qid, found in kept if found}
-    counted = [qid for qid in judged if complete or qid in common]
-    if not counted:
+        common = _without_unjudged(judged, common)
+    qids = [qid for qid in judged if complete or qid in common]
+    if not qids:
         raise UsageError(
             "no query is left to average over; omit `remove_unjudged`, or evaluate with complete=True"
         )
-    values = _by_trec_eval(wanted, judged, common) | _by_counting(wanted, judged, common)
+
+    values = _by_trec_eval(parsed, judged, common) | _by_counting(parsed, judged, common)
+    per_query: dict[str, dict[str, float]] = {}
+    for qid in qids:
+        per_query[qid] = {str(measure): values[measure].get(qid, 0.0) for measure in parsed}
+    means: dict[str, float] = {}
+    for measure in parsed:
+        by_qid = {qid: values[measure].get(qid, 0.0) for qid in qids}
+        means[str(measure)] = _over_queries(by_qid, measure.total)
     return Evaluation(
-        measures=wanted,
-        per_query={qid: {str(m): values[m].get(qid, 0.0) for m in wanted} for qid in counted},
-        mean={
-            str(m): _over_queries({qid: values[m].get(qid, 0.0) for qid in counted}, m.total)
-            for m in wanted
-        },
-        counts=counts,
-        complete=complete,
+        measures=parsed, per_query=per_query, mean=means, counts=counts, complete=complete
     )
 
 
 def _scores(qid: str, hits: Iterable[Hit] | Mapping[str, float]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for docid, score in hits.items() if isinstance(hits, Mapping) else hits:
-        if docid in found:
+    """Docid -> score of the hits of one query."""
+    pairs = hits.items() if isinstance(hits, Mapping) else hits
+    scores: dict[str, float] = {}
+    for docid, score in pairs:
+        if docid in scores:
             raise UsageError(f"query {qid!r}: document {docid!r} is listed twice")
+        # NaN fails this comparison too.
         if not -LARGEST_SCORE <= score <= LARGEST_SCORE:
             raise UsageError(
                 f"query {qid!r}, document {docid!r}: score {score} is not a finite 32-bit number"
             )
-        found[docid] = float(score)
-    return found
+        scores[docid] = float(score)
+    return scores
+
+
+def _without_unjudged(judged: Grades, common: Scores) -> Scores:
+    """The judged hits of each query; queries without any are omitted."""
+    judged_scores: Scores = {}
+    for qid, scores in common.items():
+        remaining = {docid: score for docid, score in scores.items() if docid in judged[qid]}
+        if remaining:
+            judged_scores[qid] = remaining
+    return judged_scores
 
 
 def _check_overlap(judged: Grades, scores: Scores, common: Scores, complete: bool) -> None:
     """Without a common query all values would be 0, which looks like a result."""
     if not judged:
         raise UsageError("there are no judgements to evaluate with")
+    # With ``complete``, every judged query counts, so that a run without any hits has values too.
     if common or (complete and not scores):
         return
     if not scores:
@@ -142,17 +160,25 @@ def _check_overlap(judged: Grades, scores: Scores, common: Scores, complete: boo
 
 
 def _counts(judged: Grades, scores: Scores, common: Scores) -> Counts:
-    shallow = {qid: trec_order(found, SHALLOW) for qid, found in common.items()}
+    hits = 0
+    unjudged_hits = 0
+    shallow_hits = 0
+    unjudged_shallow_hits = 0
+    for qid, query_scores in common.items():
+        grades = judged[qid]
+        first = trec_order(query_scores, SHALLOW)
+        hits += len(query_scores)
+        unjudged_hits += len(query_scores.keys() - grades.keys())
+        shallow_hits += len(first)
+        unjudged_shallow_hits += sum(docid not in grades for docid in first)
     return Counts(
         judged_queries=len(judged),
         missing_queries=len(judged) - len(common),
         extra_queries=len(scores) - len(common),
-        hits=sum(map(len, common.values())),
-        unjudged_hits=sum(len(found.keys() - judged[qid].keys()) for qid, found in common.items()),
-        shallow_hits=sum(map(len, shallow.values())),
-        unjudged_shallow_hits=sum(
-            d not in judged[qid] for qid, found in shallow.items() for d in found
-        ),
+        hits=hits,
+        unjudged_hits=unjudged_hits,
+        shallow_hits=shallow_hits,
+        unjudged_shallow_hits=unjudged_shallow_hits,
     )
 
 
@@ -162,48 +188,54 @@ def _by_trec_eval(
     """Measure -> query id -> value of every query in ``common``. One pass for each depth of the run."""
     from ir_measures import pytrec_eval
 
-    passes: dict[int | None, list[Measure]] = {}
+    by_depth: dict[int | None, list[Measure]] = {}
+    values: dict[Measure, dict[str, float]] = {}
     for measure in measures:
-        if measure.family not in ("Judged", "NumRel", "NumQ"):
-            passes.setdefault(measure.depth, []).append(measure)
-    values: dict[Measure, dict[str, float]] = {
-        m: {} for of_depth in passes.values() for m in of_depth
-    }
-    for depth, of_depth in passes.items() if common else ():
+        if measure.family not in COUNTED_FAMILIES:
+            by_depth.setdefault(measure.depth, []).append(measure)
+            values[measure] = {}
+    if not common:
+        return values
+
+    for depth, measures_of_depth in by_depth.items():
         run = common
-        if depth is not None:  # trec_eval -M: truncated after its ranking
-            run = {
-                qid: {d: scores[d] for d in trec_order(scores, depth)}
-                for qid, scores in common.items()
-            }
-        by_library = {m.in_ir_measures(): values[m] for m in of_depth}
-        for qid, measure, value in pytrec_eval.iter_calc(by_library, judged, run):
-            by_library[measure][qid] = value
-        for m in of_depth:  # MRR and RR are one measure of the library
-            values[m] = by_library[m.in_ir_measures()]
+        if depth is not None:
+            # As trec_eval -M does, truncate after its own ranking.
+            run = {}
+            for qid, scores in common.items():
+                run[qid] = {docid: scores[docid] for docid in trec_order(scores, depth)}
+        by_library = {measure.in_ir_measures(): values[measure] for measure in measures_of_depth}
+        for qid, library_measure, value in pytrec_eval.iter_calc(by_library, judged, run):
+            by_library[library_measure][qid] = value
+        # MRR and RR are one measure of the library, which wrote only the dictionary of the later one.
+        for measure in measures_of_depth:
+            values[measure] = by_library[measure.in_ir_measures()]
     return values
 
 
 def _by_counting(
-    wanted: Iterable[Measure], judged: Grades, common: Scores
+    measures: Iterable[Measure], judged: Grades, common: Scores
 ) -> dict[Measure, dict[str, float]]:
-    """Measures that are counts, which ir_measures has otherwise: its NumRel knows one level, and its Judged ranks ties
-    by docid ascending. NumRel counts grades of its level in every judged query (``trec_eval -c -l 2 -m num_rel`` uses
-    level 1 for queries without hits)."""
+    """Measure -> query id -> value, of the measures that are counts.
+
+    ir_measures computes them differently: its NumRel knows one level, and its Judged ranks ties by docid ascending.
+    NumRel counts grades of its level in every judged query (``trec_eval -c -l 2 -m num_rel`` uses level 1 for queries
+    without hits).
+    """
     values: dict[Measure, dict[str, float]] = {}
-    for measure in wanted:
+    for measure in measures:
+        by_qid: dict[str, float] = {}
         if measure.family == "Judged":
             depth = int(measure.cutoff or 0)
-            firsts = ((qid, trec_order(found, depth)) for qid, found in common.items())
-            values[measure] = {
-                qid: sum(d in judged[qid] for d in first) / len(first) for qid, first in firsts
-            }
+            for qid, scores in common.items():
+                first = trec_order(scores, depth)
+                by_qid[qid] = sum(docid in judged[qid] for docid in first) / len(first)
+            values[measure] = by_qid
         elif measure.family == "NumRel":
             level = measure.rel or 1
-            values[measure] = {
-                qid: float(sum(g >= level for g in grades.values()))
-                for qid, grades in judged.items()
-            }
+            for qid, grades in judged.items():
+                by_qid[qid] = float(sum(grade >= level for grade in grades.values()))
+            values[measure] = by_qid
         elif measure.family == "NumQ":
             values[measure] = dict.fromkeys(judged, 1.0)
     return values
@@ -215,4 +247,6 @@ def _over_queries(values: Mapping[str, float], total: bool) -> float:
     Neither ``sum`` (compensated from Python 3.12 on) nor numpy (pairwise) rounds in the same way.
     """
     added = functools.reduce(operator.add, (values[qid] for qid in sorted(values)), 0.0)
-    return added if total else added / len(values)
+    if total:
+        return added
+    return added / len(values)

@@ -18,6 +18,7 @@ the same data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from dupmae_ir.eval.config import EXACT, PERMUTATIONS
 
 BOOTSTRAPS = 10_000  #: resamples of an interval
 
-_EQUAL = 1e-12  #: bound on the rounding error of sums of values of size 1
+_ROUNDING = 1e-12  #: bound on the rounding error of sums of values of size 1
 _BLOCK = 1 << 22  #: numbers in memory at a time
 
 
@@ -56,7 +57,8 @@ def t_test(differences: np.ndarray) -> float | None:
     d = np.asarray(differences, np.float64)
     if not d.any():
         return 1.0
-    if np.ptp(d) <= _EQUAL * np.abs(d).max():  # a single one too
+    # True for a single query as well.
+    if np.ptp(d) <= _ROUNDING * np.abs(d).max():
         return None
     t = d.mean() / (d.std(ddof=1) / np.sqrt(len(d)))
     return float(2 * stdtr(len(d) - 1, -abs(t)))
@@ -73,43 +75,53 @@ def permutation_tests(
     (1 + at least as large) / (1 + resamples). A column's result does not depend on the other columns.
     """
     d = np.asarray(differences, np.float64)
-    answers = {
-        c: _exact(column[column != 0])
-        for c, column in enumerate(d.T)
-        if np.count_nonzero(column) <= EXACT
-    }
-    many = [c for c in range(d.shape[1]) if c not in answers]
-    for c, p in zip(many, _drawn(d[:, many], resamples, seed) if many else (), strict=True):
-        answers[c] = Permutation(float(p), False, resamples)
-    return [answers[c] for c in range(d.shape[1])]
+    results: dict[int, Permutation] = {}
+    sampled_columns = []
+    for number, column in enumerate(d.T):
+        if np.count_nonzero(column) <= EXACT:
+            results[number] = _exact(column[column != 0])
+        else:
+            sampled_columns.append(number)
+    if sampled_columns:
+        p_values = _sampled(d[:, sampled_columns], resamples, seed)
+        for number, p in zip(sampled_columns, p_values, strict=True):
+            results[number] = Permutation(float(p), False, resamples)
+    return [results[number] for number in range(d.shape[1])]
 
 
 def _exact(d: np.ndarray) -> Permutation:
     """All sign flips of (k,) differences. Flipping all signs keeps magnitudes, so the first sign is fixed."""
+    # Each further difference doubles the sums: it is added to all of them and subtracted from all of them.
     sums = np.abs(d[:1])
     for value in d[1:]:
         sums = np.concatenate([sums + value, sums - value])
-    p = np.mean(np.abs(sums) >= _threshold(d[:, None])) if len(d) else 1.0
+    p = 1.0
+    if len(d):
+        p = np.mean(np.abs(sums) >= _threshold(d[:, None]))
     return Permutation(float(p), True, 1 << len(d))
 
 
-def _drawn(d: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+def _sampled(d: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     """(n, c) -> (c,) p values from random sign flips, the same flips for each column."""
     rng = np.random.default_rng(seed)
-    total, threshold = d.sum(axis=0), _threshold(d)
+    total = d.sum(axis=0)
+    threshold = _threshold(d)
     extreme = np.zeros(d.shape[1], np.int64)
+    bytes_per_resample = math.ceil(len(d) / 8)
     for rows in _blocks(resamples, len(d)):
-        flipped = np.unpackbits(
-            np.frombuffer(rng.bytes(rows * -(-len(d) // 8)), np.uint8).reshape(rows, -1), axis=1
-        )
-        sums = total - 2 * (flipped[:, : len(d)].astype(np.float64) @ d)
+        # One random bit for each query, in complete bytes.
+        random_bytes = np.frombuffer(rng.bytes(rows * bytes_per_resample), np.uint8)
+        bits = np.unpackbits(random_bytes.reshape(rows, -1), axis=1)
+        flipped = bits[:, : len(d)].astype(np.float64)
+        # Flipping the sign of a difference lowers the sum by twice the difference.
+        sums = total - 2 * (flipped @ d)
         extreme += (np.abs(sums) >= threshold).sum(axis=0)
     return (1 + extreme) / (1 + resamples)
 
 
 def _threshold(d: np.ndarray) -> np.ndarray:
     """(n, c) -> (c,): the observed magnitude, minus the rounding error of another summation order."""
-    return np.abs(d.sum(axis=0)) - _EQUAL * np.abs(d).sum(axis=0)
+    return np.abs(d.sum(axis=0)) - _ROUNDING * np.abs(d).sum(axis=0)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -117,14 +129,13 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
     An undefined test (None) stays None and still counts as a member of the family.
     """
-    order = sorted(
-        (i for i, p in enumerate(p_values) if p is not None), key=lambda i: p_values[i] or 0.0
-    )
+    defined = [(p, position) for position, p in enumerate(p_values) if p is not None]
     corrected: list[float | None] = [None] * len(p_values)
-    reached = 0.0
-    for step, i in enumerate(order):
-        reached = max(reached, min(1.0, (len(p_values) - step) * (p_values[i] or 0.0)))
-        corrected[i] = reached
+    # A corrected value is at least the one before it, so that corrected values keep the order of the p values.
+    largest = 0.0
+    for step, (p, position) in enumerate(sorted(defined)):
+        largest = max(largest, min(1.0, (len(p_values) - step) * p))
+        corrected[position] = largest
     return corrected
 
 
@@ -141,15 +152,19 @@ def bootstrap_intervals(
     rng = np.random.default_rng(seed)
     means = []
     for rows in _blocks(resamples, len(v)):
-        # Means over queries drawn with replacement, as counts times values.
-        drawn = rng.integers(0, len(v), (rows, len(v))) + len(v) * np.arange(rows)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=rows * len(v)).reshape(rows, len(v))
+        # A resample's mean is that of the queries, each weighted by the number of times it was drawn. The draws of a
+        # row are shifted into a separate range of numbers, so that one call counts all rows.
+        queries = rng.integers(0, len(v), (rows, len(v)))
+        numbers = queries + len(v) * np.arange(rows)[:, None]
+        counts = np.bincount(numbers.ravel(), minlength=rows * len(v)).reshape(rows, len(v))
         means.append(counts.astype(np.float64) @ v / len(v))
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    bounds = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.quantile(np.concatenate(means), bounds, axis=0)
     return [Interval(*pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
 
 
 def _blocks(rows: int, width: int) -> Iterator[int]:
     """``rows`` in blocks of at most ``_BLOCK`` numbers."""
     step = max(1, _BLOCK // max(1, width))
-    yield from (min(step, rows - start) for start in range(0, rows, step))
+    for start in range(0, rows, step):
+        yield min(step, rows - start)

@@ -6,10 +6,12 @@ cases run the toolkit's own commands. Each measured value is compared with the p
 ===============  ==================================================================
 ``cases``        the TOML files, checked and parsed, and the models that cases use
 ``workspace``    where collections, models, indexes and runs are; downloads and trains
-``commands``     the commands of a case
-``execute``      runs a case, checks its index and run, and measures it
+``execute``      plans and runs a case's commands, checks its index and run, measures it
 ``verdict``      compares values with the paper and the accepted values
-``report``       results as text, Markdown, JSON, JUnit and HTML
-``run``          the work of the commands; writes accepted values into the TOML files
+``report``       results as text, JSON and HTML
+``run``          the work of the commands
+``tiny``         the synthetic collection and model of tier tiny
 ===============  ==================================================================
+
+``tools/accept_cases.py`` writes measured values into the TOML files as accepted ones.
 """

@@ -22,9 +22,23 @@ if TYPE_CHECKING:
 def _show_run(config: RunCasesOptions, judged: JudgedCases) -> str:
     if not config.dry_run:
         return judged.summary
-    return "\n".join(
-        line for row in judged.rows for line in (f"# {row.id}: {row.case.title}", *row.commands())
-    )
+    lines = []
+    for row in judged.rows:
+        lines.append(f"# {row.id}: {row.case.title}")
+        lines += row.commands()
+    return "\n".join(lines)
+
+
+def _run_json(config: RunCasesOptions, judged: JudgedCases) -> str:
+    if config.dry_run:
+        return _cases_json(config, judged)
+    return judged.json()
+
+
+def _run_status(config: RunCasesOptions, judged: JudgedCases) -> int:
+    if config.dry_run:
+        return 0
+    return judged.exit_status
 
 
 def _cases_json(_: CaseOptions, judged: JudgedCases) -> str:
@@ -40,10 +54,22 @@ def _show_list(_: ListOptions, judged: JudgedCases) -> str:
     return as_list(judged.rows)
 
 
+def _summarize_report(config: ReportOptions, report: CasesReport) -> str:
+    if not config.file:
+        return ""
+    return f"{config.file}: {report.summary}"
+
+
+def _show_report(config: ReportOptions, report: CasesReport) -> str:
+    if config.file:
+        return ""
+    return report.text
+
+
 def _report_json(config: ReportOptions, report: CasesReport) -> str:
-    return (
-        json.dumps({"file": report.file, "summary": report.summary}) if config.file else report.text
-    )
+    if config.file:
+        return json.dumps({"file": report.file, "summary": report.summary})
+    return report.text
 
 
 run = Command(
@@ -51,8 +77,8 @@ run = Command(
     RunCasesOptions,
     "dupmae_ir.eval.regressions.run:run",
     show=_show_run,
-    as_json=lambda config, judged: _cases_json(config, judged) if config.dry_run else judged.json(),
-    status=lambda config, judged: 0 if config.dry_run else judged.exit_status,
+    as_json=_run_json,
+    status=_run_status,
     resumes=True,
 )
 list_cases = Command(
@@ -66,8 +92,8 @@ report = Command(
     "eval.regressions report",
     ReportOptions,
     "dupmae_ir.eval.regressions.run:report_cases",
-    summarize=lambda config, report: f"{config.file}: {report.summary}" if config.file else "",
-    show=lambda config, report: "" if config.file else report.text,
+    summarize=_summarize_report,
+    show=_show_report,
     as_json=_report_json,
 )
 VERBS = {

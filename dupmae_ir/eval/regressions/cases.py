@@ -63,25 +63,20 @@ class Case:
     collection: str
     mode: str
     test: str = "test"
-    encode: Mapping[str, Any] = field(
-        default_factory=dict
-    )  #: settings of the encode command (or ``index bm25``)
+    #: settings of the encode command (or ``index bm25``)
+    encode: Mapping[str, Any] = field(default_factory=dict)
     search: Mapping[str, Any] = field(default_factory=dict)  #: settings of the search command
     measures: tuple[str, ...] = ()
     paper: Mapping[str, str] = field(default_factory=dict)  #: measure -> the number as printed
     source: str = ""  #: table or section of the paper
-    tolerance: float | None = (
-        None  #: of a comparison with the paper; None: two seeds, or a bootstrap over queries
-    )
-    seed_deviation: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: measure -> standard deviation, where known
-    drift: float | None = (
-        None  #: allowed difference of fixed weights on another processor; None: none
-    )
-    compare: bool = (
-        True  #: False: the printed numbers are context only; they belong to other weights
-    )
+    #: of a comparison with the paper; None: two seeds, or a bootstrap over queries
+    tolerance: float | None = None
+    #: measure -> standard deviation over seeds, if it was measured
+    seed_deviation: Mapping[str, float] = field(default_factory=dict)
+    #: allowed difference of fixed weights on another processor; None: none
+    drift: float | None = None
+    #: False: the printed numbers are context only; they belong to other weights
+    compare: bool = True
     exact: bool = False  #: True: a different value in the same environment is a failure
     note: str = ""
     #: REGRESSION/CASE (in the file, also CASE of the same one): differences to it are compared with the paper's
@@ -96,22 +91,21 @@ class Case:
 
     @property
     def all_measures(self) -> tuple[str, ...]:
-        """The measures to compute: the case's own and those of the paper, without duplicates."""
+        """The measures to compute: the case's measures and the paper's, without duplicates."""
         return tuple(dict.fromkeys([*self.measures, *self.paper]))
 
     @cached_property
     def configuration(self) -> str:
         """sha256 of the settings that determine the values; weights, data and code are not included."""
-        settings = {
-            k: getattr(self, k) for k in ("model", "collection", "mode", "test", "encode", "search")
-        }
-        return hashlib.sha256(
-            json.dumps(settings, sort_keys=True, default=list).encode()
-        ).hexdigest()
+        names = ("model", "collection", "mode", "test", "encode", "search")
+        settings = {name: getattr(self, name) for name in names}
+        # Sorted, so that the order of keys in the TOML file does not matter.
+        text = json.dumps(settings, sort_keys=True, default=list)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
-_OWN = ("regression", "name", "tier", "title", "paper", "exact", "rivals")
-SHARED = tuple(f.name for f in fields(Case) if f.name not in _OWN)
+_UNSHARED = ("regression", "name", "tier", "title", "paper", "exact", "rivals")
+SHARED = tuple(setting.name for setting in fields(Case) if setting.name not in _UNSHARED)
 """Keys that a file may set for all of its cases; a case overrides them."""
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
 _TABLES = ("encode", "search", "paper", "seed_deviation")
@@ -126,9 +120,8 @@ class Mean:
     group: str  #: a group of dupmae_ir.collections
     paper: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
-    tolerance: float = (
-        MEAN_TOLERANCE  #: largest difference from the printed mean that is within noise
-    )
+    #: largest difference from the printed mean that is within noise
+    tolerance: float = MEAN_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -141,15 +134,16 @@ class Regression:
     tier: str
     cases: tuple[Case, ...]
     means: tuple[Mean, ...]
-    accepted: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  #: case name -> accepted block
+    #: case name -> accepted block
+    accepted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def accepted_queries(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
         """Accepted values per query: case name -> measure -> query id -> value."""
         path = self.path.parent / ACCEPTED / f"{self.name}.json"
-        return json_record(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        return json_record(path.read_text(encoding="utf-8"), str(path))
 
 
 def find_folder(folder: str | None = None) -> Path:
@@ -181,56 +175,79 @@ def load(folder: Path) -> dict[str, Regression]:
     Raises :class:`InputError` naming the file and the key.
     """
     models = read_toml(folder / MODELS)
-    files = sorted(p for p in folder.glob("*.toml") if p.name not in (MODELS, HYPERPARAMETERS))
     rivals = read_json_object(folder / RIVALS)
-    return {p.stem: read_regression(p, models, rivals) for p in files}
+    regressions = {}
+    for path in sorted(folder.glob("*.toml")):
+        if path.name not in (MODELS, HYPERPARAMETERS):
+            regressions[path.stem] = read_regression(path, models, rivals)
+    return regressions
 
 
-def select(known: Mapping[str, Regression], names: Sequence[str], tier: str | None) -> list[Case]:
+def select(
+    regressions: Mapping[str, Regression], names: Sequence[str], tier: str | None
+) -> list[Case]:
     """The cases selected by ``names`` (``REGRESSION`` or ``REGRESSION/CASE``; empty: all) and ``tier`` (None: any).
 
     Raises :class:`UnknownName` for a name that does not exist.
     """
-    chosen: list[Case] = []
-    for name in names:
-        stem, _, case = name.partition("/")
-        cases = {c.name: c for c in lookup("regression", stem, known).cases}
-        chosen += [lookup(f"case of {stem}", case, cases)] if case else cases.values()
-    if not names:
-        chosen = [c for r in known.values() for c in r.cases]
-    return [c for c in {c.id: c for c in chosen}.values() if tier in (None, c.tier)]
+    selection: list[Case] = []
+    for name in names or regressions:
+        stem, _, case_name = name.partition("/")
+        cases = {case.name: case for case in lookup("regression", stem, regressions).cases}
+        if case_name:
+            selection.append(lookup(f"case of {stem}", case_name, cases))
+        else:
+            selection += cases.values()
+    # A case may be named twice, by itself and with its regression.
+    unique = {case.id: case for case in selection}
+    return [case for case in unique.values() if tier in (None, case.tier)]
 
 
 def read_regression(
     path: Path, models: Mapping[str, Any], rivals: Mapping[str, Any] | None = None
 ) -> Regression:
-    """Read one TOML file. ``models``: those its cases may use, by name; ``rivals``: of each case, by its id."""
+    """Read one TOML file.
+
+    Args:
+        path: the file.
+        models: the entries of models.toml, by name; cases may use these models.
+        rivals: case id -> the rivals of the case.
+
+    Raises:
+        InputError: the file cannot be used; the message names the file and the key.
+    """
     data = read_toml(path)
-    known = ("title", "tier", "exact", "case", "mean", "accepted", "environment", *SHARED)
-    _check_keys(data, known, str(path))
+    keys = ("title", "tier", "exact", "case", "mean", "accepted", "environment", *SHARED)
+    _check_keys(data, keys, str(path))
     tier = data.get("tier")
     if tier not in TIERS:
         raise InputError(f"{path}: tier is {tier!r}; use one of {', '.join(TIERS)}")
     if not isinstance(data.get("title"), str):
         raise InputError(f"{path}: title must be a string")
-    shared = {k: data[k] for k in SHARED if k in data}
-    read = (_case(path, data, shared, table, models) for table in data.get("case", []))
-    cases = tuple(replace(case, rivals=(rivals or {}).get(case.id, {})) for case in read)
-    names = [c.name for c in cases]
-    if not cases or len(set(names)) < len(names):
+
+    shared = {key: data[key] for key in SHARED if key in data}
+    rivals = rivals or {}
+    cases = []
+    for table in data.get("case", []):
+        case = _case(path, data, shared, table, models)
+        cases.append(replace(case, rivals=rivals.get(case.id, {})))
+    names = {case.name for case in cases}
+    if not cases or len(names) < len(cases):
         raise InputError(
             f"{path}: at least one [[case]] is required, and case names must be unique"
         )
     means = tuple(_mean(path, data, table) for table in data.get("mean", []))
-    if unknown := sorted(data.get("accepted", {}).keys() - set(names)):
+
+    unknown = sorted(data.get("accepted", {}).keys() - names)
+    if unknown:
         raise InputError(f"{path}: accepted values for {', '.join(unknown)}, but no such case")
     # Accepted blocks name their environment; several have the same.
     environments = data.get("environment", {})
-    accepted = {
-        name: {**block, "environment": environments.get(block.get("environment"), {})}
-        for name, block in data.get("accepted", {}).items()
-    }
-    return Regression(path.stem, path, data["title"], tier, cases, means, accepted)
+    accepted = {}
+    for name, block in data.get("accepted", {}).items():
+        environment = environments.get(block.get("environment"), {})
+        accepted[name] = {**block, "environment": environment}
+    return Regression(path.stem, path, data["title"], tier, tuple(cases), means, accepted)
 
 
 def _case(
@@ -243,44 +260,54 @@ def _case(
     where = f"{path}: case {table.get('name')!r}"
     _check_keys(table, ("name", "title", "paper", *SHARED), where)
     settings = {"title": table.get("name"), **shared, **table}
-    if missing := [
-        k for k in ("name", "collection", "mode") if not isinstance(settings.get(k), str)
-    ]:
+    missing = []
+    for key in ("name", "collection", "mode"):
+        if not isinstance(settings.get(key), str):
+            missing.append(key)
+    if missing:
         raise InputError(f"{where}: missing {', '.join(missing)}")
     if settings["mode"] not in SEARCH_MODES:
         raise InputError(
             f"{where}: mode is {settings['mode']!r}; use one of {', '.join(SEARCH_MODES)}"
         )
     model = settings.get("model", "")
+    # True for bm25 with a model, and for another mode without one.
     if (settings["mode"] == "bm25") == bool(model):
         raise InputError(f"{where}: mode bm25 takes no model; every other mode requires one")
     if model and model not in models:
         raise InputError(f"{where}: no model {model!r} in {MODELS}.{suggest(model, models)}")
     plain = {key: value for key, value in settings.items() if key not in _TABLES}
-    if isinstance(control := settings.get("control"), str) and control and "/" not in control:
+    control = settings.get("control")
+    if isinstance(control, str) and control and "/" not in control:
         plain["control"] = f"{path.stem}/{control}"
     of_file = {"regression": path.stem, "tier": data["tier"], "exact": data.get("exact", False)}
     case = from_mapping(Case, {**plain, **of_file}, where)
+
+    # A case's settings of encode and search add to the file's; its seed_deviation replaces the file's.
+    seed_deviation = {}
+    for measure, deviation in settings.get("seed_deviation", {}).items():
+        seed_deviation[canonical(measure, where)] = deviation
     case = replace(
         case,
         encode={**shared.get("encode", {}), **table.get("encode", {})},
         search={**shared.get("search", {}), **table.get("search", {})},
-        measures=tuple(canonical(m, where) for m in case.measures),
+        measures=tuple(canonical(measure, where) for measure in case.measures),
         paper=_printed_numbers(table, where),
-        seed_deviation={
-            canonical(m, where): v for m, v in settings.get("seed_deviation", {}).items()
-        },
+        seed_deviation=seed_deviation,
     )
+
     hits = case.search.get("hits") or RUN_HITS
     for measure in case.all_measures:
-        if (depth := measure.partition("@")[2]).isdecimal() and int(depth) > hits:
+        _, _, depth = measure.partition("@")
+        if depth.isdecimal() and int(depth) > hits:
             raise InputError(
                 f"{where}: {measure} needs {depth} hits per query, but the search stops at {hits}"
             )
     if not case.all_measures:
         raise InputError(f"{where}: nothing to measure; set measures or paper")
     # Settings that the commands do not have are refused.
-    checked_values(Bm25Config if case.mode == "bm25" else EncodeConfig, case.encode, where)
+    index_config = Bm25Config if case.mode == "bm25" else EncodeConfig
+    checked_values(index_config, case.encode, where)
     checked_values(SearchConfig, case.search, where)
     return case
 
@@ -316,10 +343,10 @@ def canonical(measure: str, where: str) -> str:
         raise InputError(f"{where}: {e}") from None
 
 
-def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def _check_keys(table: Mapping[str, Any], allowed: Iterable[str], where: str) -> None:
     for key in table:
-        if key not in known:
-            raise InputError(f"{where}: no key named {key!r}.{suggest(key, known)}")
+        if key not in allowed:
+            raise InputError(f"{where}: no key named {key!r}.{suggest(key, allowed)}")
 
 
 @dataclass(frozen=True)
@@ -334,7 +361,7 @@ class Model:
     url: str = ""  #: of the folder that contains ``files``
     files: tuple[str, ...] = ()
     revision: str = "main"  #: commit of the model hub, for {revision} in ``url``; main can change
-    sha256: Mapping[str, str] = field(default_factory=dict)  #: file -> digest, where one is known
+    sha256: Mapping[str, str] = field(default_factory=dict)  #: file -> digest, if it is known
     recipe: str = ""
     step: str = ""
     set: Mapping[str, Any] = field(default_factory=dict)  #: overrides of the recipe's inputs
@@ -363,8 +390,11 @@ class Model:
             return "synthetic, for tests"
         if self.files:
             return "released checkpoint"
-        changes = ", ".join(f"{k} = {v}" for k, v in self.set.items())
-        return f"trained by recipes/{self.recipe}.toml up to {self.step}{f' ({changes})' if changes else ''}"
+        origin = f"trained by recipes/{self.recipe}.toml up to {self.step}"
+        if self.set:
+            changes = ", ".join(f"{name} = {value}" for name, value in self.set.items())
+            origin += f" ({changes})"
+        return origin
 
 
 def read_models(data: Mapping[str, Any], folder: Path) -> dict[str, Model]:
@@ -377,7 +407,7 @@ def read_models(data: Mapping[str, Any], folder: Path) -> dict[str, Model]:
         if name == DOWNLOADS:
             continue
         where = f"{folder / MODELS}: {name}"
-        kinds = [k for k in _MODEL_KINDS if table.get(k)]
+        kinds = [kind for kind in _MODEL_KINDS if table.get(kind)]
         if len(kinds) != 1:
             raise InputError(f"{where}: exactly one of {', '.join(_MODEL_KINDS)} is required")
         if "recipe" in kinds and not (folder / RECIPES / f"{table['recipe']}.toml").is_file():
@@ -396,7 +426,9 @@ def dependencies(
     ``references`` maps trained models to the models that their steps read.
     """
     lookup("model", name, models)
-    before: list[str] = []
+    required: list[str] = []
     for reference in references.get(name, ()):
-        before += [n for n in dependencies(reference, models, references) if n not in before]
-    return [*before, name]
+        for model in dependencies(reference, models, references):
+            if model not in required:
+                required.append(model)
+    return [*required, name]

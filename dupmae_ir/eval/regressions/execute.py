@@ -53,18 +53,21 @@ from dupmae_ir.types import Qrels, Run
 
 SEARCH_KEYS = ("search", "test")
 """Entries of a key that determine a run but not the index."""
-COMPARED = ("documents", "dim", "postings", "sum_of_impacts", "scale")
+COMPARED_STATISTICS = ("documents", "dim", "postings", "sum_of_impacts", "scale")
 """Statistics compared with those of the accepted index."""
+COUNTS = ("documents", "dim")
+"""Statistics that are equal in every environment."""
 DRIFT = 0.002
 """Relative difference allowed for impacts and scale in another environment, where rounding differs."""
 MAX_NAMED = 3
+"""Topics named in a problem."""
 MAX_LEAKED_SHARE = 0.01
 """Share of the topics that may have the text of a training query: short web queries repeat."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a case, stored as a JSON file beside its run file."""
+    """The outcome of a case, stored as a JSON file next to its run file."""
 
     case: str
     configuration: str = ""  #: digest of the case's settings at the time
@@ -122,7 +125,7 @@ def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Re
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        # One step after the other, so that an error keeps what the steps before it have found.
+        # ``result`` is replaced after each step, so that an error keeps the problems of the steps before it.
         problems = tuple(input_problems(case, files))
         result = replace(result, inputs=input_digests(case, files), problems=problems)
         problems += tuple(leak_problems(case, workspace, files))
@@ -178,12 +181,16 @@ def leak_problems(case: Case, workspace: Workspace, files: CollectionFiles) -> I
     topics = read_topics(files.queries)
     leaked = [topic.qid for topic in topics if normal(topic.text) in training_queries]
     if len(leaked) > MAX_LEAKED_SHARE * len(topics):
-        yield f"training: {len(leaked)} of {len(topics)} topics are among the training queries ({_some(leaked)})"
+        yield f"training: {len(leaked)} of {len(topics)} topics are among the training queries ({_first_names(leaked)})"
 
 
-def changed_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The entries of ``one`` that have another value in ``other``."""
-    return [name for name in one if not _same({"_": one[name]}, {"_": other.get(name)})]
+def changed_names(current: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
+    """The entries of ``current`` that have another value in ``recorded``."""
+    changed = []
+    for name, value in current.items():
+        if not _equal_as_json(value, recorded.get(name)):
+            changed.append(name)
+    return changed
 
 
 def _index_and_search(
@@ -198,17 +205,21 @@ def _index_and_search(
     folder = index_path(case, workspace)
     statistics = index_statistics(folder, case.mode)
     result = replace(result, index=statistics)
-    same = dict(result.environment) == accepted.get("environment")
+    same_environment = dict(result.environment) == accepted.get("environment")
     # If the accepted index had other settings, another collection or other fixed weights, the accepted block is stale;
     # the new index must be measured so that it can be accepted.
     origin = {"configuration": case.configuration, "collection": result.key["collection"]}
     if case.model and workspace.models[case.model].fixed:
         origin["weights"] = result.key["weights"]
-    comparable = all(accepted.get(name) == value for name, value in origin.items())
-    expected = accepted.get("index", {}) if comparable else {}
+    expected: Mapping[str, Any] = {}
+    if all(accepted.get(name) == value for name, value in origin.items()):
+        expected = accepted.get("index", {})
     problems = []
-    for problem in index_problems(folder, statistics, result.key, files, expected, same):
+    for problem in index_problems(
+        folder, statistics, result.key, files, expected, same_environment
+    ):
         problems.append(f"index: {problem}")
+    # The values of a wrong index would be compared with the accepted ones as if they were the system's.
     if problems:
         return replace(result, problems=(*result.problems, *problems))
     _log(workspace, f"$ {command_line(commands.search)}")
@@ -229,13 +240,13 @@ def _measure(
     else:
         judged = read_qrels(files.qrels(case.test))
     problems = (*result.problems, *run_problems(run, judged, files, without_hits))
-    values, per_query = measured(case, files, run)
+    values, per_query = compute_measures(case, files, run)
     return replace(
         result, values=values, per_query=per_query, problems=problems, run_sha256=sha256_file(path)
     )
 
 
-def measured(
+def compute_measures(
     case: Case, files: CollectionFiles, run: Run
 ) -> tuple[dict[str, float], dict[str, Mapping[str, float]]]:
     """(mean, value per query id) of each of the case's measures, computed from its run."""
@@ -254,9 +265,10 @@ def measured(
         evaluation = evaluate(qrels, run, measures)
         for measure, mean in evaluation.mean.items():
             values[measure] = mean
-            per_query[measure] = {
-                qid: query_values[measure] for qid, query_values in evaluation.per_query.items()
-            }
+            by_qid = {}
+            for qid, query_values in evaluation.per_query.items():
+                by_qid[qid] = query_values[measure]
+            per_query[measure] = by_qid
     if depths:
         for measure, accuracies in accuracy(run, files.answers, files.corpus, depths).items():
             values[measure] = sum(accuracies.values()) / len(accuracies)
@@ -272,13 +284,11 @@ def _build_index(
     sidecar = folder.with_name(f"{folder.name}.{SIDECAR}")
     index_key = {name: value for name, value in key.items() if name not in SEARCH_KEYS}
     exists = sidecar.is_file() and folder.is_dir()
-    if exists and not workspace.fresh and _same(read_json_object(sidecar), index_key):
-        _log(
-            workspace,
-            f"reusing the index of the same configuration, weights, data and code: {folder}",
-        )
+    if exists and not workspace.fresh and _equal_as_json(read_json_object(sidecar), index_key):
+        reused = f"reusing the index of the same configuration, weights, data and code: {folder}"
+        _log(workspace, reused)
         return
-    # Only a finished index has a sidecar, so a killed run's is never reused.
+    # The sidecar is removed first and written last: only a finished index has one, so a killed run's is never reused.
     sidecar.unlink(missing_ok=True)
     config = replace(config, overwrite=folder.exists())
     _log(workspace, f"$ {command_line(config)}")
@@ -293,9 +303,17 @@ def _key(
     case: Case, workspace: Workspace, files: CollectionFiles, model: Path | None
 ) -> Mapping[str, Any]:
     """Everything that determines the values, by name, so that a difference can be named."""
+    weights = "bm25"
+    if case.model:
+        weights = folder_digest(model or embedded_folder())
+    if files.corpus.is_file():
+        collection = sha256_file(files.corpus)
+    else:
+        # A corpus that is no file, such as a folder, is identified by its path.
+        collection = str(files.corpus)
     return {
-        "weights": folder_digest(model or embedded_folder()) if case.model else "bm25",
-        "collection": sha256_file(files.corpus) if files.corpus.is_file() else str(files.corpus),
+        "weights": weights,
+        "collection": collection,
         "encode": {
             **case.encode,
             "model": case.model,
@@ -323,7 +341,12 @@ def _reusable(
     """The earlier result, if it has the same key, its run file has not changed, and its values are the run's."""
     result = load_result(result_path(case, workspace))
     path = run_path(case, workspace)
-    if result is None or result.problems or not _same(result.key, key) or not path.is_file():
+    if (
+        result is None
+        or result.problems
+        or not _equal_as_json(result.key, key)
+        or not path.is_file()
+    ):
         return None
     if any(measure not in result.values for measure in case.all_measures):
         return None
@@ -342,18 +365,18 @@ def changed_run(case: Case, workspace: Workspace, files: CollectionFiles, result
     path = run_path(case, workspace)
     if not path.is_file() or sha256_file(path) != result.run_sha256:
         return f"{path} is not the run that was measured: it was changed, swapped or removed"
-    needed = [files.qrels(case.test)]
+    inputs = [files.qrels(case.test)]
     if files.answers:
-        needed = [files.answers, files.corpus]
-    if all(path_needed.is_file() for path_needed in needed):
-        values, per_query = measured(case, files, read_run(path))
-        if not _same({**result.values, "q": result.per_query}, {**values, "q": per_query}):
+        inputs = [files.answers, files.corpus]
+    if all(file.is_file() for file in inputs):
+        values, per_query = compute_measures(case, files, read_run(path))
+        if not _equal_as_json({**result.values, "q": result.per_query}, {**values, "q": per_query}):
             return f"{result_path(case, workspace)}: values differ from those of its run"
     return ""
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Equality after a round trip through JSON, which turns tuples into lists."""
+def _equal_as_json(one: object, other: object) -> bool:
+    """Equality after a round trip through JSON, which turns tuples into lists, as in stored results."""
     return json.loads(json.dumps(one)) == json.loads(json.dumps(other))
 
 
@@ -376,7 +399,9 @@ def index_statistics(folder: Path, mode: str) -> Mapping[str, Any]:
         "digest",
         "shard",
     )
-    return {**{k: meta.get(k) for k in names}, "encoder": meta.get("encoder", {}).get("digest")}
+    statistics = {name: meta.get(name) for name in names}
+    statistics["encoder"] = meta.get("encoder", {}).get("digest")
+    return statistics
 
 
 def index_problems(
@@ -385,35 +410,52 @@ def index_problems(
     key: Mapping[str, Any],
     files: CollectionFiles,
     accepted: Mapping[str, Any],
-    same: bool,
+    same_environment: bool,
 ) -> Iterator[str]:
     """Problems of an index, each with its cause: a value slightly too low does not show what is wrong, but the number
     of documents or the sum of impacts does.
 
-    ``accepted``: statistics of the accepted index; ``same``: it was built in the same environment, so that statistics
-    must be equal.
+    Args:
+        folder: the index.
+        statistics: its :func:`index_statistics`.
+        key: digests of everything that determines the values of the case.
+        files: the collection that was encoded.
+        accepted: statistics of the accepted index.
+        same_environment: the accepted index was built in the same environment, so that statistics must be equal.
     """
     documents = statistics["documents"]
-    if shard := statistics.get("shard"):
+    shard = statistics.get("shard")
+    if shard:
         yield f"this is shard {shard['number']} of {shard['of']}, not merged: {documents:,} documents"
     if files.documents is not None and documents != files.documents:
         yield f"{documents:,} documents, but {files.name} has {files.documents:,}"
     if "encoder" in statistics:
-        encoder, weights = statistics["encoder"], key["weights"]
+        encoder = statistics["encoder"]
+        weights = key["weights"]
         if encoder != weights:
             yield f"built with other weights ({encoder[:12]}) than those of the case's model ({weights[:12]})"
         yield from _content_problems(folder, files)
-    for name in COMPARED:
-        now, then = statistics.get(name), accepted.get(name)
-        exact = now is None or same or name in ("documents", "dim")
-        if then is not None and (now != then if exact else abs(now - then) > DRIFT * abs(then)):
-            label = name.replace("_", " ")
-            scales = [_number(of.get("scale")) for of in (statistics, accepted)]
-            scaled = name in ("sum_of_impacts", "postings") and statistics.get(
-                "scale"
-            ) != accepted.get("scale")
-            cause = f" (scale {scales[0]} instead of {scales[1]})" if scaled else ""
-            yield f"{label} is {_number(now)}, accepted was {_number(then)}{cause}"
+
+    # Impacts are quantised by the scale, so another scale explains other impacts.
+    scale = statistics.get("scale")
+    accepted_scale = accepted.get("scale")
+    cause = ""
+    if scale != accepted_scale:
+        cause = f" (scale {_number(scale)} instead of {_number(accepted_scale)})"
+    for name in COMPARED_STATISTICS:
+        now = statistics.get(name)
+        then = accepted.get(name)
+        if then is None:
+            continue
+        if now is None or same_environment or name in COUNTS:
+            differs = now != then
+        else:
+            differs = abs(now - then) > DRIFT * abs(then)
+        if differs:
+            problem = f"{name.replace('_', ' ')} is {_number(now)}, accepted was {_number(then)}"
+            if name in ("sum_of_impacts", "postings"):
+                problem += cause
+            yield problem
 
 
 def _content_problems(folder: Path, files: CollectionFiles) -> Iterator[str]:
@@ -423,15 +465,18 @@ def _content_problems(folder: Path, files: CollectionFiles) -> Iterator[str]:
         index.verify()
     except DupmaeError as e:
         yield str(e)
-    rows = enumerate(zip(index.docids, read_collection(files.corpus), strict=False))
-    wrong = [
-        (row, docid, document.docid) for row, (docid, document) in rows if docid != document.docid
-    ]
-    if wrong:
-        row, docid, expected = wrong[0]
+    first = ""
+    wrong_rows = 0
+    # index_problems compares the number of documents, so the shorter of the two ends the comparison here.
+    documents = read_collection(files.corpus)
+    for row, (docid, document) in enumerate(zip(index.docids, documents, strict=False)):
+        if docid != document.docid:
+            wrong_rows += 1
+            first = first or f"row {row} is {docid!r}, expected {document.docid!r}"
+    if wrong_rows:
         yield (
-            f"document ids differ from the collection's: row {row} is {docid!r}, expected {expected!r} "
-            f"({len(wrong)} such rows: ids swapped, or a part missing)"
+            f"document ids differ from the collection's: {first} ({wrong_rows} such rows: ids swapped, or a part "
+            "missing)"
         )
 
 
@@ -443,27 +488,34 @@ def run_problems(
     ``without_hits``: topics for which the search found nothing, as BM25 may.
     """
     problems = []
-    missing = [q for q in judged if q not in run]
+    missing = [qid for qid in judged if qid not in run]
     if len(missing) > without_hits:
-        problems.append(
-            f"run: {len(missing)} of {len(judged)} judged topics are missing ({_some(missing)})"
-        )
+        names = _first_names(missing)
+        problems.append(f"run: {len(missing)} of {len(judged)} judged topics are missing ({names})")
     if files.remove_query:
-        own = [q for q, hits in run.items() if any(hit.docid == q for hit in hits)]
-        if own:
+        self_hits = [qid for qid, hits in run.items() if any(hit.docid == qid for hit in hits)]
+        if self_hits:
+            names = _first_names(self_hits)
             problems.append(
-                f"run: self-retrieval not removed: {len(own)} topics retrieve themselves ({_some(own)}); search "
+                f"run: self-retrieval not removed: {len(self_hits)} topics retrieve themselves ({names}); search "
                 f"{files.name} with remove_query"
             )
     return problems
 
 
 def _number(value: float | None) -> str:
-    return f"{value:,}" if isinstance(value, int) else "none" if value is None else f"{value:g}"
+    if value is None:
+        return "none"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}"
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
+def _first_names(names: list[str]) -> str:
+    first = ", ".join(names[:MAX_NAMED])
+    if len(names) > MAX_NAMED:
+        first += ", ..."
+    return first
 
 
 VERBS = {EncodeConfig: "encode", Bm25Config: "index bm25", SearchConfig: "search"}
@@ -483,17 +535,16 @@ def run_path(case: Case, workspace: Workspace) -> Path:
 
 
 def result_path(case: Case, workspace: Workspace) -> Path:
-    """The case's result, beside its run file."""
+    """The case's result, next to its run file."""
     return run_path(case, workspace).with_suffix(".json")
 
 
 def index_path(case: Case, workspace: Workspace) -> Path:
     """The case's index, shared by cases with the same collection, model and encode settings."""
-    settings = hashlib.sha256(
-        json.dumps(case.encode, sort_keys=True, default=list).encode()
-    ).hexdigest()[:6]
+    settings = json.dumps(case.encode, sort_keys=True, default=list)
+    digest = hashlib.sha256(settings.encode()).hexdigest()[:6]
     collection = case.collection.replace(":", "-").replace("/", "-")
-    return workspace.folder / "indexes" / f"{collection}--{case.model or 'bm25'}--{settings}"
+    return workspace.folder / "indexes" / f"{collection}--{case.model or 'bm25'}--{digest}"
 
 
 def plan_commands(
@@ -504,6 +555,7 @@ def plan_commands(
     index = str(index_path(case, workspace))
     index_config: EncodeConfig | Bm25Config
     shared = {"corpus": str(files.corpus), "index": index, "quiet": workspace.quiet}
+    # A copy: the case's settings are part of its configuration.
     search = dict(case.search)
     if case.mode == "bm25":
         index_config = from_mapping(Bm25Config, {**case.encode, **shared})
@@ -514,13 +566,15 @@ def plan_commands(
             "threads": workspace.threads,
         }
         if not workspace.models[case.model].embedded:
-            # The papers' settings for the collection. The embedded model has its own, for every collection.
+            # The papers' settings for the collection. The embedded model uses its settings for every collection.
             settings |= {
                 "document_length": files.document_length,
                 "title_separator": files.title_separator,
             }
         index_config = from_mapping(EncodeConfig, {**settings, **case.encode, **shared})
         if files.query_length:
+            # A regression may state a length for all of its collections; a collection of long queries, such as
+            # ArguAna, needs more.
             search["query_length"] = max(search.get("query_length") or 0, files.query_length)
     search_settings = {
         "remove_query": files.remove_query,
@@ -546,24 +600,27 @@ def command_lines(case: Case, workspace: Workspace) -> list[str]:
     lines = []
     if case.collection != TINY and ":" not in case.collection:
         lines.append(f"dupmae-ir collections get {case.collection}")
-    needed = workspace.prepared(case.model) if case.model else ()
-    for name in (n for n in needed if n not in workspace.given):
+    models = workspace.prepared(case.model) if case.model else []
+    for name in models:
+        if name in workspace.given:
+            continue
         model = workspace.models[name]
         if model.files:
             folder = workspace.model_folder(name)
             url = model.url.format(revision=model.revision)
             lines.append(f"# {model.title}: {len(model.files)} files of {url}, into {folder}")
         elif model.recipe:
-            steps = workspace.steps(model)
-            lines += [
-                f"dupmae-ir {step.command} {shlex.join(flags(step.config))}" for step in steps
-            ]
-    files, run = workspace.planned_collection(case.collection), run_path(case, workspace)
+            for step in workspace.steps(model):
+                lines.append(f"dupmae-ir {step.command} {shlex.join(flags(step.config))}")
+
+    files = workspace.planned_collection(case.collection)
+    run = run_path(case, workspace)
     commands = plan_commands(case, workspace, files)
+    # A command that somebody types shows its progress, whether or not this run does.
     lines.append(command_line(replace(commands.index, quiet=False)))
     lines.append(command_line(replace(commands.search, quiet=False)))
     if files.answers:
-        depths = " ".join(m.removeprefix(ACCURACY) for m in case.all_measures)
+        depths = " ".join(measure.removeprefix(ACCURACY) for measure in case.all_measures)
         evaluation = f"eval.answers --run {run} --answers {files.answers} --corpus {files.corpus} -k {depths}"
     else:
         measures = " ".join(map(shlex.quote, case.all_measures))

@@ -27,8 +27,10 @@ from dupmae_ir.eval.reports.html import render
 
 NOT_HERE = "not run here"
 SIDE_HEADS = ("against the paper", "against accepted")
-FAILED, PAPER_FAILED = 1, 3
-"""Exit statuses: an accepted value, a check or a requirement failed; only comparisons with papers failed."""
+FAILED = 1
+"""Exit status if an accepted value, a check or a requirement failed."""
+PAPER_FAILED = 3
+"""Exit status if only comparisons with papers failed."""
 COLOURS = {
     Status.OK: "c2",
     Status.OKISH: "c2",
@@ -48,7 +50,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class JudgedRow:
-    """What was measured with its verdicts."""
+    """A measured case or mean with its verdicts."""
 
     verdicts: Sequence[CaseVerdict]
 
@@ -60,7 +62,11 @@ class JudgedRow:
     @property
     def failures(self) -> list[CaseVerdict]:
         """The verdicts that fail, which somebody must look at."""
-        return [v for v in self.verdicts if not v.status.passes and not self.is_settled(v)]
+        failures = []
+        for verdict in self.verdicts:
+            if not verdict.status.passes and not self.is_settled(verdict):
+                failures.append(verdict)
+        return failures
 
     @property
     def passes(self) -> bool:
@@ -73,11 +79,12 @@ class JudgedRow:
 
     def reasons(self, measure: str) -> str:
         """Why the measure has its statuses."""
-        return "; ".join(
-            dict.fromkeys(
-                v.reason for v in self.verdicts if v.measure in ("", measure) and v.reason
-            )
-        )
+        reasons = []
+        for verdict in self.verdicts:
+            if verdict.measure in ("", measure) and verdict.reason:
+                reasons.append(verdict.reason)
+        # The two comparisons of a measure may have the same reason.
+        return "; ".join(dict.fromkeys(reasons))
 
 
 @dataclass(frozen=True)
@@ -97,44 +104,48 @@ class CaseRow(JudgedRow):
 
     def is_settled(self, verdict: CaseVerdict) -> bool:
         """A value above the paper's passes once it is accepted."""
-        accepted = {
-            v.measure
-            for v in self.verdicts
-            if v.against == ACCEPTED and v.measure and v.status.passes
-        }
-        return (
-            verdict.against == PAPER
-            and verdict.status is Status.BETTER
-            and verdict.measure in accepted
-        )
+        if verdict.against != PAPER or verdict.status is not Status.BETTER:
+            return False
+        accepted_measures = set()
+        for candidate in self.verdicts:
+            if candidate.against == ACCEPTED and candidate.measure and candidate.status.passes:
+                accepted_measures.add(candidate.measure)
+        return verdict.measure in accepted_measures
 
     def verdict(self, measure: str, against: str) -> CaseVerdict | None:
         """The verdict on a measure against the paper or the accepted value; None if the two are not compared."""
-        found = (v for v in self.verdicts if v.measure == measure and v.against == against)
-        compared = (
-            measure in self.case.paper and self.case.compare
-            if against == PAPER
-            else bool(self.accepted)
-        )
-        of_case = (v for v in self.verdicts if not v.measure and v.against in ("", against))
-        return next(found, None) or next(
-            (v for v in of_case if compared or not v.status.passes), None
-        )
+        for verdict in self.verdicts:
+            if verdict.measure == measure and verdict.against == against:
+                return verdict
+        if against == PAPER:
+            compared = measure in self.case.paper and self.case.compare
+        else:
+            compared = bool(self.accepted)
+        # Otherwise a verdict on the case is one on each of its compared measures; a failure is one on all measures.
+        for verdict in self.verdicts:
+            of_case = not verdict.measure and verdict.against in ("", against)
+            if of_case and (compared or not verdict.status.passes):
+                return verdict
+        return None
 
     def reasons(self, measure: str) -> str:
         """Why the measure has its statuses."""
-        other = bool(self.case.paper.get(measure)) and not self.case.compare
-        note = "the paper's number belongs to other weights" if other else ""
-        return "; ".join(filter(None, [super().reasons(measure), note]))
+        reasons = super().reasons(measure)
+        if self.case.compare or not self.case.paper.get(measure):
+            return reasons
+        note = "the paper's number belongs to other weights"
+        return f"{reasons}; {note}" if reasons else note
 
     def measured(self, measure: str) -> float | None:
         """The value of the result; None without one, and for a stand-in."""
-        return self.result.values.get(measure) if self.result and not self.result.stand_in else None
+        if self.result is None or self.result.stand_in:
+            return None
+        return self.result.values.get(measure)
 
     @property
     def counts(self) -> bool:
-        """Whether its values may enter a mean: of the row's own model, current, and every check passed."""
-        sound = all(v.measure or v.status.passes for v in self.verdicts)
+        """Whether its values may enter a mean: they are current, every check passed, and no model was given."""
+        sound = all(verdict.measure or verdict.status.passes for verdict in self.verdicts)
         return sound and self.result is not None and not self.result.given
 
 
@@ -158,10 +169,10 @@ class MeanRow(JudgedRow):
 
     def verdict(self, measure: str, against: str = PAPER) -> CaseVerdict | None:
         """The verdict on a measure's mean against the paper or the accepted values; None if it is not compared."""
-        return next(
-            (v for v in self.verdicts if v.measure in ("", measure) and v.against in ("", against)),
-            None,
-        )
+        for verdict in self.verdicts:
+            if verdict.measure in ("", measure) and verdict.against in ("", against):
+                return verdict
+        return None
 
 
 @dataclass(frozen=True)
@@ -174,105 +185,126 @@ class JudgedCases:
     @property
     def exit_status(self) -> int:
         """0 if everything passes, :data:`PAPER_FAILED` if only comparisons with papers fail, else :data:`FAILED`."""
-        failures = [v for row in (*self.rows, *self.means) for v in row.failures]
+        failures: list[CaseVerdict] = []
+        for row in (*self.rows, *self.means):
+            failures += row.failures
         if not failures:
             return 0
-        return PAPER_FAILED if all(v.against == PAPER for v in failures) else FAILED
+        if all(verdict.against == PAPER for verdict in failures):
+            return PAPER_FAILED
+        return FAILED
 
     @property
     def summary(self) -> str:
         """``12 cases: 9 OK, 3 SKIP; 2 means: 2 OK``."""
-        parts = [_counted("case", [r.status for r in self.rows])]
+        parts = [_count_statuses("case", self.rows)]
         if self.means:
-            parts.append(_counted("mean", [m.status for m in self.means]))
+            parts.append(_count_statuses("mean", self.means))
         return "; ".join(parts)
 
     def json(self) -> str:
         """Everything: ``summary``, ``passed``, ``cases``, ``means``."""
-        cases = [
-            {
-                "case": case_dict(r.case),
-                "result": asdict(r.result) if r.result else None,
-                "accepted": r.accepted,
-                "commands": r.commands(),
-                **_judgement(r),
-            }
-            for r in self.rows
-        ]
-        averages = [
-            {
-                "regression": m.regression,
-                **{k: v for k, v in asdict(m.mean).items() if k in ("name", "group", "paper")},
-                "values": m.values,
-                "missing": m.missing,
-                "id": m.id,
-                **_judgement(m),
-            }
-            for m in self.means
-        ]
-        counts = {f"against_{side}": words for side, words in side_counts(self.rows).items()}
-        status = {"passed": self.exit_status == 0, "exit_status": self.exit_status}
-        everything = {
-            "summary": self.summary,
-            **counts,
-            **status,
-            "cases": cases,
-            "means": averages,
-        }
+        everything: dict[str, object] = {"summary": self.summary}
+        for side, words in side_counts(self.rows).items():
+            everything[f"against_{side}"] = words
+        everything["passed"] = self.exit_status == 0
+        everything["exit_status"] = self.exit_status
+        everything["cases"] = [_case_json(row) for row in self.rows]
+        everything["means"] = [_mean_json(row) for row in self.means]
         return json.dumps(everything, indent=2, ensure_ascii=False)
 
 
-def _judgement(row: JudgedRow) -> Mapping[str, object]:
-    sides = {f"against_{side}": overall(row.verdicts, side) for side in SIDES}
+def _case_json(row: CaseRow) -> Mapping[str, object]:
     return {
-        "status": row.status,
-        "passes": row.passes,
-        **sides,
-        "verdicts": [asdict(v) for v in row.verdicts],
+        "case": case_dict(row.case),
+        "result": asdict(row.result) if row.result else None,
+        "accepted": row.accepted,
+        "commands": row.commands(),
+        **_judgement_json(row),
     }
 
 
+def _mean_json(row: MeanRow) -> Mapping[str, object]:
+    return {
+        "regression": row.regression,
+        "name": row.mean.name,
+        "group": row.mean.group,
+        "paper": row.mean.paper,
+        "values": row.values,
+        "missing": row.missing,
+        "id": row.id,
+        **_judgement_json(row),
+    }
+
+
+def _judgement_json(row: JudgedRow) -> Mapping[str, object]:
+    judgement: dict[str, object] = {"status": row.status, "passes": row.passes}
+    for side in SIDES:
+        judgement[f"against_{side}"] = overall(row.verdicts, side)
+    judgement["verdicts"] = [asdict(verdict) for verdict in row.verdicts]
+    return judgement
+
+
 def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
-    """The printed means beside those of this run, judged; None if a collection of the group has no sound value."""
+    """The printed means with those of this run, judged; None if a collection of the group has no sound value."""
     rows = list(rows)
     mean_rows = []
     for mean in regression.means:
         values: dict[str, float | None] = {}
         missing: Sequence[str] = ()
         for measure in mean.paper:
-            known = {
-                r.case.collection: v
-                for r in rows
-                if r.counts and (v := r.measured(measure)) is not None
-            }
-            values[measure], missing = mean_over(mean.group, known)
-        names = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
-        skipped = f"{len(missing)} collections without a value of this run and model: {names}"
-        verdicts = [
-            CaseVerdict(Status.SKIP, measure, against=PAPER, reason=skipped)
-            if value is None
-            else compare_printed(mean.paper[measure], value, mean.tolerance, measure)
-            for measure, value in values.items()
-        ]
+            by_collection: dict[str, float] = {}
+            for row in rows:
+                value = row.measured(measure)
+                if row.counts and value is not None:
+                    by_collection[row.case.collection] = value
+            values[measure], missing = mean_over(mean.group, by_collection)
+
+        verdicts = _against_paper(mean, values, missing)
         verdicts += _against_accepted(mean, values, rows)
         mean_rows.append(MeanRow(verdicts, regression.name, mean, values, missing))
     return mean_rows
 
 
+def _against_paper(
+    mean: Mean, values: Mapping[str, float | None], missing: Sequence[str]
+) -> list[CaseVerdict]:
+    """The verdicts on a mean against the printed numbers; ``missing``: collections without a value."""
+    names = ", ".join(missing[:3])
+    if len(missing) > 3:
+        names += ", ..."
+    skipped = f"{len(missing)} collections without a value of this run and model: {names}"
+    verdicts = []
+    for measure, value in values.items():
+        if value is None:
+            verdict = CaseVerdict(Status.SKIP, measure, against=PAPER, reason=skipped)
+        else:
+            verdict = compare_printed(mean.paper[measure], value, mean.tolerance, measure)
+        verdicts.append(verdict)
+    return verdicts
+
+
 def _against_accepted(
     mean: Mean, values: Mapping[str, float | None], rows: Sequence[CaseRow]
 ) -> Iterator[CaseVerdict]:
-    """The mean beside that of the accepted values, if every collection has one.
+    """The verdicts on a mean against the mean of the accepted values, if every collection has one.
 
     Its tolerance is the mean of the collections' tolerances, because one training changes all of them together.
     """
     for measure, value in values.items():
-        verdicts = {r.case.collection: v for r in rows if (v := r.verdict(measure, ACCEPTED))}
-        accepted = {name: v.expected for name, v in verdicts.items() if v.expected is not None}
+        verdicts: dict[str, CaseVerdict] = {}
+        for row in rows:
+            verdict = row.verdict(measure, ACCEPTED)
+            if verdict:
+                verdicts[row.case.collection] = verdict
+        accepted: dict[str, float] = {}
+        tolerances: dict[str, float] = {}
+        for collection, verdict in verdicts.items():
+            if verdict.expected is not None:
+                accepted[collection] = verdict.expected
+                tolerances[collection] = verdict.tolerance or 0.0
         expected, _ = mean_over(mean.group, accepted)
-        tolerance, _ = mean_over(
-            mean.group, {name: verdicts[name].tolerance or 0.0 for name in accepted}
-        )
+        tolerance, _ = mean_over(mean.group, tolerances)
         if value is not None and expected is not None and tolerance is not None:
             yield compare_means(value, expected, tolerance, measure)
 
@@ -284,7 +316,8 @@ def row_lines(row: CaseRow) -> list[str]:
         head += f"  (measured {row.result.date}, nothing changed since)"
     lines = [head, *_verdict_lines(row.verdicts)]
     if row.result and row.case.paper and not row.case.compare:
-        printed = ", ".join(f"{m} {v}" for m, v in row.case.paper.items())
+        numbers = (f"{measure} {number}" for measure, number in row.case.paper.items())
+        printed = ", ".join(numbers)
         lines.append(f"       not compared with the paper ({printed}), which has other weights")
     return lines
 
@@ -295,63 +328,76 @@ def mean_lines(row: MeanRow) -> list[str]:
 
 
 def _verdict_lines(verdicts: Iterable[CaseVerdict]) -> list[str]:
+    """One line for each verdict: status, value, expected value, tolerance and reason, as far as it has them."""
     lines = []
-    for v in verdicts:
-        value = f"{v.measure} {v.value:.4f}" if v.value is not None else ""
-        expected = f"{v.against} {v.expected:.4f}" if v.expected is not None else ""
-        tolerance = f"+-{v.tolerance:.4f}" if v.tolerance else ""
-        words = "  ".join(
-            w
-            for w in (f"{v.status:<6}" if value else "", value, expected, tolerance, v.reason)
-            if w
-        )
-        lines.append(f"       {words}")
+    for verdict in verdicts:
+        parts = []
+        if verdict.value is not None:
+            parts.append(f"{verdict.status:<6}")
+            parts.append(f"{verdict.measure} {verdict.value:.4f}")
+        if verdict.expected is not None:
+            parts.append(f"{verdict.against} {verdict.expected:.4f}")
+        if verdict.tolerance:
+            parts.append(f"+-{verdict.tolerance:.4f}")
+        if verdict.reason:
+            parts.append(verdict.reason)
+        lines.append("       " + "  ".join(parts))
     return lines
 
 
-def _counted(noun: str, statuses: Sequence[Status]) -> str:
-    counts = Counter(statuses)
-    listed = ", ".join(f"{counts[s]} {s}" for s in reversed(Status) if counts[s])
-    return f"{len(statuses)} {noun}{'s' if len(statuses) != 1 else ''}: {listed}"
+def _count_statuses(noun: str, rows: Sequence[JudgedRow]) -> str:
+    """``3 cases: 2 OK, 1 FAIL``."""
+    if len(rows) != 1:
+        noun += "s"
+    return f"{len(rows)} {noun}: {_listed(Counter(row.status for row in rows))}"
+
+
+def _listed(counts: Counter[Status]) -> str:
+    """``2 OK, 1 FAIL``: the least urgent status first."""
+    return ", ".join(f"{counts[status]} {status}" for status in reversed(Status) if counts[status])
 
 
 def side_counts(rows: Sequence[CaseRow]) -> dict[str, str]:
     """``{"paper": "3 OK, 1 FAIL", "accepted": "4 OK"}``: comparisons of single measures by side and status."""
-    sides = {}
-    for side in SIDES:
-        counts = Counter(
-            v.status for r in rows for v in r.verdicts if v.against == side and v.measure
-        )
-        sides[side] = (
-            ", ".join(f"{counts[s]} {s}" for s in reversed(Status) if counts[s])
-            or "nothing compared"
-        )
-    return sides
+    counts: dict[str, Counter[Status]] = {side: Counter() for side in SIDES}
+    for row in rows:
+        for verdict in row.verdicts:
+            if verdict.measure and verdict.against in counts:
+                counts[verdict.against][verdict.status] += 1
+    return {side: _listed(counts[side]) or "nothing compared" for side in SIDES}
 
 
 def as_list(rows: Sequence[CaseRow]) -> str:
     """A table with one line per case: what it measures, the paper's number, the accepted value."""
-    body = [
-        [
-            r.case.id,
-            r.case.tier,
-            r.case.collection,
-            r.case.test,
-            r.case.mode,
-            _first(r.case.paper),
-            _first({m: f"{v:.4f}" for m, v in r.accepted.get("values", {}).items()}) or NOT_HERE,
-        ]
-        for r in rows
-    ]
+    body = []
+    for row in rows:
+        case = row.case
+        accepted = {}
+        for measure, value in row.accepted.get("values", {}).items():
+            accepted[measure] = f"{value:.4f}"
+        body.append(
+            [
+                case.id,
+                case.tier,
+                case.collection,
+                case.test,
+                case.mode,
+                _first(case.paper),
+                _first(accepted) or NOT_HERE,
+            ]
+        )
     return table(body, ["case", "tier", "collection", "test", "mode", "paper", "measured"])
 
 
 def as_text(judged: JudgedCases) -> str:
     """What a run prints: the lines of each case and mean, and the summary."""
-    cases = (line for row in judged.rows for line in row_lines(row))
-    return "\n".join(
-        [*cases, *(line for row in judged.means for line in mean_lines(row)), judged.summary]
-    )
+    lines = []
+    for row in judged.rows:
+        lines += row_lines(row)
+    for mean in judged.means:
+        lines += mean_lines(mean)
+    lines.append(judged.summary)
+    return "\n".join(lines)
 
 
 def case_dict(case: Case) -> Mapping[str, Any]:
@@ -362,13 +408,20 @@ def case_dict(case: Case) -> Mapping[str, Any]:
 def environment_line(row: CaseRow) -> str:
     """When and where the accepted values were measured; empty if there are none."""
     environment = row.accepted.get("environment")
-    return f"{row.accepted['date']}: {describe(environment)}" if environment else ""
+    if not environment:
+        return ""
+    return f"{row.accepted['date']}: {describe(environment)}"
 
 
 def _first(values: Mapping[str, str]) -> str:
     """The first measure with its value, and the number of further ones."""
-    shown = [f"{m} {v}" for m, v in values.items()]
-    return shown[0] + (f" +{len(shown) - 1}" if shown[1:] else "") if shown else ""
+    if not values:
+        return ""
+    measure, value = next(iter(values.items()))
+    first = f"{measure} {value}"
+    if len(values) > 1:
+        first += f" +{len(values) - 1}"
+    return first
 
 
 @dataclass(frozen=True)
@@ -398,7 +451,8 @@ class RegressionRows:
 def as_html(judged: JudgedCases, groups: Sequence[RegressionRows]) -> str:
     """The page."""
     counts = side_counts(judged.rows).values()
-    sides = ", ".join(f"{head}: {words}" for head, words in zip(SIDE_HEADS, counts, strict=True))
+    heads_and_counts = zip(SIDE_HEADS, counts, strict=True)
+    sides = ", ".join(f"{head}: {words}" for head, words in heads_and_counts)
     return render(
         "regressions.html",
         title="Regressions of dupmae_ir",

@@ -12,7 +12,7 @@ from dupmae_ir.console import say
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions import cases
-from dupmae_ir.eval.regressions.cases import Case, Regression
+from dupmae_ir.eval.regressions.cases import Case, Model, Regression
 from dupmae_ir.eval.regressions.config import (
     CaseOptions,
     ListOptions,
@@ -57,9 +57,10 @@ def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspac
         return JudgedCases([selection.row(case, None) for case in selection.cases])
     rows = []
     for row in selection.run():
-        required = row.passes and options.fail_on_skip
-        rows.append(replace(row, verdicts=_not_skipped(row.verdicts)) if required else row)
-        say(with_flags("\n".join(row_lines(rows[-1])), RunCasesOptions))
+        if row.passes and options.fail_on_skip:
+            row = replace(row, verdicts=_not_skipped(row.verdicts))
+        rows.append(row)
+        say(with_flags("\n".join(row_lines(row)), RunCasesOptions))
     mean_rows = selection.means(rows)
     for mean in mean_rows:
         say("\n".join(mean_lines(mean)))
@@ -72,12 +73,13 @@ def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspac
 
 def _not_skipped(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
     """The verdicts of a required case: a skipped one fails."""
-    return [
-        replace(v, status=Status.FAIL, reason=f"required, but skipped: {v.reason}")
-        if v.status is Status.SKIP
-        else v
-        for v in verdicts
-    ]
+    required = []
+    for verdict in verdicts:
+        if verdict.status is Status.SKIP:
+            reason = f"required, but skipped: {verdict.reason}"
+            verdict = replace(verdict, status=Status.FAIL, reason=reason)
+        required.append(verdict)
+    return required
 
 
 def list_cases(options: ListOptions) -> JudgedCases:
@@ -103,8 +105,10 @@ def report_cases(options: ReportOptions) -> CasesReport:
     format = "json" if options.json else options.format
     if format == "html":
         text = as_html(judged, selection.by_regression(rows))
+    elif format == "json":
+        text = judged.json()
     else:
-        text = judged.json() if format == "json" else with_flags(as_text(judged), ReportOptions)
+        text = with_flags(as_text(judged), ReportOptions)
     if options.file:
         _write(options.file, text)
     return CasesReport(text, judged.summary, options.file)
@@ -129,118 +133,150 @@ class CaseSelection:
     def workspace(self, case: Case) -> Workspace:
         """The workspace of a case. Tiers with exact values use one thread, because sums depend on their number."""
         if case.tier not in self._workspaces:
-            o = self.options
-            threads = o.threads if o.threads is not None else 0 if case.tier == "full" else 1
+            options = self.options
+            threads = options.threads
+            if threads is None:
+                threads = 0 if case.tier == "full" else 1
+            # Only `run` has these options; the other commands train nothing.
+            processes = 1
+            fresh = False
+            if isinstance(options, RunCasesOptions):
+                processes = options.processes
+                fresh = options.fresh
             self._workspaces[case.tier] = self._make_workspace(
                 recipes=self.folder,
-                folder=Path(o.output, o.preset or ""),
-                preset=o.preset,
-                data=_path(o.collections),
-                cache=_path(o.cache),
-                mirror=o.mirror,
-                catalogue=_path(o.catalogue),
-                given=_given_models(o.model),
+                folder=Path(options.output, options.preset or ""),
+                preset=options.preset,
+                data=_path(options.collections),
+                cache=_path(options.cache),
+                mirror=options.mirror,
+                catalogue=_path(options.catalogue),
+                given=_given_models(options.model),
                 threads=threads or processors(),
-                processes=o.processes if isinstance(o, RunCasesOptions) else 1,
-                fresh=isinstance(o, RunCasesOptions) and o.fresh,
-                quiet=o.quiet,
+                processes=processes,
+                fresh=fresh,
+                quiet=options.quiet,
             )
         return self._workspaces[case.tier]
 
     def run(self) -> Iterator[CaseRow]:
-        """Run the cases one after the other, holding the lock of the output folder."""
+        """Run the cases one after the other, holding the lock of the output folder.
+
+        Cases share indexes and trained models, which a second process would build at the same time.
+        """
         output = Path(self.options.output).absolute()
         output.mkdir(parents=True, exist_ok=True)
         with exclusive(lock_path(output), f"running regressions in {output}"):
             for case in self.cases:
-                yield self.row(case, execute(case, self.workspace(case), self._accepted(case)))
+                result = execute(case, self.workspace(case), self._accepted(case))
+                yield self.row(case, result)
 
     def load_rows(self) -> Iterator[CaseRow]:
         """The cases with their results on disk. Results of other code or settings are STALE."""
         for case in self.cases:
             result = load_result(result_path(case, self.workspace(case)))
             row = self.row(case, result)
-            if result and (outdated := self.outdated(case, result)):
-                row = replace(row, verdicts=[CaseVerdict(Status.STALE, reason=outdated)])
-            elif result and (changed := self.changed_run(case, result)):
-                row = replace(row, verdicts=[CaseVerdict(Status.FAIL, reason=changed)])
+            if result:
+                problem = self._problem(case, result)
+                if problem:
+                    row = replace(row, verdicts=[problem])
             yield row
+
+    def _problem(self, case: Case, result: Result) -> CaseVerdict | None:
+        """Why a result on disk is not judged by its values; None if it is."""
+        outdated = self.outdated(case, result)
+        if outdated:
+            return CaseVerdict(Status.STALE, reason=outdated)
+        changed = self.changed_run(case, result)
+        if changed:
+            return CaseVerdict(Status.FAIL, reason=changed)
+        return None
 
     def row(self, case: Case, result: Result | None) -> CaseRow:
         """The case with its result, its verdicts and its commands."""
         regression = self.regressions[case.regression]
         workspace = self.workspace(case)
+        accepted = self._accepted(case)
         model = workspace.models.get(case.model)
         queries = regression.accepted_queries.get(case.name, {})
-        # The synthetic model of tier tiny is the same bytes wherever versions and processor are the same.
-        same = result is not None and dict(result.environment) == self._accepted(case).get(
-            "environment"
+        verdicts = judge(
+            case, result, accepted, queries, _has_fixed_weights(model, result, accepted)
         )
-        fixed = model is not None and (model.fixed or (model.tiny and same))
-        verdicts = judge(case, result, self._accepted(case), queries, fixed)
         if case.control:
             control = lookup("control", case.control, self._by_id)
-            other = load_result(result_path(control, self.workspace(control)))
-            if other and not self.outdated(control, other):
-                verdicts += against_control(case, result, control, other)
+            control_result = load_result(result_path(control, self.workspace(control)))
+            if control_result and not self.outdated(control, control_result):
+                verdicts += against_control(case, result, control, control_result)
+
         given = result.given if result else {}
         if model and result and not result.skipped:
-            verdicts += [
-                CaseVerdict(Status.STALE, reason=c)
-                for c in workspace.training_changes(model.name, given)
-            ]
-        origin = f"Model: {model.title} ({workspace.origin(model.name, given)})" if model else ""
+            for change in workspace.training_changes(model.name, given):
+                verdicts.append(CaseVerdict(Status.STALE, reason=change))
+        origin = ""
+        if model:
+            origin = f"Model: {model.title} ({workspace.origin(model.name, given)})"
         return CaseRow(
-            verdicts,
-            case,
-            result,
-            self._accepted(case),
-            lambda: command_lines(case, workspace),
-            origin,
+            verdicts, case, result, accepted, lambda: command_lines(case, workspace), origin
         )
 
     def means(self, rows: list[CaseRow]) -> list[MeanRow]:
         """The papers' means over collections, of the regressions in ``rows``."""
-        names = dict.fromkeys(r.case.regression for r in rows)
-        return [
-            mean
-            for name in names
-            for mean in means(
-                self.regressions[name], [r for r in rows if r.case.regression == name]
-            )
-        ]
+        mean_rows = []
+        for name, regression_rows in _by_name(rows).items():
+            mean_rows += means(self.regressions[name], regression_rows)
+        return mean_rows
 
     def by_regression(self, rows: list[CaseRow]) -> list[RegressionRows]:
-        """The rows of each regression, those with accepted values first."""
-        names = list(dict.fromkeys(r.case.regression for r in rows))
-        names.sort(key=lambda name: not self.regressions[name].accepted)
-        of = {name: [r for r in rows if r.case.regression == name] for name in names}
-        return [RegressionRows(self.regressions[name].title, of[name]) for name in names]
+        """The rows of each regression; regressions with accepted values come first."""
+        by_name = _by_name(rows)
+        names = sorted(by_name, key=lambda name: not self.regressions[name].accepted)
+        return [RegressionRows(self.regressions[name].title, by_name[name]) for name in names]
 
     def _accepted(self, case: Case) -> Mapping[str, Any]:
         return self.regressions[case.regression].accepted.get(case.name, {})
 
     def changed_run(self, case: Case, result: Result) -> str:
         """A reason if the run file or the values are not those that were measured; empty if they are."""
+        if not result.run_sha256:
+            return ""
         workspace = self.workspace(case)
-        changed = result.run_sha256 and changed_run(
-            case, workspace, workspace.planned_collection(case.collection), result
-        )
-        return f"{changed}; run the case again" if changed else ""
+        files = workspace.planned_collection(case.collection)
+        change = changed_run(case, workspace, files, result)
+        if not change:
+            return ""
+        return f"{change}; run the case again"
 
     def outdated(self, case: Case, result: Result) -> str:
         """What has changed since the result was measured: code, environment or configuration; empty if nothing."""
         if not result.key:
             return ""
-        now = {"code": code_digest(), "environment": fingerprint(self.workspace(case).threads)}
-        changed = changed_names(now, result.key)
+        current = {"code": code_digest(), "environment": fingerprint(self.workspace(case).threads)}
+        changed = changed_names(current, result.key)
         if case.configuration != result.configuration:
             changed.append("configuration")
-        return (
-            f"measured {result.date} with other {' and '.join(changed)}; run it again"
-            if changed
-            else ""
-        )
+        if not changed:
+            return ""
+        return f"measured {result.date} with other {' and '.join(changed)}; run it again"
+
+
+def _has_fixed_weights(
+    model: Model | None, result: Result | None, accepted: Mapping[str, Any]
+) -> bool:
+    """Whether the weights must be the bytes of the accepted ones."""
+    if model is None:
+        return False
+    if model.tiny:
+        # The synthetic model is the same bytes wherever versions and processor are the same.
+        return result is not None and dict(result.environment) == accepted.get("environment")
+    return model.fixed
+
+
+def _by_name(rows: Sequence[CaseRow]) -> dict[str, list[CaseRow]]:
+    """Regression -> its rows, in the order of ``rows``."""
+    by_name: dict[str, list[CaseRow]] = {}
+    for row in rows:
+        by_name.setdefault(row.case.regression, []).append(row)
+    return by_name
 
 
 def _write(path: str, text: str) -> None:
@@ -249,7 +285,9 @@ def _write(path: str, text: str) -> None:
 
 
 def _path(value: str | None) -> Path | None:
-    return Path(value) if value else None
+    if not value:
+        return None
+    return Path(value)
 
 
 def _given_models(values: tuple[str, ...]) -> dict[str, Path]:

@@ -1,11 +1,12 @@
 """The synthetic collection and model of tier tiny: small, and identical on every machine.
 
-Words are random syllables. Every topic has words of its own; a document mixes words of one topic with common words,
-and a query contains some words of one topic. The model is a two-layer BERT with weights drawn by numpy.
+Words are random syllables. Each topic has six words; a document mixes words of one topic with common words, and a query
+contains two words of one topic and a common one. The model is a two-layer BERT with weights drawn by numpy.
 """
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,24 +18,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 TOPICS = 24
-WORDS_OF_TOPIC = 6
-COMMON = 120
+WORDS_PER_TOPIC = 6
+COMMON_WORDS = 120
 DOCUMENTS = 240
 QUERIES = 48
 PAIRS = 96
-WIDTH = 48
-SPECIAL = ("[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+HIDDEN_SIZE = 48
+SPECIAL_TOKENS = ("[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 COPIES = 4
 """Queries whose text is also a document with the same id, to test the removal of self-retrieval."""
 
 
 def words() -> list[str]:
     """The vocabulary without special tokens: each topic's words, then the common ones."""
-    syllables = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
+    consonants_and_vowels = itertools.product("bdfgklmnprstvz", "aeiou")
+    syllables = ["".join(pair) for pair in consonants_and_vowels]
     rng = np.random.default_rng(1)
+    # The keys of a dictionary are unique words in the order in which they are drawn.
     drawn: dict[str, None] = {}
-    while len(drawn) < TOPICS * WORDS_OF_TOPIC + COMMON:
-        drawn["".join(rng.choice(syllables, int(rng.integers(2, 4))))] = None
+    while len(drawn) < TOPICS * WORDS_PER_TOPIC + COMMON_WORDS:
+        length = int(rng.integers(2, 4))
+        drawn["".join(rng.choice(syllables, length))] = None
     return list(drawn)
 
 
@@ -42,42 +46,55 @@ def write_collection(folder: Path) -> Path:
     """Write the collection in BEIR's layout, and pairs.jsonl and augmented.jsonl for training. Returns ``folder``."""
     rng = np.random.default_rng(2)
     vocabulary = words()
-    topical = [vocabulary[t * WORDS_OF_TOPIC : (t + 1) * WORDS_OF_TOPIC] for t in range(TOPICS)]
-    common = vocabulary[TOPICS * WORDS_OF_TOPIC :]
+    topic_words = []
+    for topic in range(TOPICS):
+        start = topic * WORDS_PER_TOPIC
+        topic_words.append(vocabulary[start : start + WORDS_PER_TOPIC])
+    common_words = vocabulary[TOPICS * WORDS_PER_TOPIC :]
 
-    def text(topic: int, of_topic: int, of_common: int) -> str:
-        drawn = [*rng.choice(topical[topic], of_topic), *rng.choice(common, of_common)]
+    def text(topic: int, topical: int, common: int) -> str:
+        """Random words in random order: ``topical`` of the topic and ``common`` common ones."""
+        drawn = [*rng.choice(topic_words[topic], topical), *rng.choice(common_words, common)]
         return " ".join(rng.permutation(drawn))
 
-    # The order of the draws determines every text.
+    # All texts are drawn from one generator: whoever changes the order of the draws changes every text after it.
     document_topics = rng.integers(0, TOPICS, DOCUMENTS)
-    corpus = [
-        {"_id": f"d{n}", "title": text(t, 1, 1), "text": text(t, 3, int(rng.integers(4, 16)))}
-        for n, t in enumerate(document_topics)
-    ]
+    corpus = []
+    for number, topic in enumerate(document_topics):
+        title = text(topic, 1, 1)
+        common = int(rng.integers(4, 16))
+        corpus.append({"_id": f"d{number}", "title": title, "text": text(topic, 3, common)})
+
     query_topics = rng.integers(0, TOPICS, QUERIES)
-    queries = [{"_id": f"q{n}", "text": text(t, 2, 1)} for n, t in enumerate(query_topics)]
-    corpus += [{"_id": q["_id"], "title": "", "text": q["text"]} for q in queries[:COPIES]]
-    qrels = {
-        f"q{n}": {f"d{m}": 1 + int(m) % 2 for m in np.flatnonzero(document_topics == t)}
-        for n, t in enumerate(query_topics)
-    }
-    pair_topics = rng.integers(0, TOPICS, PAIRS)
-    pairs = [
-        {"query": text(t, 2, 1), "positive": {"id": f"p{n}", "title": "", "text": text(t, 3, 8)}}
-        for n, t in enumerate(pair_topics)
-    ]
-    augmented = [
-        {"text": d["text"], "queries": [text(t, 2, 1)], "next": [text(t, 2, 6)]}
-        for d, t in zip(corpus, document_topics, strict=False)
-    ]
-    for name, rows in (
-        ("corpus", corpus),
-        ("queries", queries),
-        ("pairs", pairs),
-        ("augmented", augmented),
-    ):
-        write_records(folder / f"{name}.jsonl", rows)
+    queries = []
+    qrels: dict[str, dict[str, int]] = {}
+    for number, topic in enumerate(query_topics):
+        queries.append({"_id": f"q{number}", "text": text(topic, 2, 1)})
+        # Documents with even numbers have grade 1, with odd numbers grade 2.
+        relevant = np.flatnonzero(document_topics == topic)
+        qrels[f"q{number}"] = {f"d{document}": 1 + int(document) % 2 for document in relevant}
+    for query in queries[:COPIES]:
+        corpus.append({"_id": query["_id"], "title": "", "text": query["text"]})
+
+    pairs = []
+    for number, topic in enumerate(rng.integers(0, TOPICS, PAIRS)):
+        query_text = text(topic, 2, 1)
+        positive = {"id": f"p{number}", "title": "", "text": text(topic, 3, 8)}
+        pairs.append({"query": query_text, "positive": positive})
+
+    # The copies at the end of the corpus have no topic, and no augmented text.
+    augmented = []
+    for document, topic in zip(corpus, document_topics, strict=False):
+        generated_query = text(topic, 2, 1)
+        next_text = text(topic, 2, 6)
+        augmented.append(
+            {"text": document["text"], "queries": [generated_query], "next": [next_text]}
+        )
+
+    write_records(folder / "corpus.jsonl", corpus)
+    write_records(folder / "queries.jsonl", queries)
+    write_records(folder / "pairs.jsonl", pairs)
+    write_records(folder / "augmented.jsonl", augmented)
     write_qrels(folder, "test", qrels)
     return folder
 
@@ -93,31 +110,29 @@ def write_model(folder: Path) -> Path:
     from dupmae_ir.models.heads.masked_lm import excluded_ids
     from dupmae_ir.models.retriever import Retriever
 
-    vocabulary = [*SPECIAL, *words(), "##s"]
+    vocabulary = [*SPECIAL_TOKENS, *words(), "##s"]
     config = BertConfig(
         vocab_size=len(vocabulary),
-        hidden_size=WIDTH,
+        hidden_size=HIDDEN_SIZE,
         num_hidden_layers=2,
         num_attention_heads=4,
-        intermediate_size=2 * WIDTH,
+        intermediate_size=2 * HIDDEN_SIZE,
         max_position_embeddings=64,
         pad_token_id=0,
     )
     tokenizer = _tokenizer(vocabulary)
     lm: Any = BertForMaskedLM(config)
-    projection = torch.nn.Linear(WIDTH, WIDTH // 2, bias=False)
+    projection = torch.nn.Linear(HIDDEN_SIZE, HIDDEN_SIZE // 2, bias=False)
     model = Retriever(lm, projection, *excluded_ids(tokenizer))
     rng = np.random.default_rng(3)
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
             if "LayerNorm" in name:
                 continue
-            drawn = (
-                np.zeros(weight.shape)
-                if name.endswith("bias")
-                else rng.normal(0, 0.12, weight.shape)
-            )
-            weight.copy_(torch.from_numpy(drawn))
+            if name.endswith("bias"):
+                weight.zero_()
+            else:
+                weight.copy_(torch.from_numpy(rng.normal(0, 0.12, weight.shape)))
         # Words must outweigh positions for retrieval to work, and the two parts need similar scales.
         lm.bert.embeddings.word_embeddings.weight.mul_(7)
         projection.weight.mul_(6)
@@ -129,12 +144,11 @@ def _tokenizer(vocabulary: list[str]) -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(
-        models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]")
-    )
+    ids = {word: token_id for token_id, word in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special = [("[CLS]", vocabulary.index("[CLS]")), ("[SEP]", vocabulary.index("[SEP]"))]
+    special = [("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])]
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=special
     )

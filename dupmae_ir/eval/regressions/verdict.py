@@ -24,8 +24,11 @@ from dupmae_ir.eval.regressions.execute import Result
 from dupmae_ir.eval.significance import bootstrap_intervals
 
 LEVEL = 0.95
+"""Of the bootstrap intervals."""
 ROUNDING = 1e-12
 """Largest difference between equal means, which may be rounded differently."""
+QUERY_ROUNDING = 1e-5
+"""Largest difference between equal values of a query: accepted ones are stored with six digits."""
 MAX_NAMED_QUERIES = 5
 """Queries to name, largest differences first."""
 PAPER = "paper"
@@ -58,7 +61,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """One comparison of one measure; or the status of the whole case if ``measure`` is empty."""
+    """One comparison of one measure; or the status of the complete case if ``measure`` is empty."""
 
     status: Status
     measure: str = ""
@@ -111,7 +114,7 @@ def judge(
 
 
 def overall(verdicts: Iterable[CaseVerdict], against: str = "") -> Status | None:
-    """The most urgent status; with ``against``, of that side and of verdicts on the whole case. None for no verdict."""
+    """The most urgent status; None for no verdict. ``against``: only verdicts on that side and on the case itself."""
     statuses = set()
     for verdict in verdicts:
         if not against or verdict.against in ("", against):
@@ -138,7 +141,7 @@ def _against_accepted(
     verdicts = [CaseVerdict(Status.FAIL, against=ACCEPTED, reason=reason) for reason in changed]
     for measure in dict.fromkeys([*accepted.get("values", {}), *result.values]):
         accepted_queries = queries.get(measure, {})
-        verdicts.append(_measure(case, result, accepted, accepted_queries, measure, fixed))
+        verdicts.append(_judge_measure(case, result, accepted, accepted_queries, measure, fixed))
     return verdicts
 
 
@@ -160,15 +163,15 @@ def _changed_inputs(
         yield f"the weights differ from those of the accepted values ({then}, now {weights}){intended}"
 
 
-def _measure(
+def _judge_measure(
     case: Case,
     result: Result,
     accepted: Mapping[str, Any],
-    then: Mapping[str, float],
+    accepted_queries: Mapping[str, float],
     measure: str,
     fixed: bool,
 ) -> CaseVerdict:
-    """The verdict on one measure against its accepted value."""
+    """The verdict on one measure against its accepted value. ``accepted_queries``: its accepted value per query."""
     value = result.values.get(measure)
     expected = accepted.get("values", {}).get(measure)
     verdict = CaseVerdict(Status.FAIL, measure, value, expected, ACCEPTED)
@@ -181,11 +184,11 @@ def _measure(
 
     same_environment = dict(result.environment) == accepted.get("environment")
     reason = "same environment" if same_environment else "different environment"
-    changes = changed_queries(result.per_query[measure], then)
+    changes = changed_queries(result.per_query[measure], accepted_queries)
     if changes:
         largest = ", ".join(f"{qid} {change:+.3f}" for qid, change in changes[:MAX_NAMED_QUERIES])
         reason += f"; {len(changes)} queries changed, most of all {largest}"
-    tolerance = _tolerance(case, result, then, measure, fixed, same_environment)
+    tolerance = _tolerance(case, result, accepted_queries, measure, fixed, same_environment)
     if tolerance == 0.0:
         return replace(verdict, tolerance=0.0, reason=f"must be equal; {reason}")
     status = _classify(value - expected, tolerance)
@@ -195,7 +198,7 @@ def _measure(
 def _tolerance(
     case: Case,
     result: Result,
-    then: Mapping[str, float],
+    accepted_queries: Mapping[str, float],
     measure: str,
     fixed: bool,
     same_environment: bool,
@@ -210,11 +213,12 @@ def _tolerance(
     seed_deviation = case.seed_deviation.get(measure)
     if seed_deviation is not None:
         return TWO_SEEDS * seed_deviation
-    now = result.per_query[measure]
-    # Without the same queries there are no paired differences.
-    if fixed or now.keys() != then.keys():
+    values = result.per_query[measure]
+    # Fixed weights without a stated drift must give equal values everywhere. Without the same queries there are no
+    # paired differences.
+    if fixed or values.keys() != accepted_queries.keys():
         return 0.0
-    return _noise(now[qid] - then[qid] for qid in now)
+    return _noise(value - accepted_queries[qid] for qid, value in values.items())
 
 
 def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
@@ -236,8 +240,8 @@ def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
     verdict = compare_printed(case.paper[measure], value, tolerance, measure)
     power = without_power(case, measure, tolerance)
     if verdict.status.passes and power:
-        reasons = [verdict.reason, power] if verdict.reason else [power]
-        return replace(verdict, reason="; ".join(reasons))
+        reason = f"{verdict.reason}; {power}" if verdict.reason else power
+        return replace(verdict, reason=reason)
     return verdict
 
 
@@ -255,33 +259,34 @@ def without_power(case: Case, measure: str, tolerance: float) -> str:
 
 
 def against_control(
-    case: Case, result: Result | None, control: Case, other: Result | None
+    case: Case, result: Result | None, control: Case, control_result: Result | None
 ) -> list[CaseVerdict]:
     """Verdicts on the measured differences between a case and its control, from paired queries.
 
     They are compared with the differences that the paper prints.
     """
-    if result is None or other is None:
+    if result is None or control_result is None:
         return []
-    for compared in (result, other):
+    for compared in (result, control_result):
         if compared.problems or compared.given or compared.stand_in:
             return []
     verdicts = []
     for measure, printed in case.paper.items():
         if measure not in control.paper:
             continue
-        if measure not in result.per_query or measure not in other.per_query:
+        if measure not in result.per_query or measure not in control_result.per_query:
             continue
-        difference = result.values[measure] - other.values[measure]
+        difference = result.values[measure] - control_result.values[measure]
         expected = float(printed) - float(control.paper[measure])
         seed_deviation = case.seed_deviation.get(measure)
         if seed_deviation is not None:
             # Two trainings here and two in the paper, each with its own seed.
             noise = 2 * Z * seed_deviation
         else:
-            here = result.per_query[measure]
-            there = other.per_query[measure]
-            noise = _noise(here[qid] - there[qid] for qid in here.keys() & there.keys())
+            values = result.per_query[measure]
+            control_values = control_result.per_query[measure]
+            common = values.keys() & control_values.keys()
+            noise = _noise(values[qid] - control_values[qid] for qid in common)
         # Each of the two printed numbers may be off by half a unit of its last digit.
         allowed = noise + 10.0 ** -_decimals(printed)
         status = Status.OKISH if abs(difference - expected) <= allowed else Status.FAIL
@@ -323,24 +328,31 @@ def compare_means(value: float, expected: float, tolerance: float, measure: str)
 def _classify(difference: float, tolerance: float) -> Status:
     if abs(difference) <= tolerance:
         return Status.OKISH
-    return Status.BETTER if difference > 0 else Status.FAIL
+    if difference > 0:
+        return Status.BETTER
+    return Status.FAIL
 
 
 def _noise(values: Iterable[float]) -> float:
     """Half the width of the 95 % bootstrap interval of the mean."""
     (interval,) = bootstrap_intervals(np.array(list(values))[:, None], level=LEVEL)
-    return (interval.high - interval.low) / 2 if interval else 0.0
+    if interval is None:
+        return 0.0
+    return (interval.high - interval.low) / 2
 
 
-def changed_queries(now: Mapping[str, float], then: Mapping[str, float]) -> list[tuple[str, float]]:
+def changed_queries(
+    values: Mapping[str, float], accepted: Mapping[str, float]
+) -> list[tuple[str, float]]:
     """(query id, difference) of the queries whose values changed, largest differences first."""
-    # Accepted values per query are stored with six digits.
     changes = []
-    for qid, value in now.items():
-        if qid in then and abs(value - then[qid]) > 1e-5:
-            changes.append((qid, value - then[qid]))
-    return sorted(changes, key=lambda item: -abs(item[1]))
+    for qid, value in values.items():
+        if qid in accepted and abs(value - accepted[qid]) > QUERY_ROUNDING:
+            changes.append((qid, value - accepted[qid]))
+    return sorted(changes, key=lambda change: -abs(change[1]))
 
 
 def _short(digest: str | None) -> str:
-    return digest[:12] if digest else "none"
+    if not digest:
+        return "none"
+    return digest[:12]

@@ -1,5 +1,7 @@
-"""The workspace of a run: its collections, models and training outputs, how missing ones are obtained, and what
-values depend on besides them: the code, the libraries and the processor."""
+"""The workspace of a run: its collections, models and training outputs, and how missing ones are obtained.
+
+Also what the values depend on as well: the code, the libraries and the processor.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,15 @@ from dupmae_ir.registry import lookup
 TRAINING_CODE = ("finetune", "models", "pretrain", "training")
 """Packages whose code determines trained weights."""
 TRAINING_LIBRARIES = ("python", "torch", "transformers", "numpy")
-"""Libraries whose versions do, or the order of what they draw at random."""
+"""Libraries whose versions determine trained weights, by their arithmetic or by the order of their random numbers."""
 SIDECAR = "made-by.json"
-"""Suffix of the file beside a folder that records what the folder was made from."""
+"""Suffix of the file next to a folder that records what the folder was made from."""
 TINY = "tiny"
 LOCAL = "folder:"
+"""Prefix of a collection in BEIR's layout below the folder ``--collections``."""
 _BEIR = "beir-"
+_MODEL = "model:"
+"""Prefix of a reference to a model in a recipe."""
 PACKAGE = Path(__file__).resolve().parents[2]
 
 
@@ -92,30 +97,32 @@ class Workspace:
 
     @cached_property
     def toml(self) -> Mapping[str, Any]:
+        """The content of models.toml."""
         return read_toml(self.recipes / MODELS)
 
     @cached_property
     def cache_folder(self) -> Path:
+        """The folder for downloads; synthetic stand-ins have a separate one."""
         root = self.cache or default_cache()
-        return root / "stand-ins" if self.catalogue else root
+        if self.catalogue:
+            return root / "stand-ins"
+        return root
 
     @cached_property
     def references(self) -> dict[str, list[str]]:
         """The models that the training of each trained model reads, by model name; a given model is not trained."""
         references: dict[str, list[str]] = {}
-        for model in (m for m in self.models.values() if m.recipe and m.name not in self.given):
-            steps, _ = plan(
-                self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step
-            )
-            settings = (getattr(step.config, f.name) for step in steps for f in fields(step.config))
-            values = [
-                v for value in settings for v in (value if isinstance(value, tuple) else (value,))
-            ]
-            names = (
-                v.removeprefix("model:")
-                for v in values
-                if isinstance(v, str) and v.startswith("model:")
-            )
+        for model in self.models.values():
+            if not model.recipe or model.name in self.given:
+                continue
+            # Inputs stay unresolved here: a resolved reference is a path, which does not name its model.
+            values = {**self._preset(model), **model.set}
+            steps, _ = plan(self._recipe(model), "", values, last=model.step)
+            names: list[str] = []
+            for step in steps:
+                for value in _setting_values(step):
+                    if isinstance(value, str) and value.startswith(_MODEL):
+                        names.append(value.removeprefix(_MODEL))
             references[model.name] = list(dict.fromkeys(names))
         return references
 
@@ -259,13 +266,14 @@ class Workspace:
             file = download(source, home / name, mirror=self.mirror, quiet=self.quiet)
             if not self.catalogue and url not in digests:
                 digests[url] = sha256_file(file)
+                # After each file, so that an interrupted download keeps the digests of the files before it.
                 write_json(record, digests)
 
     def _training_folder(self, model: Model) -> Path:
         settings = {**model.set, **self._preset(model)}
         name = model.recipe
         if settings:
-            # Trainings with other settings than the recipe's have folders of their own.
+            # A training with other settings than the recipe's has a separate folder.
             changes = json.dumps(settings, sort_keys=True)
             name += f"-{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
         return self.folder / "training" / name
@@ -284,16 +292,18 @@ class Workspace:
         if self.fresh or (small and any(self._training_changes(model))):
             shutil.rmtree(output, ignore_errors=True)
         output.parent.mkdir(parents=True, exist_ok=True)
-        before = read_json_object(output / STATE)
+        state_before = read_json_object(output / STATE)
         try:
             run_stages(
                 str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=self.adjusted
             )
         finally:
+            # Also after an error: the steps that finished before it are not trained again, so what they were trained
+            # with is recorded now. A step that finished earlier keeps its record.
             state = read_json_object(output / STATE)
             record = self._training_record(model)
             for name, step in state.items():
-                if before.get(name) != step:
+                if state_before.get(name) != step:
                     record[name] = self._training_key()
             write_json(self._sidecar(model), record)
 
@@ -307,7 +317,9 @@ class Workspace:
 
     def _training_record(self, model: Model) -> dict[str, Mapping[str, Any]]:
         """Step -> code and environment in which it was trained here; empty for a model that was not."""
-        return read_json_object(self._sidecar(model)) if model.recipe else {}
+        if not model.recipe:
+            return {}
+        return read_json_object(self._sidecar(model))
 
     def _training_key(self) -> Mapping[str, Any]:
         return {"code": code_digest(*TRAINING_CODE), "environment": fingerprint(self.threads)}
@@ -329,7 +341,8 @@ class Workspace:
                 if changes:
                     yield f"{step} of {model.name} was trained with {'; '.join(changes)}"
             if step == model.step:
-                return  # later steps make other models
+                # Later steps train other models.
+                return
 
     def training_changes(self, name: str, given: Mapping[str, str]) -> list[str]:
         """:meth:`_training_changes` of the model ``name`` and of every model that it is trained from."""
@@ -343,7 +356,7 @@ class Workspace:
         """Where the weights of a model come from. ``given``: models used from a folder of the caller -> folder."""
         model = self.models[name]
         if given:
-            folders = ", ".join(f"{n} = {folder}" for n, folder in given.items())
+            folders = ", ".join(f"{model_name} = {folder}" for model_name, folder in given.items())
             return f"given: {folders}; not made by this row's recipe"
         record = self._training_record(model).get(model.step)
         if record is None:
@@ -378,21 +391,29 @@ class Workspace:
         if kind == "model":
             return str(self.model_folder(rest))
         if kind == TINY:
-            folder = self.collection(TINY).corpus.parent if fetch else self.collection_folder(TINY)
+            if fetch:
+                folder = self.collection(TINY).corpus.parent
+            else:
+                folder = self.collection_folder(TINY)
             return str(folder / rest)
         name, _, part = rest.partition("/")
         if kind == "file":
             return str(self.file(name, part, fetch))
         files = self.collection(name) if fetch else self.planned_collection(name)
-        return str(
-            {"corpus": files.corpus, "queries": files.queries}.get(part, files.corpus.parent / part)
-        )
+        # Corpus and queries may have other names than in BEIR's layout; other parts are named by their files.
+        if part == "corpus":
+            return str(files.corpus)
+        if part == "queries":
+            return str(files.queries)
+        return str(files.corpus.parent / part)
 
     def file(self, name: str, part: str, fetch: bool) -> Path:
         """The download ``[files.NAME]``, or the file ``part`` in it if it is an archive."""
         entry = lookup("file", name, self.toml.get(DOWNLOADS, {}))
         # Synthetic stand-ins have other checksums; everything made with them is marked.
-        digests = {} if self.catalogue else {k: entry.get(k) for k in ("md5", "sha256")}
+        digests = {}
+        if not self.catalogue:
+            digests = {algorithm: entry.get(algorithm) for algorithm in ("md5", "sha256")}
         source = RemoteFile(entry["url"], **digests)
         home = self.cache_folder / "files" / name
         target = home / source.name
@@ -409,6 +430,16 @@ class Workspace:
         return content / part
 
 
+def _setting_values(step: Step) -> Iterator[object]:
+    """Every value of a step's settings; a tuple is read value by value."""
+    for setting in fields(step.config):
+        value = getattr(step.config, setting.name)
+        if isinstance(value, tuple):
+            yield from value
+        else:
+            yield value
+
+
 @cache
 def code_digest(*packages: str) -> str:
     """sha256 of the Python sources of ``packages``, or of all, in order of their paths."""
@@ -416,6 +447,7 @@ def code_digest(*packages: str) -> str:
     paths: list[Path] = []
     for name in packages or (".",):
         paths.extend((PACKAGE / name).rglob("*.py"))
+    # Sorted, because the order of rglob depends on the file system.
     for path in sorted(paths):
         digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
         digest.update(path.read_bytes())
@@ -452,7 +484,7 @@ def normal(query: str) -> str:
 def describe(environment: Mapping[str, Any]) -> str:
     """A fingerprint in one line, for reports."""
     names = ("python", "torch", "transformers", "faiss", "pyserini")
-    libraries = ", ".join(f"{n} {environment[n]}" for n in names if environment.get(n))
+    libraries = ", ".join(f"{name} {environment[name]}" for name in names if environment.get(name))
     return f"{libraries}; {environment.get('processor')}, {environment.get('threads')} thread(s)"
 
 
