@@ -126,7 +126,7 @@ class EncoderSettings:
 
 
 class EncoderOptions(TypedDict, total=False):
-    """What a caller can choose of an encoder. Without a value or with None, ``dupmae_config.json`` of the model decides."""
+    """What a caller can choose of an encoder; a value that is missing or None is that of the model's folder."""
 
     device: str | None  #: cpu, cuda, mps or auto (default)
     dtype: str | None  #: float32 (default), bfloat16, mixed or auto
