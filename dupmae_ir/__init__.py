@@ -52,10 +52,15 @@ _MODULES = {
     "search.searcher": "Searcher",
     "types": "Document Hit Query",
 }
-_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+"""Module -> the public names that are imported from it."""
+_NAMES: dict[str, str] = {}
+"""Public name -> its module."""
+for _module, _public_names in _MODULES.items():
+    for _name in _public_names.split():
+        _NAMES[_name] = _module
 __all__ = sorted(_NAMES)
 
-
+# At import, because a program may import Pyserini right after this package and nothing else of it.
 _install()
 
 

@@ -53,7 +53,8 @@ VERBS = {verb: line for group in COMMANDS.values() for verb, line in group.items
 
 def main(argv: list[str] | None = None) -> int:
     """Import the named command, and no other, and run its own ``main``. Returns the exit status."""
-    verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    words = sys.argv[1:] if argv is None else argv
+    verb, *rest = words or ["--help"]
     if verb in ("-h", "--help", "help"):
         print(_help())
         return 0
@@ -67,26 +68,28 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    package = Path(__file__).parent.joinpath(*verb.split(".")).is_dir()
-    module = f"dupmae_ir.{verb}" + ".__main__" * package
-    # Imports take a second, in which Ctrl-C is one line, too.
+    module = f"dupmae_ir.{verb}"
+    if Path(__file__).parent.joinpath(*verb.split(".")).is_dir():
+        module += ".__main__"
+    # The import is guarded as well: it takes a second, and Ctrl-C should not end it with a traceback.
     return guarded(lambda: importlib.import_module(module).main(rest), f"dupmae-ir {verb}")
 
 
 def _help() -> str:
     width = max(map(len, VERBS)) + 2
-    groups = [
-        f"{title}:\n" + "\n".join(f"  {verb.ljust(width)}{line}" for verb, line in verbs.items())
-        for title, verbs in COMMANDS.items()
+    paragraphs = [
+        "usage: dupmae-ir COMMAND ...",
+        "Train, index and search with masked-autoencoder retrievers on top of Pyserini.",
     ]
-    return "\n\n".join(
-        [
-            "usage: dupmae-ir COMMAND ...",
-            "Train, index and search with masked-autoencoder retrievers on top of Pyserini.",
-            *groups,
-            "Run dupmae-ir COMMAND --help for the options of a command; python -m dupmae_ir.COMMAND is equivalent.",
-        ]
+    for title, verbs in COMMANDS.items():
+        lines = [f"{title}:"]
+        for verb, line in verbs.items():
+            lines.append(f"  {verb.ljust(width)}{line}")
+        paragraphs.append("\n".join(lines))
+    paragraphs.append(
+        "Run dupmae-ir COMMAND --help for the options of a command; python -m dupmae_ir.COMMAND is equivalent."
     )
+    return "\n\n".join(paragraphs)
 
 
 if __name__ == "__main__":

@@ -369,21 +369,23 @@ def _config(
     kind: str, arguments: Mapping[str, object], settings: TrainingSettings | None = None
 ) -> object:
     """Settings from the arguments of a function, by name; None stands for the default. ``kind`` is ``module:class``."""
-    given = {"quiet": not arguments.get("progress", False), **arguments, **(settings or {})}
-    options: Options = given.pop("options", NO_OPTIONS)  # type: ignore[assignment]
-    given.pop("progress", None)
-    known = (
-        given.keys() if settings is None else given.keys() | TrainingSettings.__annotations__.keys()
-    )
-    if both := sorted(known & options.keys()):
+    values = {"quiet": not arguments.get("progress", False), **arguments, **(settings or {})}
+    options: Options = values.pop("options", NO_OPTIONS)  # type: ignore[assignment]
+    values.pop("progress", None)
+    parameters = set(values)
+    if settings is not None:
+        # Also those that the caller did not give.
+        parameters.update(TrainingSettings.__annotations__)
+    repeated = sorted(parameters & options.keys())
+    if repeated:
         raise UsageError(
-            f"`options` repeats {', '.join(both)}, which this function has as arguments"
+            f"`options` repeats {', '.join(repeated)}, which this function has as arguments"
         )
-    values = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in given.items()
-        if value is not None
-    }
+    for name, value in list(values.items()):
+        if value is None:
+            del values[name]
+        elif isinstance(value, Path):
+            values[name] = str(value)
     return from_mapping(load(kind), {**values, **options}, "options")
 
 
@@ -391,11 +393,15 @@ def _run(
     kind: str, work: str, arguments: Mapping[str, object], settings: TrainingSettings | None = None
 ) -> Mapping[str, object]:
     result: Mapping[str, object] = load(work)(_config(kind, arguments, settings))
+    # The processes of a distributed run other than the first return None.
     return result or {}
 
 
 def _output_folder(output: str | Path | None) -> Path:
-    return Path(output) if output is not None else Path(mkdtemp(prefix="dupmae-ir-")) / "model"
+    if output is not None:
+        return Path(output)
+    # Not the temporary folder itself, which exists already: a job makes its target.
+    return Path(mkdtemp(prefix="dupmae-ir-")) / "model"
 
 
 def _trained(folder: Path, result: Mapping[str, object] | None, name: str) -> Trained:
@@ -429,8 +435,10 @@ def _rows(
     items = list(data)
     if all(isinstance(item, names) for item in items):
         return [str(item) for item in items]
+    # Written to a file, because commands read files, also when they continue an interrupted job.
     with atomic_write(path) as f:
-        f.writelines(json.dumps(record(item), ensure_ascii=False) + "\n" for item in items)
+        for item in items:
+            f.write(json.dumps(record(item), ensure_ascii=False) + "\n")
     return [str(path)]
 
 

@@ -58,7 +58,9 @@ class Command:
     def __call__(self, argv: list[str] | None = None) -> int:
         """Parse ``argv`` (default: the process's), run, print. Returns the exit status."""
         prog = f"dupmae-ir {self.verb}"
-        hint = "; run the same command to resume" if self.resumes else ""
+        hint = ""
+        if self.resumes:
+            hint = "; run the same command to resume"
         return guarded(
             lambda: self._main(argv), prog, hint, lambda message: with_flags(message, self.config)
         )
@@ -68,7 +70,7 @@ class Command:
         parser.epilog = self.epilog or None
         config: Any = parse(parser, self.config, argv)
         need_packages(f"dupmae-ir {self.verb}", self.packages, self.extra)
-        # An ending process need not collect torch's objects, which takes seconds.
+        # An ending process need not collect torch's objects, which takes seconds: frozen objects are not collected.
         atexit.register(gc.freeze)
 
         # The launcher starts this command again in each process, with WORLD_SIZE set.
@@ -113,7 +115,8 @@ class Command:
 def _with_names_on_one_line(text: str, config: Any) -> str:
     """``text`` with the line breaks of the settings' file names written out: it stays as many lines as it means."""
     for value in vars(config).values():
-        for word in value if isinstance(value, tuple) else (value,):
+        words = value if isinstance(value, tuple) else (value,)
+        for word in words:
             if isinstance(word, str) and "\n" in word:
                 text = text.replace(word, visible(word, breaks=True))
     return text
@@ -127,7 +130,8 @@ def help_text(config: type) -> tuple[str, str]:
 
 def dispatch(group: str, verbs: Mapping[str, tuple[str, Command]], argv: list[str] | None) -> int:
     """Run one of the commands of a group: name -> (one line of help, command). Returns the exit status."""
-    verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    words = sys.argv[1:] if argv is None else argv
+    verb, *rest = words or ["--help"]
     if verb in ("-h", "--help"):
         width = max(map(len, verbs)) + 2
         lines = []
@@ -149,7 +153,8 @@ def dispatch(group: str, verbs: Mapping[str, tuple[str, Command]], argv: list[st
             file=sys.stderr,
         )
         return 2
-    return verbs[verb][1](rest)
+    _, command = verbs[verb]
+    return command(rest)
 
 
 def load(name: str) -> Any:

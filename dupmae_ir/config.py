@@ -64,6 +64,7 @@ def option(
             conjunction. One of several suffices. Fields that a config lacks are ignored, so a shared block may name
             fields of the configs that inherit it.
     """
+    # The parameters above, by name; nothing else is local yet.
     metadata = {name: value for name, value in locals().items() if name != "default"}
     metadata["only_with"] = (only_with,) if isinstance(only_with, str) else only_with
     return field(default=default, metadata=metadata)
@@ -128,6 +129,7 @@ class Config:
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = ()
 
+    # In __new__, because the __init__ that dataclasses write would raise first, and without a suggestion.
     def __new__(cls, *_: Any, **settings: Any) -> Self:
         """Raise :class:`TypeError` for a name that is no setting, with the nearest one."""
         known = [f.name for f in dataclasses.fields(cls)]
@@ -201,12 +203,14 @@ def with_flags(message: str, config: type) -> str:
 
 def check(config: Any) -> None:
     """Raise :class:`UsageError` for a value out of range, an unknown choice, or a setting without effect."""
+    # All ranges before any dependency: a dependency may hang on a value that is wrong itself.
     for f in dataclasses.fields(config):
         _check_range(config, f)
     for f in dataclasses.fields(config):
+        # A default is not complained about, although it has no effect either: nobody wrote it.
         if getattr(config, f.name) != f.default and not applies(config, f.name):
-            owners = (" and ".join(map(_as_text, terms)) for terms in _owners(config, f))
-            raise UsageError(f"`{f.name}` applies only {' or '.join(owners)}")
+            conditions = [" and ".join(map(_as_text, terms)) for terms in _owners(config, f)]
+            raise UsageError(f"`{f.name}` applies only {' or '.join(conditions)}")
     for rule in getattr(config, "RULES", ()):
         rule.check(config)
 
@@ -301,6 +305,7 @@ def add_config(parser: argparse.ArgumentParser, config: type) -> None:
     hints = _type_hints(config)
     groups: dict[str, Any] = {}
     declared_here = inspect.get_annotations(config)
+    # The sort is stable: fields of the command first, then those of shared blocks, each in the order of declaration.
     for f in sorted(dataclasses.fields(config), key=lambda f: f.name not in declared_here):
         title = f.metadata.get("group", "options")
         if title not in groups:
@@ -315,6 +320,7 @@ def from_namespace(config: type[T], namespace: argparse.Namespace) -> T:
     values = {}
     for name, value in parsed.items():
         if name in names:
+            # argparse makes lists; settings are hashable, so they have tuples.
             values[name] = tuple(value) if isinstance(value, list) else value
     for name in names:
         positional = f"{name}{_POSITIONAL}"
@@ -334,7 +340,8 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
     A flag on the command line wins over the recipe, the recipe over the default; a required setting may stand in
     either. Raises :class:`InputError` for a recipe that cannot be used.
     """
-    for word in sys.argv[1:] if argv is None else argv:
+    words = sys.argv[1:] if argv is None else argv
+    for word in words:
         # Python reads bytes that are not UTF-8 as lone surrogates.
         if any(0xD800 <= ord(character) <= 0xDFFF for character in word):
             parser.error(f"the argument {word!r} is not UTF-8 text")
@@ -347,6 +354,7 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
     recipe = recipe_of(argv)
     if recipe:
         values = recipe_values(config, recipe)
+        # As defaults, so that flags win over them.
         parser.set_defaults(**values)
         for action in parser._actions:
             action.required = action.required and action.dest not in values
@@ -355,6 +363,8 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
 
 def recipe_of(argv: list[str] | None) -> str | None:
     """The value of ``--recipe``, if it is given."""
+    # Read before all other flags, because the recipe sets their defaults. `nargs="?"`: that a value is missing is
+    # left to the parser of the command, which complains about it with its usage.
     probe = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     probe.add_argument("--recipe", nargs="?")
     recipe: str | None = probe.parse_known_args(argv)[0].recipe
@@ -407,7 +417,8 @@ def checked_values(config: type, data: Mapping[str, Any], source: str) -> dict[s
         choices = known[name].metadata.get("choices")
         if not choices or value is None:
             continue
-        for choice in value if isinstance(value, list) else (value,):
+        selection = value if isinstance(value, list) else (value,)
+        for choice in selection:
             if choice not in choices:
                 raise InputError(f"{source}: {key} is {choice!r}; use one of {', '.join(choices)}")
     return values
@@ -425,7 +436,10 @@ def to_dict(config: Any) -> dict[str, Any]:
 def subset(config: Any, kind: type[T], **changes: Any) -> T:
     """The settings of ``kind``, a block that ``config`` shares, as an object of their own, with ``changes``."""
     names = {f.name for f in dataclasses.fields(config)}
-    shared = {f.name: getattr(config, f.name) for f in dataclasses.fields(kind) if f.name in names}  # type: ignore[arg-type]
+    shared = {}
+    for f in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if f.name in names:
+            shared[f.name] = getattr(config, f.name)
     return kind(**shared | changes)
 
 
@@ -478,7 +492,8 @@ def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
     if f.metadata.get("positional"):
         _add_positional(group, f, annotation)
     elif annotation.kind is bool:
-        # A default of None means that neither was said, and something else decides.
+        # A switch that is off needs no --no-flag. With the default None, neither flag was given and something else
+        # decides.
         action = "store_true" if f.default is False else argparse.BooleanOptionalAction
         group.add_argument(
             flag_of(f),
@@ -587,11 +602,13 @@ def _check_type(value: Any, hint: Any, where: str) -> Any:
     if value is None and annotation.optional:
         return None
     if annotation.many:
+        # `str | tuple[str, ...]`: one value stays one value.
         if isinstance(hint, types.UnionType) and isinstance(value, kind):
-            return value  # one value where one or more are allowed
+            return value
         if not isinstance(value, list | tuple):
             raise UsageError(f"{where}: expected a list, got {value!r}")
         return tuple(_check_type(item, kind, where) for item in value)
+    # A bool is an int to Python, but `true` is no number in a recipe.
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from dupmae_ir.errors import DupmaeError, OutputError
 
 INTERRUPTED = 130
+"""Exit status after Ctrl-C: 128 and the number of SIGINT, as shells report it."""
 _LINE_SAFE = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _CONTROLS = re.compile(f"[{_LINE_SAFE}]")
 _CONTROLS_AND_BREAKS = re.compile(f"[\t\n{_LINE_SAFE}]")
@@ -39,6 +40,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         if isinstance(action, argparse._HelpAction | argparse._VersionAction):
             return text
         has_default = action.default not in (None, False, argparse.SUPPRESS, (), "")
+        # A help text that explains its default, such as "(default: the embedded model)", is complete.
         if not has_default or "default" in text:
             return text
         if isinstance(action.default, tuple):
@@ -57,6 +59,7 @@ class Parser(argparse.ArgumentParser):
             prog=f"dupmae-ir {verb}",
             description=description,
             formatter_class=_Formatter,
+            # An abbreviation in a script would become ambiguous when another flag is added.
             allow_abbrev=False,
         )
 
@@ -147,6 +150,7 @@ def guarded(
     """
     occupy_standard_files()
     try:
+        # None is the result of a job without a status.
         return job() or 0
     except DupmaeError as e:
         _complain(f"{prog}: {visible(translate(str(e)))}")
@@ -155,17 +159,19 @@ def guarded(
         _complain(f"\n{prog}: interrupted{resume_hint}")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) closed the pipe; prevent a second error at exit.
+        # The reader (head, less) closed the pipe. Python flushes standard output at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as e:
         missing = str(e.name).partition(".")[0]
+        # A missing module of this package is a bug, whose traceback is needed.
         if missing == "dupmae_ir":
             raise
         package = _PACKAGES.get(missing, missing)
         _complain(f"{prog}: needs {missing}, which is not installed; run: pip install {package}")
         return 1
     except OSError as e:
+        # Errors of the system have a number; others are raised by libraries and are bugs.
         if e.errno is None:
             raise
         hint = ""
@@ -183,7 +189,9 @@ def _complain(line: str) -> None:
 
 SILENCE = 3.0
 """Seconds without output after which a job says that it goes on."""
-_last_shown = [0.0]  # when, by the monotonic clock
+_last_shown = [0.0]
+"""When anything was last shown, by the monotonic clock. Threads may write it at the same time: any of their times will
+do."""
 
 
 def say(message: str, quiet: bool = False) -> None:
@@ -202,6 +210,7 @@ def never_silent(what: str, quiet: bool = False) -> Iterator[None]:
     _last_shown[0] = started
 
     def watch() -> None:
+        # Several looks within the limit, so that the note is not late by as much again.
         while not ended.wait(SILENCE / 8):
             now = time.monotonic()
             if now - _last_shown[0] >= SILENCE:
@@ -239,12 +248,14 @@ def progress(
         initial=initial,
         disable=quiet or not _on_terminal(),
         dynamic_ncols=True,
+        # A slowly moving average: batches of one run differ a lot in length.
         smoothing=0.05,
         mininterval=0.2,
         bar_format=layout,
     )
     ended = threading.Event()
 
+    # tqdm draws only when it is updated, so the time of a bar whose batches take long would stand still.
     def redraw() -> None:
         while not ended.wait(1.0):
             _last_shown[0] = time.monotonic()

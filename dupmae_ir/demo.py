@@ -109,7 +109,8 @@ def run(config: DemoConfig) -> dict[str, object]:
     """
     started = time.perf_counter()
     if not config.serve:
-        pyserini.version()  # BM25 needs it, minutes later
+        # BM25 needs Pyserini, but only after encoding: report now that it is missing, not in minutes.
+        pyserini.version()
     folder = Path(config.output)
     with exclusive(
         lock_path(folder.absolute()), f"running the demonstration in {folder.absolute()}"
@@ -137,6 +138,7 @@ def run(config: DemoConfig) -> dict[str, object]:
         )
         for system in SYSTEMS:
             _search(folder, system, config)
+        # Only if it is installed: the demonstration downloads nothing.
         competitors = importlib.util.find_spec(PACKAGED[MINILM]) is not None
         if competitors:
             _encode(folder, replace(config, model=MINILM), MINILM, parts="cls")
@@ -145,7 +147,8 @@ def run(config: DemoConfig) -> dict[str, object]:
             bm25 = read_run(folder / "bm25.trec")
             for name, fusion in FUSIONS.items():
                 write_run(folder / f"{name}.trec", fuse_runs(fusion, minilm, bm25, 1000))
-        scores = _evaluate(folder, config, (MINILM, *FUSIONS) if competitors else ())
+        other_systems = (MINILM, *FUSIONS) if competitors else ()
+        scores = _evaluate(folder, config, other_systems)
         examples = list(_examples(folder))
     return {
         "status": status,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 CPU_BATCH = 4096
+"""Word pieces of a forward pass on a CPU, see :func:`pick_batch_tokens`."""
 GPU_BATCH = 1 << 16
 """Enough rows for products at full rate; a window of documents has more than one batch, so that copies overlap."""
 BYTES_PER_PIECE = 1 << 17
@@ -82,6 +83,7 @@ def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError(f"`device` {wanted}: no Apple GPU here; use cpu")
+    # torch accepts any number here, and fails when it allocates memory.
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"`device` {wanted}: only {torch.cuda.device_count()} CUDA device(s) here")
     return device, "asked for"
@@ -154,6 +156,7 @@ def cpu_supports_bf16() -> bool:
     """Whether the processor has AVX512-BF16 or AMX-BF16; without them torch emulates bfloat16, slowly."""
     import torch
 
+    # Private names, which a version of torch may lack; bool() stands for a check that is missing, and is False.
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in checks)
 
@@ -165,6 +168,7 @@ def keep_few_kernels() -> None:
 
 def processors() -> int:
     """Number of processors available to this process."""
+    # Fewer than the machine has under taskset, in a container or in a job of a cluster. Only Linux tells.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -363,6 +367,7 @@ class _ProcessLimits:
     def remove(self, threads: int) -> None:
         """A thread leaves, not always in the order of entering."""
         with self._lock:
+            # One of the equal limits; which thread's it was does not matter.
             self._limits.remove(threads)
             self._set()
 

@@ -43,6 +43,7 @@ PACKAGES = (
     "pyjnius",
 )
 _MARK = "finding: "
+"""Begins the line of a child process with its finding: libraries may print other lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +152,7 @@ def check_lucene() -> Finding:
         for places, scores in searcher.top([{"red": 2, "|": 10}, {"##é": 255}], 10):
             hits.append([places.tolist(), scores.tolist()])
         searcher.close()
-    # Rows and integer sums of each query: 200 x 10 + 3 x 2 and 5 x 2; 255 x 255.
+    # Rows and integer sums of each query: 200 x 10 + 3 x 2 and 5 x 2; 255 x 255, the largest product of two impacts.
     _expect(
         hits,
         [[[0, 2], [2006, 10]], [[2], [65025]]],
@@ -264,7 +265,8 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "python": check_python,
     "packages": check_packages,
     "java": check_java,
-    "pyserini": check_pyserini,  # takes as long as all others together, so it starts early
+    # Takes as long as all others together, so it starts early.
+    "pyserini": check_pyserini,
     "lucene": check_lucene,
     "faiss": check_faiss,
     "torch": check_torch,
@@ -296,6 +298,7 @@ def run(config: DoctorConfig) -> Diagnosis:
 
 def examine_all() -> Iterator[Finding]:
     """The findings of all checks in order, each as soon as it is known."""
+    # Threads only wait for the processes of the checks.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         yield from pool.map(_examine, CHECKS)
 
@@ -331,6 +334,7 @@ def _examine(name: str) -> Finding:
     if done.returncode < 0:
         detail = f"crashed (killed by signal {-done.returncode})"
     output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    # The last line of a traceback is the error.
     if output:
         detail += f": {output[-1].strip()[:200]}"
     return _problem(name, detail)

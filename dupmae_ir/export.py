@@ -72,6 +72,7 @@ def run(config: ExportConfig) -> dict[str, object]:
     output that exists.
     """
     model = model_folder(config.model)
+    # Other formats have both parts, so the option is no setting of them.
     part = config.part if config.to == "sentence-transformers" else None
     settings = {"to": config.to, "part": part, "keep": list(config.keep), "int8": config.int8}
     with Job(

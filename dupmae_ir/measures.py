@@ -162,6 +162,7 @@ def parse_measures(texts: Iterable[str | Measure], rel_level: int = 1) -> tuple[
 
 
 def _parse(text: str, rel_level: int) -> list[Measure]:
+    # trec_eval's first: `ndcg_cut_10` would also match as a family without a cutoff.
     match = _TREC.fullmatch(text) or _NAMED.fullmatch(text)
     if not match:
         raise UsageError(f"{text!r} is not a measure; write one as nDCG@10 or AP(rel=2)@100")

@@ -38,6 +38,7 @@ except ImportError:  # Windows, where address space is not limited
     resource = None  # type: ignore[assignment]
 
 MINIMUM_JAVA = 21
+"""The version for which Anserini's jar is compiled."""
 HEAP_VARIABLE = "DUPMAE_IR_HEAP"
 VECTOR_MODULE = "jdk.incubator.vector"
 
@@ -124,6 +125,7 @@ def java_candidates() -> Iterator[Java]:
             java = _inspect(home, source)
             if java is not None and java.home not in seen:
                 installations.append(java)
+        # Homes are resolved, so an installation that PATH and a usual folder both lead to is listed once.
         seen.update(java.home for java in installations)
         yield from sorted(installations, key=lambda java: (java.major, str(java.home)))
 
@@ -216,8 +218,8 @@ def find_jar() -> Path:
         spec = importlib.util.find_spec("pyserini")
         roots = list(spec.submodule_search_locations or ()) if spec else []
         folder = str(Path(*roots[:1], "resources", "jars"))
-    found = Path(folder).glob("anserini-*-fatjar.jar")
-    jars = sorted(found, key=lambda jar: [int(number) for number in re.findall(r"\d+", jar.name)])
+    # By version number: as text, 1.10 would come before 1.9.
+    jars = sorted(Path(folder).glob("anserini-*-fatjar.jar"), key=_numbers_in_name)
     if not jars:
         raise EnvironmentProblem(
             f"{folder}: no anserini-*-fatjar.jar; run: pip install --force-reinstall pyserini"
@@ -225,7 +227,12 @@ def find_jar() -> Path:
     return jars[-1]
 
 
+def _numbers_in_name(path: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path.name)]
+
+
 _lock = threading.Lock()
+"""Held while the JVM is started."""
 _reflecting = threading.RLock()
 """Held while pyjnius looks a class up: with Python 3.12, two threads that do so for the first time crash the JVM."""
 _java: Java | None = None
@@ -297,7 +304,8 @@ def _start(heap: str | None) -> Java:
     try:
         import jnius_config
     except ImportError:
-        version()  # Pyserini brings pyjnius, so if both are missing, that is the one to install
+        # Pyserini brings pyjnius, so if both are missing, Pyserini is the one to install.
+        version()
         raise EnvironmentProblem("pyjnius is not installed; run: pip install pyjnius") from None
     if jnius_config.vm_running:
         return _already_running(jnius_config.vm_started_at)
@@ -421,6 +429,7 @@ def _without_incubator_note() -> Iterator[None]:
     if grep is None:
         yield
         return
+    # The descriptor, not sys.stderr: the JVM writes to it without Python.
     sys.stderr.flush()
     saved = os.dup(2)
     with subprocess.Popen(
@@ -431,6 +440,7 @@ def _without_incubator_note() -> Iterator[None]:
         try:
             yield
         finally:
+            # Descriptor 2 and stdin both keep the pipe open: grep ends once they are closed, and Popen waits for it.
             sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)
@@ -565,7 +575,8 @@ def load_topics(name: str) -> list[Query]:
     :class:`EnvironmentProblem` if they are neither cached nor can be downloaded.
     """
     known = module("pyserini.search._base").topics_mapping
-    if name not in known:  # Pyserini has 600: too many to list
+    # Pyserini has 600 names: too many to list.
+    if name not in known:
         raise UnknownName(
             f"Pyserini {version()} has no topics named {name!r}.{suggest(name, known)}"
         )
@@ -600,6 +611,7 @@ def _fetching(what: str) -> Iterator[None]:
     autoclass(log4j + "core.config.Configurator").setLevel("io.anserini", level)
     system = autoclass("java.lang.System")
     saved = system.out
+    # Anserini prints what it downloads on standard output, which is for results.
     system.setOut(system.err)
     try:
         yield
@@ -653,7 +665,8 @@ def run(args: list[str]) -> int:
     java = start_jvm(heap)
     # pyserini.eval.trec_eval runs the first `java` of PATH in a child process.
     os.environ["PATH"] = os.pathsep.join([str(java.home / "bin"), os.environ.get("PATH", "")])
-    module("pyserini.encode")  # imported here because it requires the key
+    # Imported while `module` sets a dummy key; the command itself would import it without one.
+    module("pyserini.encode")
     saved = sys.argv
     sys.argv = [name, *args[1:]]
     try:
@@ -673,6 +686,7 @@ def _run_module(name: str) -> int:
     try:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     except SystemExit as e:
+        # sys.exit("message"): Python itself would print it and end with 1.
         if isinstance(e.code, str):
             sys.stderr.write(e.code + "\n")
             return 1

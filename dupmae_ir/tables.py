@@ -78,9 +78,9 @@ def tex(text: str) -> str:
 def csv_text(rows: Iterable[Iterable[Any]], delimiter: str = ",") -> str:
     """Delimiter-separated lines. A text that a spreadsheet would take for a formula gets an apostrophe in front."""
     text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(
-        [*map(_csv_cell, row)] for row in rows
-    )
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    for row in rows:
+        writer.writerow(map(_csv_cell, row))
     return text.getvalue().rstrip("\n")
 
 

@@ -80,14 +80,15 @@ class HashingEncoder:
         rows = np.zeros((len(texts), self.width), np.float32)
         cls = np.zeros((len(texts), self.dim or 1), np.float32)
         for number, text in enumerate(texts):
+            # Two positions are [CLS] and [SEP] in a model, so as many words as a model would read.
             for word in _WORD.findall(text.lower())[: length - 2]:
                 rows[number, self._column(word)] += 1
             rows[number] = np.log1p(rows[number])
             # Row by row, since the rounding of a batched product may depend on the batch size.
             cls[number] = rows[number] @ self._projection
-            rows[number, np.argsort(-rows[number], kind="stable")[keep:]] = (
-                0  # equal ones by ascending column
-            )
+            # A stable sort, so that of equal weights those of the lowest columns are kept.
+            dropped = np.argsort(-rows[number], kind="stable")[keep:]
+            rows[number, dropped] = 0
         return Representation(
             cls if self.dim else None, sp.csr_matrix(rows) if self.terms is not None else None
         )

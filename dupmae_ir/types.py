@@ -23,7 +23,7 @@ SEPARATORS = {"space": " ", "sep": " [SEP] "}
 MetadataScalar = str | int | float | bool
 MetadataValue = MetadataScalar | list[MetadataScalar]
 Metadata = Mapping[str, MetadataValue]
-"""What is known of a document beside its text, by name; for filters and for showing it."""
+"""What is known of a document besides its text, by name; for filters and for display."""
 LONGEST_METADATA = 1000
 """Characters of a value, as JSON."""
 
@@ -39,11 +39,9 @@ class Document(NamedTuple):
 
     def joined(self, separator: str = " ") -> str:
         """Title and text as one string; the separator is ``" "`` for BEIR, ``" [SEP] "`` for MS MARCO."""
-        return (
-            f"{self.title}{separator}{self.text}"
-            if self.title and self.text
-            else self.title or self.text
-        )
+        if self.title and self.text:
+            return f"{self.title}{separator}{self.text}"
+        return self.title or self.text
 
 
 class Query(NamedTuple):
@@ -89,7 +87,9 @@ class Representation:
 
     def __len__(self) -> int:
         part = self.cls if self.cls is not None else self.ot
-        return 0 if part is None else int(part.shape[0])
+        if part is None:
+            return 0
+        return int(part.shape[0])
 
 
 @dataclass(frozen=True)
@@ -116,21 +116,17 @@ class EncoderSettings:
     dimensions: int | None = None  #: leading dimensions kept of a dense vector; None = all
     impact_scale: float | None = None  #: the model's own scale; None = calibrated on the collection
     ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``
-    head_scale: float = (
-        0.0  #: factor of the masked-LM head's weights that are added to lexical ones
-    )
-    part_weights: tuple[float, float] = (
-        1.0,
-        1.0,
-    )  #: of dense and impact score, unless a search differs
+    #: factor of the masked-LM head's weights that are added to lexical ones
+    head_scale: float = 0.0
+    #: of dense and impact score, unless a search differs
+    part_weights: tuple[float, float] = (1.0, 1.0)
     fold_terms: str = ""  #: ``max`` or ``sum`` joins the weights of terms that differ by case or a leading space alone
-    language: str = (
-        "en"  #: whose words and stems lexical weights have; a code of ``models.languages``
-    )
+    #: whose words and stems lexical weights have; a code of ``models.languages``
+    language: str = "en"
 
 
 class EncoderOptions(TypedDict, total=False):
-    """What a caller can choose of an encoder; what is left out or None is the model's own (``dupmae_config.json``)."""
+    """What a caller can choose of an encoder; a value that is missing or None is that of the model's folder."""
 
     device: str | None  #: cpu, cuda, mps or auto (default)
     dtype: str | None  #: float32 (default), bfloat16, mixed or auto
@@ -140,15 +136,12 @@ class EncoderOptions(TypedDict, total=False):
     activation: str | None
     title_separator: str | None
     normalize: bool | None
-    dimensions: (
-        int | None
-    )  #: leading dimensions kept of a dense vector (Matryoshka representations)
-    fold_terms: (
-        str | None
-    )  #: ``max`` or ``sum``: one term for those that differ by case or a leading space alone
-    head: (
-        str | None
-    )  #: ``lexical``: word weights in closed form in place of the model's own OT part
+    #: leading dimensions kept of a dense vector (Matryoshka representations)
+    dimensions: int | None
+    #: ``max`` or ``sum``: one term for those that differ by case or a leading space alone
+    fold_terms: str | None
+    #: ``lexical``: word weights in closed form instead of the model's own OT part
+    head: str | None
     parts: tuple[str, ...] | None  #: ``cls``, ``ot`` or both (default)
     language: str | None  #: of lexical weights; English by default
 
@@ -206,10 +199,10 @@ class ReportingEncoder(Protocol):
 
 @runtime_checkable
 class LazyEncoder(Protocol):
-    """An encoder that is loaded whole only when it is needed."""
+    """An encoder that loads its complete model only when it is needed."""
 
     def is_quick(self, texts: Sequence[str]) -> bool:
-        """Whether these queries are encoded without the rest."""
+        """Whether these queries can be encoded without loading the complete model."""
 
     def encode_query(
         self, text: str, cap: int = 1024

@@ -39,14 +39,16 @@ from dupmae_ir.errors import DupmaeError, EnvironmentProblem
 from dupmae_ir.types import Encoder, ReportingEncoder
 
 AHEAD = 2
-"""Windows that a worker has at a time: one that it encodes and one that waits, so that it never does."""
+"""Windows that a worker has at a time: one that it encodes, and the next, so that it never waits for one."""
 ATTEMPTS = 5
-"""How often a window is given to a worker that dies of it. Others may be killed for reasons of their own."""
+"""Workers that may die while they encode the same window. More than one, because a worker can also be killed for a
+reason that has nothing to do with the window."""
 STARTS = 3
 """How often in a row a worker may die before its encoder is loaded."""
 START_SECONDS = 600.0
 """How long the first actor of a cluster may take to start and to load its model; a full cluster starts none."""
 _GONE = (EOFError, ConnectionResetError, BrokenPipeError)
+"""What a read from a socket raises when the process at the other end has ended."""
 
 
 class Executor(Protocol):
@@ -159,6 +161,7 @@ class WorkerPool(ABC, Generic[W]):
 
     def _hand_out(self, waiting: Iterator[Window]) -> None:
         """Give every worker a window, and then every worker its next."""
+        # If few windows are left, every worker has one before any has two.
         for depth in range(AHEAD):
             for number in range(len(self.devices)):
                 worker = self.workers.get(number)
@@ -171,6 +174,7 @@ class WorkerPool(ABC, Generic[W]):
                     window = next(waiting, None)
                 if window is None:
                     return
+                # Started only for a window: a small collection does not load the model on every device.
                 if worker is None:
                     worker = self._start(number)
                 worker.windows.append(window)
@@ -184,6 +188,8 @@ class WorkerPool(ABC, Generic[W]):
             elif isinstance(message, Exception):
                 raise message
             elif isinstance(message, EncoderFacts):
+                # The first worker's facts are those of the run. A machine with another model folder or version would
+                # make windows that cannot be told from the others once they are written.
                 self._facts = self._facts or message
                 difference = self._facts.difference(message)
                 if difference:
@@ -193,6 +199,7 @@ class WorkerPool(ABC, Generic[W]):
                     )
                 worker.ready = True
             else:
+                # A worker encodes in the order in which it got its windows, so this is the oldest.
                 worker.windows.popleft()
                 yield message
 
@@ -219,8 +226,10 @@ class WorkerPool(ABC, Generic[W]):
                 f"note: worker {worker.name} {how} with {window}, which is encoded again",
                 self.quiet,
             )
+        # extendleft reverses, so reversed windows keep their order.
         self._again.extendleft(reversed(worker.windows))
         successor = self._start(worker.number)
+        # The count ends once a worker has loaded its encoder: what kills it later is counted per window.
         if not worker.ready:
             successor.starts = worker.starts + 1
 
@@ -243,6 +252,7 @@ class DeviceWorker(Worker):
 
     def end(self) -> str:
         """Close the socket, wait for the process to end, and return how it did."""
+        # A worker whose socket closes ends by itself; one that hangs is killed.
         self.connection.close()
         try:
             code = self.process.wait(timeout=10)
@@ -265,13 +275,14 @@ class DevicePool(WorkerPool[DeviceWorker]):
         mine, theirs = socket.socketpair()
         device = self.devices[number]
         code = f"from dupmae_ir.encode.executors import serve; serve({theirs.fileno()})"
+        # This process must not keep the worker's end open, or it would not notice that the worker has died.
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 env=self._environment(),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what libraries print belongs to the notes
+                stdout=2,  # to standard error: standard output is for results, not for what libraries print
             )
         worker = DeviceWorker(
             number, name, device, process=process, connection=Connection(mine.detach())
@@ -282,15 +293,17 @@ class DevicePool(WorkerPool[DeviceWorker]):
     def _environment(self) -> dict[str, str]:
         """This process's, with its import path, and a share of the processors unless there is a number of threads."""
         environment = dict(os.environ)
+        # Without the empty entry, which stands for the current folder in an interactive session.
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         share = self.choice.threads or max(1, processors() // len(self.devices))
         for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
-            # A number of threads that was asked for wins over the environment, the environment over the share.
+            # The option for threads precedes the environment, and the environment the share.
             if self.choice.threads or name not in environment:
                 environment[name] = str(share)
         return environment
 
     def send(self, worker: DeviceWorker, window: Window) -> None:
+        # The socket of a dead worker; receive() reports it, and the window is encoded by its successor.
         with suppress(OSError):
             worker.connection.send(window)
 
@@ -313,7 +326,7 @@ class DevicePool(WorkerPool[DeviceWorker]):
 
 def serve(fd: int) -> None:
     """The program of a device's worker: load the encoder, then encode every window that the socket brings."""
-    # Ctrl-C reaches all processes of the terminal; the socket's end is what counts.
+    # Ctrl-C reaches all processes of the terminal. The worker ignores it, and ends when the socket closes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(fd)
     choice, device, name = connection.recv()
@@ -321,23 +334,28 @@ def serve(fd: int) -> None:
 
     def read() -> None:
         """Take windows out of the socket at once, so that their sender never waits for an encoder."""
+        # Both ends could otherwise wait for each other: one to send a window, one to send a result.
         try:
             while True:
                 inbox.put(connection.recv())
         except _GONE:
-            os._exit(0)  # the collecting process has ended, so nobody needs what is being encoded
+            # The collecting process has ended, so nobody needs what is being encoded. sys.exit would end this
+            # thread only.
+            os._exit(0)
 
     threading.Thread(target=read, daemon=True).start()
     worker = EncodingWorker(choice, device, name)
     with torch_threads(choice.threads):
         facts = worker.facts()
         connection.send(facts)
+        # After an error there is no encoder; the process has reported it and ends.
         while isinstance(facts, EncoderFacts):
             connection.send(worker.encode(inbox.get()))
 
 
 def _portable(error: Exception) -> Exception:
     """An error as another process can raise it: a user's as it is, the traceback of any other."""
+    # Errors of libraries may not survive pickling, and their tracebacks do not.
     if isinstance(error, DupmaeError):
         return error
     return RuntimeError("in a worker:\n" + "".join(traceback.format_exception(error)))
@@ -379,7 +397,7 @@ class Actor(EncodingWorker):
 
 @dataclass
 class RayWorker(Worker):
-    """An actor, and what it was asked for, oldest first."""
+    """An actor, and its unfinished tasks, oldest first."""
 
     actor: Any = None
     tasks: deque[Any] = field(default_factory=deque)
@@ -404,6 +422,7 @@ class RayPool(WorkerPool[RayWorker]):
         super().__init__(choice, [share.device] * (count or share.actors), quiet)
 
     def start(self, number: int, name: str) -> RayWorker:
+        # The pool restarts workers itself, see `receive`.
         remote = self.ray.remote(Actor).options(
             max_restarts=0, max_task_retries=0, **self._resources
         )
@@ -417,7 +436,7 @@ class RayPool(WorkerPool[RayWorker]):
 
     def receive(self) -> Iterator[tuple[RayWorker, Message]]:
         oldest = {worker.tasks[0]: worker for worker in self.workers.values() if worker.tasks}
-        # Only the first actor may wait for a place in the cluster.
+        # Only the first actor is waited for with a limit: once one is at work, others may wait for room in the cluster.
         timeout = None if self._facts else START_SECONDS
         finished, _ = self.ray.wait(list(oldest), num_returns=1, timeout=timeout)
         if not finished:

@@ -50,7 +50,8 @@ def run(config: MergeConfig) -> MergeResult:
         if not result:
             folder = job.begin() / "index"
             for shard in shards:
-                shard.verify()  # every byte is about to be copied, and recorded as part of the new index
+                # Damage would be copied, and the new index would record digests of it.
+                shard.verify()
             total = sum(len(shard.docids) for shard in shards)
             with progress("merge", "documents", total=total, quiet=config.quiet) as bar:
                 meta = build_index(
@@ -113,6 +114,7 @@ def in_order(shards: Sequence[Index]) -> list[Index]:
 def interleaved(shards: Sequence[Index], window: int) -> Iterator[EncodedWindow]:
     """The windows of the collection in order, taken from the shards in turn; one window in memory at a time."""
     next_rows = [0] * len(shards)
+    # Window number i is in shard i modulo the number of shards, see encode.run.
     for number in range(shards[0].meta["shard"]["windows"]):
         turn = number % len(shards)
         start = next_rows[turn]
@@ -179,7 +181,7 @@ def _open_shard(path: str) -> Index:
 
 
 def _check_alike(first: Index, shard: Index) -> None:
-    """Everything but the shard's own number must agree."""
+    """Raise :class:`IndexMismatch` unless two shards agree in everything but the shard's number."""
     pairs = f"{first.path} and {shard.path}"
     changed = differences(
         {**first.meta["settings"], "shard": None}, {**shard.meta["settings"], "shard": None}

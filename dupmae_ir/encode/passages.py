@@ -70,11 +70,14 @@ def run(config: PassagesConfig) -> PassagesResult:
         resumable=False,
         quiet=config.quiet,
     ) as job:
-        if result := job.finished():
+        result = job.finished()
+        if result:
             return cast("PassagesResult", result)
-        made = job.begin() / Path(config.output).name
-        documents = passages = 0
-        with json_lines(made) as write, progress("cut", "documents", quiet=config.quiet) as bar:
+        # The name of the output, whose ending says whether it is gzipped.
+        path = job.begin() / Path(config.output).name
+        documents = 0
+        passages = 0
+        with json_lines(path) as write, progress("cut", "documents", quiet=config.quiet) as bar:
             for document in collection:
                 for passage in word_passages(document, config.words, config.stride, config.titles):
                     write({"_id": passage.docid, "title": passage.title, "text": passage.text})
@@ -82,7 +85,7 @@ def run(config: PassagesConfig) -> PassagesResult:
                 documents += 1
                 bar.update()
         counts = {"documents": documents, "passages": passages}
-        return cast("PassagesResult", job.publish(made, counts, inputs=collection.digests()))
+        return cast("PassagesResult", job.publish(path, counts, inputs=collection.digests()))
 
 
 def word_passages(
@@ -100,13 +103,14 @@ def word_passages(
             f"the id {document.docid!r} contains {PASSAGE_DELIMITER!r}, which separates document and passage"
         )
     tokens = document.text.split()
-    for number, start in enumerate(range(0, max(1, len(tokens) - words + stride), stride)):
+    # The last passage begins before len - words + stride: it is the first one that reaches the end of the text, so
+    # that it is not contained in the one before. At least one, for an empty text.
+    starts = range(0, max(1, len(tokens) - words + stride), stride)
+    for number, start in enumerate(starts):
+        docid = f"{document.docid}{PASSAGE_DELIMITER}{number}"
         text = " ".join(tokens[start : start + words])
-        yield Document(
-            f"{document.docid}{PASSAGE_DELIMITER}{number}",
-            text,
-            document.title if titles or not number else "",
-        )
+        title = document.title if titles or number == 0 else ""
+        yield Document(docid, text, title)
 
 
 def summarize(config: PassagesConfig, result: PassagesResult) -> str:

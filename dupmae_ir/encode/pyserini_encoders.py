@@ -73,9 +73,10 @@ class _Vectors:
         return self._with("impact")
 
     def _with(self, view: str) -> Self:
-        other = copy.copy(self)
-        other.view = view
-        return other
+        # A shallow copy, so that both views have the same cache.
+        encoder = copy.copy(self)
+        encoder.view = view
+        return encoder
 
     def vectors(self, texts: Sequence[Text]) -> Vectors:
         """``dense``: (n, dim) float32; ``impact``: n dicts of term to integer."""
@@ -98,6 +99,7 @@ class _Vectors:
         """Both parts of n texts; only texts that are not cached go through the model."""
         if not len(texts):
             return self._represent([])
+        # Each text once, in the order of the call.
         new = list(dict.fromkeys(text for text in texts if text not in self._memo))
         if new:
             self._memo.update(zip(new, _rows(self._represent(new)), strict=True))
@@ -186,7 +188,7 @@ class DupmaeQueryEncoder(_Vectors):
     ) -> DupmaeQueryEncoder:
         """The encoder that made ``index``, with the index's lengths and scale.
 
-        ``model`` is the model's folder where that has moved. Another model is refused.
+        ``model`` is the model's folder if it has moved. Another model is refused.
         """
         meta = read_meta(index)
         made_by = meta["encoder"]
@@ -201,6 +203,7 @@ class DupmaeQueryEncoder(_Vectors):
                 f"{index} was not made by the model {loaded.name} (digests {made_by['digest'][:12]} and "
                 f"{loaded.digest[:12]}); name the model that made it"
             )
+        # Word weights of queries need the document frequencies of the index.
         if loaded.settings.ot == "lexical":
             loaded = for_index(loaded, Index.open(index))
         return cls(view=view, scale=meta["scale"], cap=cap, encoder=loaded)

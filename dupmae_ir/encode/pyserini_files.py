@@ -56,15 +56,17 @@ def run(config: QueriesConfig) -> QueriesResult:
         resumable=False,
         quiet=config.quiet,
     ) as job:
-        if result := job.finished():
+        result = job.finished()
+        if result:
             return cast("QueriesResult", result)
         encoder = DupmaeQueryEncoder.for_index(
             config.index, config.model, cap=config.cap, device=config.device
         )
-        made = job.begin() / "queries"
-        written = write_queries(encoder, topics, made)
+        folder = job.begin() / "queries"
+        written = write_queries(encoder, topics, folder)
+        # Names alone: the folder is moved when it is published.
         files = [Path(file).name for file in written["files"]]
-        return cast("QueriesResult", job.publish(made, {"queries": len(topics), "files": files}))
+        return cast("QueriesResult", job.publish(folder, {"queries": len(topics), "files": files}))
 
 
 def topics_digest(topics: Sequence[Query]) -> str:
@@ -86,13 +88,15 @@ def write_queries(
     """
     folder = Path(folder)
     # Pyserini looks encoded queries up by their text in the topics file, stripped.
-    texts = [one_line(t.text) for t in topics]
-    if odd := next((t.qid for t in topics if t.qid != t.qid.strip() or "\t" in t.qid), None):
-        raise InputError(f"topic id {odd!r} cannot be written to a tsv file")
+    texts = [one_line(topic.text) for topic in topics]
+    for topic in topics:
+        if topic.qid != topic.qid.strip() or "\t" in topic.qid:
+            raise InputError(f"topic id {topic.qid!r} cannot be written to a tsv file")
     batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
     files = [folder / "topics.tsv"]
     with atomic_write(files[0]) as f:
-        f.writelines(f"{t.qid}\t{text}\n" for t, text in zip(topics, texts, strict=True))
+        for topic, text in zip(topics, texts, strict=True):
+            f.write(f"{topic.qid}\t{text}\n")
     if encoder.encoder.terms is not None:
         import jsonlines  # encoding runs without it
 
@@ -105,8 +109,12 @@ def write_queries(
         import pandas  # takes 0.3 s, which an encoding run does not need
 
         files.append(folder / "embedding.pkl")
-        rows = [row for batch in batches for row in encoder.dense.encode_batch(batch)]
-        frame = pandas.DataFrame({"id": [t.qid for t in topics], "text": texts, "embedding": rows})
+        rows: list[object] = []
+        for batch in batches:
+            rows.extend(encoder.dense.encode_batch(batch))
+        qids = [topic.qid for topic in topics]
+        # Pyserini reads these columns.
+        frame = pandas.DataFrame({"id": qids, "text": texts, "embedding": rows})
         with atomic_write(files[-1], "wb") as f:
             frame.to_pickle(f)
     return {"queries": len(topics), "files": [str(f) for f in files]}
@@ -116,12 +124,12 @@ def representation_lines(index: Index, part: str) -> Iterator[str]:
     """The documents of an index as lines of Pyserini's representation files; ``part`` is ``cls`` or ``ot``."""
     for segment, _, live in index.slices():
         for row in np.flatnonzero(live).tolist():
-            stored = (
-                segment.texts.get(row)
-                if segment.texts
-                else StoredDocument(segment.docids[row], "", "", {})
-            )
-            contents = f"{stored.title}\n{stored.text}" if stored.title else stored.text
+            stored = StoredDocument(segment.docids[row], "", "", {})
+            if segment.texts:
+                stored = segment.texts.get(row)
+            contents = stored.text
+            if stored.title:
+                contents = f"{stored.title}\n{stored.text}"
             line: dict[str, object] = {"id": stored.docid, "contents": contents}
             if part == "cls":
                 line = {"docid": stored.docid, **line, "vector": segment.vectors[row].tolist()}

@@ -21,11 +21,11 @@ PASSAGES = 128
 """Passages that search for their other halves."""
 _QUERY = 120
 """Characters of a query."""
-_SHORTEST = 40
+_MIN_CHARACTERS = 40
 """Characters of a passage that can be cut."""
 READS_WELL = 0.88
 """Mean reciprocal rank, above chance, that the embedded model has on English text, where the parts weigh the same."""
-_LEAST = 0.001
+_MIN_WEIGHT = 0.001
 """The sum is of both parts, so the weight is positive."""
 
 
@@ -43,29 +43,34 @@ def measure(encoder: Encoder, documents: Sequence[Document]) -> Reading | None:
     settings = encoder.settings
     if encoder.dim is None or settings.ot != "lexical" or settings.language == ENGLISH:
         return None
-    texts = [text for document in documents if len(text := document.text.strip()) >= _SHORTEST]
+    stripped = [document.text.strip() for document in documents]
+    texts = [text for text in stripped if len(text) >= _MIN_CHARACTERS]
+    # One passage would always find its other half.
     if len(texts) < 2:
         return None
-    texts = [
-        texts[i] for i in np.linspace(0, len(texts) - 1, min(PASSAGES, len(texts))).astype(int)
-    ]
-    halves = [_halves(text) for text in texts]
-    first = encoder.encode_documents([a for a, _ in halves]).cls
-    second = encoder.encode_queries([b[:_QUERY] for _, b in halves]).cls
+    # Evenly spaced over the window.
+    selection = np.linspace(0, len(texts) - 1, min(PASSAGES, len(texts))).astype(int)
+    halves = [_halves(texts[position]) for position in selection]
+    first = encoder.encode_documents([beginning for beginning, _ in halves]).cls
+    second = encoder.encode_queries([rest[:_QUERY] for _, rest in halves]).cls
     assert first is not None
     assert second is not None
     scores = second @ first.T
+    # The rank of the other half, in the diagonal, behind all that have its score: equal vectors find nothing.
     ranks = (scores >= np.diag(scores)[:, None]).sum(1)
-    chance = float(np.mean(1 / np.arange(1, len(texts) + 1)))
-    found = max(0.0, (float(np.mean(1 / ranks)) - chance) / (1 - chance))
-    return Reading(
-        round(found, 3), len(texts), max(_LEAST, round(min(1.0, (found / READS_WELL) ** 3), 3))
-    )
+    mean_reciprocal_rank = float(np.mean(1 / ranks))
+    # What a random order has: each rank is equally probable.
+    chance = float(np.mean(1 / np.arange(1, len(halves) + 1)))
+    above_chance = max(0.0, (mean_reciprocal_rank - chance) / (1 - chance))
+    # At most 1, the weight for English text.
+    weight = round(min(1.0, (above_chance / READS_WELL) ** 3), 3)
+    return Reading(round(above_chance, 3), len(halves), max(_MIN_WEIGHT, weight))
 
 
 def _halves(text: str) -> tuple[str, str]:
     """A text cut in the middle, at a blank if there is one near."""
     middle = len(text) // 2
-    blank = text.find(" ", middle, middle + _SHORTEST)
-    middle = blank if blank > 0 else middle
+    blank = text.find(" ", middle, middle + _MIN_CHARACTERS)
+    if blank > 0:
+        middle = blank
     return text[:middle], text[middle:].strip()

@@ -63,7 +63,8 @@ def run(config: EncodeConfig) -> EncodeResult:
     output = Output(config.index, overwrite=config.overwrite, quiet=config.quiet)
     collection = config.collection()
     check_target(output.folder)
-    collection.check()  # before the model is loaded
+    # A mistake in the collection is reported before the model is loaded, which takes longer.
+    collection.check()
     if isinstance(collection, DocumentCollection):
         config = dataclasses.replace(config, dtype=config.dtype or MIXED)
         dominating = collection.dominating
@@ -71,7 +72,7 @@ def run(config: EncodeConfig) -> EncodeResult:
             say(f"note: {dominating}", config.quiet)
     output.prepare()
 
-    # The language is that of the first window, which is read again with the others.
+    # The language is that of the first window. What was read for it is put before the rest again.
     batches = windows(collection, config.window)
     first_windows = list(islice(batches, 1))
     texts = (document.joined() for document in chain.from_iterable(first_windows))
@@ -105,7 +106,7 @@ class IndexJob(Job):
         """Any index folder may be replaced; :meth:`__enter__` refuses everything else."""
 
     def meta(self) -> Meta:
-        """The meta of the existing index. Raises :class:`UsageError` where it does not record settings."""
+        """The meta of the existing index. Raises :class:`UsageError` if it does not record settings."""
         meta = read_meta(self.target)
         if not isinstance(meta.get("settings"), dict) or not isinstance(meta.get("inputs"), list):
             raise UsageError(
@@ -164,14 +165,18 @@ class EncodingBar:
         self.bar = bar
         self.collection = collection
         self._read = 0
-        # Of the windows that were read and are not encoded yet, by number: their sizes, and what the bar has of each.
+        # Of the windows that were read and are not encoded yet, by number: their sizes, and how much of each the bar
+        # shows.
         self._sizes: dict[int, int] = {}
         self._shown: dict[int, int] = {}
 
     def read(self, number: int, documents: int) -> None:
         """A window was read: its size is the bytes since the window before."""
         position = self.collection.bytes_read
-        self._sizes[number] = position - self._read if self.collection.total_bytes else documents
+        size = documents
+        if self.collection.total_bytes:
+            size = position - self._read
+        self._sizes[number] = size
         self._read = position
 
     def advance(self, number: int, share: float) -> None:
@@ -189,6 +194,7 @@ class EncodingBar:
     def skip(self, number: int) -> None:
         """A window need not be encoded: it fills the bar but does not count for the rate."""
         remaining = self._sizes.pop(number) - self._shown.pop(number, 0)
+        # tqdm's rate is (n - initial) / time. A disabled bar has no `initial`.
         if not self.bar.disable:
             self.bar.initial += remaining
         self.bar.update(remaining)
@@ -305,9 +311,11 @@ class _Run:
         try:
             self._encode(files)
         except BaseException:
-            if not files.numbers():  # nothing that a resumption could use
+            # Also for Ctrl-C. Without a finished window, there is nothing to resume from.
+            if not files.numbers():
                 job.discard()
             raise
+        # A new folder: a run that was killed while it built the index leaves a part of one.
         folder = job.fresh("index")
         total = self.encoded + self.resumed
         with progress("index", self.collection.unit, total=total, quiet=self.config.quiet) as bar:
@@ -340,6 +348,7 @@ class _Run:
             for windows_to_encode in (islice(missing, 1), missing):
                 for result in self.executor.encode(windows_to_encode):
                     self._commit(files, result, work)
+        # Window files beyond the last window are of a collection that was longer.
         expected = list(range(self.shard, self.windows, self.shards))
         if not expected:
             raise UsageError(
@@ -348,7 +357,8 @@ class _Run:
             )
         if files.numbers() != expected:
             raise files.changed(self.collection.source, "it is shorter now")
-        self.executor.close()  # its memory is free while the index is built
+        # Frees the memory of the encoders for building the index.
+        self.executor.close()
 
     def _windows(self, files: WindowFiles, bar: EncodingBar) -> Iterator[Window]:
         """The windows to encode: neither finished nor another machine's."""
@@ -358,6 +368,7 @@ class _Run:
             window = Window(number, documents, documents_digest(documents))
             mine = number % self.shards == self.shard
             keep = mine and not files.has(window, self.collection.source, self.encoder.digest)
+            # Every shard encodes the first window for the scale, so that all of them have the same one.
             calibrates = number == 0 and self.encoder.terms is not None and files.scale is None
             if keep or calibrates:
                 self.at_work[number] = dataclasses.replace(window, scale=files.scale, keep=keep)
@@ -370,6 +381,7 @@ class _Run:
     def _commit(self, files: WindowFiles, result: WindowResult, bar: EncodingBar) -> None:
         """Write what a worker returned; from here on the window is finished."""
         window = self.at_work.pop(result.number)
+        # The scale is saved before the window that was quantised with it: a resumed run must use the same one.
         if result.scale is not None and files.scale is None:
             files.set_scale(result.scale, result.reading)
             if result.reading and result.reading.weight < 1:
@@ -389,6 +401,7 @@ class _Run:
 
     def _hint_at_words_only(self, seconds: float) -> None:
         """Print :data:`WORDS_ONLY_HINT` if the first window, which took ``seconds``, says that encoding is slow."""
+        # If the size is not known, this is the number of bytes that were read, and no hint is given.
         share = self.collection.bytes_read / (self.collection.total_bytes or 1)
         if seconds > SLOW_ENCODING_SECONDS * share > 0:
             say(f"note: {WORDS_ONLY_HINT}", self.config.quiet)

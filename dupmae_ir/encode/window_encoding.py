@@ -31,8 +31,11 @@ from dupmae_ir.types import (
 
 @dataclass(frozen=True)
 class WindowResult:
-    """``contents``: of the window's file; None if only the scale was needed. ``seconds``: in the encoder.
-    ``reading``: of the window that chooses the scale, where :func:`~dupmae_ir.encode.reading.measure` measures."""
+    """What a worker returns for a window.
+
+    ``contents``: of the window's file; None if only the scale was needed. ``seconds``: in the encoder. ``reading``: of
+    the window that chooses the scale, if :func:`~dupmae_ir.encode.reading.measure` measured it.
+    """
 
     number: int
     contents: bytes | None
@@ -44,7 +47,7 @@ class WindowResult:
 
 @dataclass(frozen=True)
 class EncoderFacts:
-    """What is recorded of an encoder; known without loading it here."""
+    """What is recorded of an encoder. Workers send it, so that the collecting process need not load the model."""
 
     name: str
     digest: str
@@ -70,6 +73,7 @@ class EncoderFacts:
             return f"dupmae_ir {other.version} instead of {self.version}"
         for name, mine in dataclasses.asdict(self.settings).items():
             theirs = getattr(other.settings, name)
+            # Workers on different devices are the purpose of a pool.
             if name != "device" and mine != theirs:
                 return f"{name} {theirs} instead of {mine}"
         return ""
@@ -115,10 +119,10 @@ class EncoderChoice:
         return load_encoder(self.model, **self.settings | {"device": device})
 
     def separator(self, settings: EncoderSettings) -> str:
-        """What joins title and text: the title separator chosen, else the model's own."""
-        return (
-            SEPARATORS[self.title_separator] if self.title_separator else settings.title_separator
-        )
+        """What joins title and text: the separator of the options, or else that of the model."""
+        if self.title_separator:
+            return SEPARATORS[self.title_separator]
+        return settings.title_separator
 
 
 def encode_window(
@@ -131,14 +135,17 @@ def encode_window(
     started = time.monotonic()
     representation = represent(encoder, window.documents, choice.separator(encoder.settings))
     seconds = time.monotonic() - started
-    scale, reading = window.scale, None
+    scale = window.scale
+    reading = None
+    # Only the first window has no scale; the others get the one that it chose.
     if scale is None and encoder.terms is not None:
         scale = choose_scale(choice.scale, encoder.settings.impact_scale, representation)
         reading = measure(encoder, window.documents)
     if not window.keep:
         return WindowResult(window.number, None, scale, seconds, worker, reading)
+    scale_value = None if scale is None else scale.value
     encoded = EncodedWindow.of(
-        window.documents, representation, scale and scale.value, texts=choice.store_texts
+        window.documents, representation, scale_value, texts=choice.store_texts
     )
     contents = encoded.to_bytes(window.digest, encoder.digest)
     return WindowResult(window.number, contents, scale, seconds, worker, reading)
@@ -146,6 +153,7 @@ def encode_window(
 
 def represent(encoder: Encoder, documents: Sequence[Document], separator: str) -> Representation:
     """The representation of documents; ``separator`` is put between title and text."""
+    # A lexical encoder weights the words of the title apart, so it gets documents instead of joined texts.
     if isinstance(encoder, LexicalEncoder):
         return encoder.encode_collection(documents, separator)
     return encoder.encode_documents([document.joined(separator) for document in documents])

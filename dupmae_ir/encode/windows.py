@@ -38,8 +38,11 @@ _NAME = "window-*.safetensors"
 
 @dataclass(frozen=True)
 class Window:
-    """``digest``: of the documents. ``scale``: None for the first window, which chooses it. ``keep``: False if only the
-    scale is needed."""
+    """Documents that are encoded together.
+
+    ``digest``: of the documents. ``scale``: None for the first window, which chooses it. ``keep``: False if only the
+    scale is needed.
+    """
 
     number: int
     documents: list[Document]
@@ -80,8 +83,9 @@ def window_size(number: int, size: int) -> int:
 def document_digest(document: Document) -> bytes:
     """16 bytes that differ for documents that differ, for any number of documents that an index can have.
 
-    The time of a file is no content: a passage of a file that was only touched keeps its digest.
+    The time of a file is not part of its contents: passages of a file that was only touched keep their digests.
     """
+    # Only of files: in the metadata of a row, a field `modified` is content.
     if document.metadata and "path" in document.metadata:
         kept = {name: value for name, value in document.metadata.items() if name != "modified"}
         document = document._replace(metadata=kept)
@@ -91,6 +95,7 @@ def document_digest(document: Document) -> bytes:
 def documents_digest(documents: Iterable[Document]) -> str:
     """Hex sha256 of ids, texts, titles and metadata, each with its length, so that different lists have different
     digests."""
+    # Digests are stored in indexes and window files: another format would make all of them differ.
     sha256 = hashlib.sha256()
     for document in documents:
         pieces = list(document[:3])
@@ -144,7 +149,7 @@ class EncodedWindow:
         weights = representation.ot
         impacts = None
         clipped = 0
-        lost = 0
+        lost = 0  # weights that rounded to 0
         if weights is not None:
             if scale is None:
                 raise ValueError("OT weights need a scale")
@@ -173,6 +178,7 @@ class EncodedWindow:
         if self.impacts is not None:
             width = self.impacts.shape[1]
             header["vocabulary"] = str(width)
+            # Two bytes an id suffice for the usual vocabularies: with the impact, three bytes a posting.
             id_type = np.uint16 if width <= 1 << 16 else np.uint32
             tensors["indptr"] = self.impacts.indptr.astype(np.int64)
             tensors["terms"] = self.impacts.indices.astype(id_type)
@@ -294,9 +300,11 @@ class WindowFiles:
         path = self.path(window.number)
         if not path.exists():
             return False
+        # The header alone: the tensors are not read.
         header = read_header(path)
         if header["documents"] != window.digest:
             raise self.changed(source, f"the documents of window {window.number} differ")
+        # A file that records no encoder is not compared.
         if header.get("encoder", encoder) != encoder:
             raise IndexMismatch(
                 f"{path}: encoded by another model ({header['encoder'][:12]} instead of {encoder[:12]}); remove this "
@@ -324,6 +332,7 @@ class WindowFiles:
 
     def __iter__(self) -> Iterator[EncodedWindow]:
         """Every finished window in order, one in memory at a time."""
+        # By number, because windows finish in any order.
         for number in self.numbers():
             yield EncodedWindow.read(self.path(number))
 

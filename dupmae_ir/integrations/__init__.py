@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 def missing(error: ModuleNotFoundError, package: str) -> ModuleNotFoundError:
-    """The error to raise where the framework of a module is not installed."""
+    """The error to raise if the framework of a module is not installed."""
     return ModuleNotFoundError(
         f"{error.name} is not installed; run: pip install {package}", name=error.name
     )

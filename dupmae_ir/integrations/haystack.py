@@ -28,6 +28,7 @@ except ModuleNotFoundError as e:
 
 
 COMPARISONS = ("==", "!=", ">", ">=", "<", "<=", "in", "not in")
+"""Haystack's comparison operators; the condition language has all of them, with ``=`` for ``==``."""
 HaystackFilter = dict[str, Any]
 """A filter as Haystack writes it: ``field``, ``operator`` and ``value``, or ``operator`` and ``conditions``."""
 SavedComponent = dict[str, Any]
@@ -58,6 +59,7 @@ class HaystackRetriever:
         self.top_k = top_k
         self.mode = mode
         self.filters = filters
+        # Opened by the first run: a pipeline is often only built to be saved.
         self._search: PassageSearch | None = None
 
     def warm_up(self) -> None:
@@ -72,16 +74,18 @@ class HaystackRetriever:
         """``{"documents": [...]}``, best first. ``filters`` and ``top_k`` replace those of the component."""
         self.warm_up()
         assert self._search
-        chosen = self.filters if filters is None else filters
-        passages = self._search.search(
-            query, self.top_k if top_k is None else top_k, condition(chosen) if chosen else None
-        )
-        return {
-            "documents": [
-                Document(id=p.docid, content=p.text, meta=p.to_dict(), score=p.score)
-                for p in passages
-            ]
-        }
+        if filters is None:
+            filters = self.filters
+        if top_k is None:
+            top_k = self.top_k
+        # An empty dictionary is a filter that excludes nothing.
+        where = condition(filters) if filters else None
+
+        documents = []
+        for hit in self._search.search(query, top_k, where):
+            document = Document(id=hit.docid, content=hit.text, meta=hit.to_dict(), score=hit.score)
+            documents.append(document)
+        return {"documents": documents}
 
     def to_dict(self) -> SavedComponent:
         """The component as Haystack saves it."""
@@ -102,20 +106,24 @@ def condition(filters: HaystackFilter) -> str:
     """
     operator = filters.get("operator")
     if operator in ("AND", "OR"):
-        return f" {operator.lower()} ".join(
-            f"({condition(part)})" for part in filters["conditions"]
-        )
+        conditions = [f"({condition(member)})" for member in filters["conditions"]]
+        return f" {operator.lower()} ".join(conditions)
     if operator == "NOT":
-        return " and ".join(f"not ({condition(part)})" for part in filters["conditions"])
+        conditions = [f"not ({condition(member)})" for member in filters["conditions"]]
+        return " and ".join(conditions)
     if operator not in COMPARISONS:
         raise UsageError(
             f"filters: operator {operator!r} is not one of AND, OR, NOT, {', '.join(COMPARISONS)}"
         )
+    # Haystack's documents keep metadata in their field `meta`.
     name = str(filters["field"]).removeprefix("meta.")
-    return f"{name} {'=' if operator == '==' else operator} {_literal(filters['value'])}"
+    sign = "=" if operator == "==" else operator
+    return f"{name} {sign} {_literal(filters['value'])}"
 
 
 def _literal(value: Any) -> str:
+    """A value as the condition language writes it."""
+    # A bool is an int to Python, so this precedes the numbers.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

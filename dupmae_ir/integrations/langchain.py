@@ -59,7 +59,12 @@ class LangChainRetriever(BaseRetriever):
         k: int | None = None,
         filter: str | None = None,
     ) -> list[Document]:
-        passages = self._search.search(
-            query, self.k if k is None else k, self.filter if filter is None else filter
-        )
-        return [Document(id=p.docid, page_content=p.text, metadata=p.to_dict()) for p in passages]
+        if k is None:
+            k = self.k
+        if filter is None:
+            filter = self.filter
+        documents = []
+        for hit in self._search.search(query, k, filter):
+            document = Document(id=hit.docid, page_content=hit.text, metadata=hit.to_dict())
+            documents.append(document)
+        return documents

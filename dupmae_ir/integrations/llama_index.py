@@ -50,10 +50,9 @@ class LlamaIndexRetriever(BaseRetriever):
         super().__init__(**kwargs)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        passages = self._search.search(query_bundle.query_str, self.similarity_top_k, self._filter)
-        return [
-            NodeWithScore(
-                node=TextNode(id_=p.docid, text=p.text, metadata=p.to_dict()), score=p.score
-            )
-            for p in passages
-        ]
+        hits = self._search.search(query_bundle.query_str, self.similarity_top_k, self._filter)
+        nodes = []
+        for hit in hits:
+            node = TextNode(id_=hit.docid, text=hit.text, metadata=hit.to_dict())
+            nodes.append(NodeWithScore(node=node, score=hit.score))
+        return nodes

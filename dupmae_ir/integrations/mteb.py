@@ -75,11 +75,13 @@ class DupmaeSearch:
         self.mode = mode
         self.head = head
         self.parts = {"dense": "cls", "impact": "ot"}.get(mode or "", "cls,ot")
-        self.rerank, self.rerank_depth = rerank, rerank_depth
+        self.rerank = rerank
+        self.rerank_depth = rerank_depth
         self.device = device
         self.dtype = dtype
         self.folder = Path(folder or mkdtemp(prefix="dupmae-ir-mteb-"))
         if not folder:
+            # MTEB has no call for the end of an evaluation, so the temporary folder goes with this object.
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._searcher: Searcher | None = None
 
@@ -89,10 +91,10 @@ class DupmaeSearch:
         self.folder.mkdir(parents=True, exist_ok=True)
         with json_lines(path) as write:
             for row in corpus:
+                # Where a row has both, `text` repeats the title before the body.
                 text = row["body"] if "body" in row else row["text"]
-                write(
-                    {"_id": str(row["id"]), "title": str(row.get("title") or ""), "text": str(text)}
-                )
+                title = row.get("title") or ""
+                write({"_id": str(row["id"]), "title": str(title), "text": str(text)})
         index = self.folder / "index"
         encode_corpus(
             EncodeConfig(
@@ -109,6 +111,7 @@ class DupmaeSearch:
         )
         settings = SearchSettings()
         if self.rerank:
+            # Without a limit on time, so that results do not depend on the machine.
             settings = SearchSettings(
                 rerank=self.rerank, rerank_depth=self.rerank_depth, rerank_seconds=0.0
             )
@@ -125,12 +128,18 @@ class DupmaeSearch:
         """The best ``top_k`` documents of each query; with ``top_ranked``, of those documents."""
         assert self._searcher, "MTEB calls index before search"
         topics = [Query(str(row["id"]), str(row["text"])) for row in queries]
-        depth = top_k if top_ranked is None else self._searcher.index.documents
+        depth = top_k
+        if top_ranked is not None:
+            # Any document may be among those to rank, so the search returns all of them.
+            depth = self._searcher.index.documents
         results: Results = {}
         for answer in self._searcher.answers(topics, max(1, depth), self.mode):
-            allowed = None if top_ranked is None else set(top_ranked.get(answer.query.qid, ()))
-            hits = [hit for hit in answer.hits if allowed is None or hit.docid in allowed]
-            results[answer.query.qid] = {hit.docid: hit.score for hit in hits[:top_k]}
+            qid = answer.query.qid
+            hits = answer.hits
+            if top_ranked is not None:
+                allowed = set(top_ranked.get(qid, ()))
+                hits = [hit for hit in hits if hit.docid in allowed]
+            results[qid] = {hit.docid: hit.score for hit in hits[:top_k]}
         return results
 
     @property
@@ -140,8 +149,12 @@ class DupmaeSearch:
         encoder = load_encoder(
             self.model, device="cpu", parts=tuple(self.parts.split(",")), head=self.head
         )
-        outputs = [self.mode, Path(self.rerank).name if self.rerank else None]
-        return _meta(encoder, [kind], "".join(f"-{name}" for name in outputs if name))
+        suffix = ""
+        if self.mode:
+            suffix += f"-{self.mode}"
+        if self.rerank:
+            suffix += f"-{Path(self.rerank).name}"
+        return _meta(encoder, [kind], suffix)
 
 
 class DupmaeEncoder:
@@ -161,12 +174,15 @@ class DupmaeEncoder:
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, prompt_type: Any = None, **_: Any
     ) -> np.ndarray:
-        """(n, dim) float32 for MTEB's batches of texts; queries and documents have lengths of their own."""
-        texts = [str(text) for batch in inputs for text in batch["text"]]
-        queries = prompt_type is not None and PromptType(prompt_type) is PromptType.query
-        encoded = (
-            self.encoder.encode_queries(texts) if queries else self.encoder.encode_documents(texts)
-        )
+        """(n, dim) float32 for MTEB's batches of texts; queries and documents have different maximum lengths."""
+        texts = []
+        for batch in inputs:
+            texts += [str(text) for text in batch["text"]]
+        # Texts of tasks that are not retrieval have no type and are encoded as documents.
+        if prompt_type is not None and PromptType(prompt_type) is PromptType.query:
+            encoded = self.encoder.encode_queries(texts)
+        else:
+            encoded = self.encoder.encode_documents(texts)
         assert encoded.cls is not None
         return encoded.cls
 
@@ -185,7 +201,10 @@ class DupmaeEncoder:
 
 
 def _meta(encoder: Encoder, kinds: list[Any], suffix: str = "") -> ModelMeta:
-    """``suffix`` tells the outputs of one model apart: MTEB reuses results of a name and revision."""
+    """What MTEB records about a model.
+
+    ``suffix`` distinguishes the modes and rerankers of one model: MTEB reuses results of the same name and revision.
+    """
     return ModelMeta(
         loader=None,
         name=f"dupmae-ir/{Path(encoder.name).name}{suffix}",

@@ -13,7 +13,7 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document, Hit
 
 Texts = Mapping[str, Document] | Callable[[str], Document]
-"""Document id -> document, where the index has no texts of its own."""
+"""Document id -> document, for an index without stored texts."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,13 @@ class PassageHit:
 
     def to_dict(self) -> dict[str, object]:
         """Metadata with ``docid``, ``score`` and, if there is one, ``title``, for frameworks with one dictionary."""
-        own: dict[str, object] = {"docid": self.docid, "score": self.score}
-        return dict(self.metadata) | own | ({"title": self.title} if self.title else {})
+        fields: dict[str, object] = dict(self.metadata)
+        # After the metadata, which may have values of these names.
+        fields["docid"] = self.docid
+        fields["score"] = self.score
+        if self.title:
+            fields["title"] = self.title
+        return fields
 
 
 class PassageSearch:
@@ -60,16 +65,15 @@ class PassageSearch:
         """The best ``hits`` passages for ``query`` among those that satisfy ``condition`` (see Searcher)."""
         if not query.strip():
             return []
-        return [
-            self._passage(hit)
-            for hit in self.searcher.search(query, hits, self.mode, filter=condition or None)
-        ]
+        results = self.searcher.search(query, hits, self.mode, filter=condition or None)
+        return [self._passage(hit) for hit in results]
 
     def _passage(self, hit: Hit) -> PassageHit:
         if self.texts is not None:
-            document = (
-                self.texts[hit.docid] if isinstance(self.texts, Mapping) else self.texts(hit.docid)
-            )
+            if isinstance(self.texts, Mapping):
+                document = self.texts[hit.docid]
+            else:
+                document = self.texts(hit.docid)
             return PassageHit(hit.docid, hit.score, document.text, document.title)
         stored = self.searcher.document(hit.docid)
         assert stored is not None, "the constructor checked that the index stores texts"

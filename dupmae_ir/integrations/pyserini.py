@@ -29,13 +29,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder, DupmaeQueryEncoder
 
-DENSE, IMPACT = "dupmae:", "dupmae-ot:"
-"""Prefixes of encoder names on Pyserini's command lines."""
+DENSE = "dupmae:"
+"""Prefix of the names of encoders of [CLS] vectors on Pyserini's command lines."""
+IMPACT = "dupmae-ot:"
+"""Prefix of the names of encoders of impacts."""
 
 
 def install() -> None:
     """Add the finder to ``sys.meta_path``, once."""
     if not any(isinstance(finder, StockImports) for finder in sys.meta_path):
+        # Before the other finders: the first one that finds a module ends the search.
         sys.meta_path.insert(0, StockImports())
 
 
@@ -49,6 +52,7 @@ class StockImports(MetaPathFinder):
         """See :class:`importlib.abc.MetaPathFinder`."""
         if fullname not in _PREPARATIONS or fullname in self._searching:
             return None
+        # The search below calls this finder again, which then leaves the module to the other finders.
         self._searching.add(fullname)
         try:
             spec = importlib.util.find_spec(fullname)
@@ -63,18 +67,20 @@ class _Prepared(Loader):
     """A loader that executes a module within a context."""
 
     def __init__(
-        self, loader: Loader, prepared: Callable[[ModuleType], AbstractContextManager[None]]
+        self, loader: Loader, preparation: Callable[[ModuleType], AbstractContextManager[None]]
     ) -> None:
-        self._loader, self._prepared = loader, prepared
+        self._loader = loader
+        self._preparation = preparation
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        with self._prepared(module):
+        with self._preparation(module):
             self._loader.exec_module(module)
 
     def __getattr__(self, name: str) -> Any:
+        # Other methods of the loader, such as get_source and is_package, which runpy and inspect call.
         return getattr(self._loader, name)
 
 
@@ -92,35 +98,38 @@ def _with_our_encoders(module: ModuleType) -> Iterator[None]:
 
     with openai_key():
         yield
+    # Only now has the module that was executed its maps of classes.
     _register(module.document_encoder_class_map, _document_encoder)
     _register(module.query_encoder_class_map, _query_encoder)
 
 
 def _register(classes: dict[str, object], encoder: Callable[..., object]) -> None:
     """Put our prefixes first: Pyserini takes the first key that is a part of the encoder's name."""
-    others = dict(classes)
+    # In place, because Pyserini's modules import the dictionary itself.
+    pyserini_classes = dict(classes)
     classes.clear()
-    classes.update({IMPACT: encoder, DENSE: encoder}, **others)
+    classes.update({IMPACT: encoder, DENSE: encoder}, **pyserini_classes)
 
 
 def _document_encoder(model_name: str, device: str = "cpu", **_: object) -> DupmaeDocumentEncoder:
     from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder
 
-    view, model = _parsed(model_name)
+    view, model = _parse_name(model_name)
     return DupmaeDocumentEncoder(model, device=device, view=view)
 
 
 def _query_encoder(encoder_dir: str, device: str = "cpu", **_: object) -> DupmaeQueryEncoder:
     from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 
-    view, model = _parsed(encoder_dir)
+    view, model = _parse_name(encoder_dir)
     return DupmaeQueryEncoder(model, device=device, view=view)
 
 
-def _parsed(name: str) -> tuple[str, str]:
-    """``dupmae-ot:MODEL`` -> ("impact", MODEL)."""
+def _parse_name(name: str) -> tuple[str, str]:
+    """View and model of an encoder's name: ``dupmae-ot:MODEL`` -> ("impact", MODEL)."""
     prefix, _, model = name.partition(":")
-    return ("impact" if prefix + ":" == IMPACT else "dense"), model
+    view = "impact" if prefix + ":" == IMPACT else "dense"
+    return view, model
 
 
 _PREPARATIONS: Mapping[str, Callable[[ModuleType], AbstractContextManager[None]]] = {

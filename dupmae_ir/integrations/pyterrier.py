@@ -54,23 +54,27 @@ class PyTerrierRetriever(pt.Transformer):
     def transform(self, topics: pd.DataFrame) -> pd.DataFrame:
         """The best ``num_results`` documents of each topic."""
         pt.validate.columns(topics, includes=["qid", "query"])
-        queries = [
-            Query(str(qid), str(query))
-            for qid, query in zip(topics["qid"], topics["query"], strict=True)
-        ]
+        queries = []
+        for qid, query in zip(topics["qid"], topics["query"], strict=True):
+            queries.append(Query(str(qid), str(query)))
         run = self.searcher.search(queries, self.num_results, self.mode)
-        rows = [
-            (query.qid, hit.docid, hit.score, rank)
-            for query in queries
-            for rank, hit in enumerate(run[query.qid])
-        ]
+
+        rows = []
+        for topic in queries:
+            for rank, hit in enumerate(run[topic.qid]):
+                rows.append((topic.qid, hit.docid, hit.score, rank))
         results = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
+        # Without rows, pandas cannot infer the types of columns.
         results = results.astype({"qid": object, "docno": object, "score": float, "rank": int})
         if self._texts is not None:
             documents = [self.searcher.document(docno) for docno in results["docno"]]
             results["title"] = [document.title if document else "" for document in documents]
             results["text"] = [document.text if document else "" for document in documents]
-        kept = topics.drop(
-            columns=[c for c in ("docno", "score", "rank", "title", "text") if c in topics.columns]
-        )
-        return kept.assign(qid=kept["qid"].astype(str)).merge(results, on="qid", how="inner")
+
+        # Results of an earlier stage of the pipeline are replaced.
+        result_columns = ("docno", "score", "rank", "title", "text")
+        replaced = [column for column in result_columns if column in topics.columns]
+        kept = topics.drop(columns=replaced)
+        # As text on both sides of the merge: topics may number their queries.
+        kept = kept.assign(qid=kept["qid"].astype(str))
+        return kept.merge(results, on="qid", how="inner")

@@ -68,8 +68,9 @@ class IndexSearch:
         if "ot" in self.parts and not config.server:
             impact_search, _ = searcher.impact_search
             if impact_search == "postings":
+                # Opened now, so that damaged postings are reported before queries are encoded.
                 for segment in searcher.index.segments:
-                    _ = segment.postings  # report damaged postings before queries are encoded
+                    _ = segment.postings
 
     def _note_other_settings(self) -> None:
         """Say which settings of the queries' encoder are not those of the documents'."""

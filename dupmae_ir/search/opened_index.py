@@ -143,7 +143,8 @@ class OpenedIndex:
                 raise UsageError(
                     f"{self.folder.path}: stores no texts, which `rerank` reads; encode with `store_texts`"
                 )
-            from dupmae_ir.models.reranker import open_reranker  # imports torch
+            # Imports torch, which a search without a reranker may not need.
+            from dupmae_ir.models.reranker import open_reranker
 
             self._rerankers[settings.rerank] = open_reranker(
                 settings.rerank, encoder, encoder.settings.device
@@ -154,18 +155,22 @@ class OpenedIndex:
         """(m,) int64: the rows of documents; -1 for one that the index does not contain."""
         if self._served:
             return self._served.rows(docids)
-        names, order, rows = self.folder.docids, self._by_docid, np.full(len(docids), -1)
+        names = self.folder.docids
+        order = self._by_docid
+        rows = np.full(len(docids), -1)
+        # A binary search needs no dictionary of all ids.
         for number, docid in enumerate(docids):
-            place = bisect.bisect_left(order, docid, key=lambda row: names[row])
-            if place < len(order) and names[order[place]] == docid:
-                rows[number] = order[place]
+            position = bisect.bisect_left(order, docid, key=lambda row: names[row])
+            if position < len(order) and names[order[position]] == docid:
+                rows[number] = order[position]
         return rows
 
     def known_rows(self, docids: Sequence[str]) -> np.ndarray:
         """:meth:`rows`. Raises :class:`UnknownName` for a document that the index does not contain."""
         rows = self.rows(docids)
         if -1 in rows:
-            path, docid = self.folder.path, docids[rows.tolist().index(-1)]
+            path = self.folder.path
+            docid = docids[rows.tolist().index(-1)]
             raise UnknownName(f"{path} has no document {docid!r}; {path}/docid lists all ids")
         return rows
 

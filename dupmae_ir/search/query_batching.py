@@ -77,13 +77,15 @@ class QueryBatches(Generic[Work, Result]):
             [Sequence[Pending[Work, Result]], float], None
         ] = lambda _batch, _seconds: None,
     ) -> None:
-        self.max_batch, self.wait, self.observe = max_batch, wait, observe
+        self.max_batch = max_batch
+        self.wait = wait
+        self.observe = observe
         self._free = threads
         self._queue: list[Pending[Work, Result]] = []
+        # Guards the queue; notified of its changes and of results.
         self._changed = threading.Condition()
-        self._expected = (
-            0  # pieces of work in the last batch, and those that waited when its first result came
-        )
+        # Pieces of work in the last batch, and those that waited when its first result came.
+        self._expected = 0
         self._seconds = 0.0  # of the last batch
         self.pace = 0.02  #: seconds per unit of weight, a moving average
         self._turn = 0  # of the last batch
@@ -107,7 +109,8 @@ class QueryBatches(Generic[Work, Result]):
                 self._changed.wait_for(
                     lambda: pending.future.done() or (self._free > 0 and pending in self._queue)
                 )
-            except BaseException:  # Ctrl-C
+            except BaseException:
+                # Ctrl-C: nobody waits for this result any more.
                 self._queue = [other for other in self._queue if other is not pending]
                 raise
             if pending.future.done():
@@ -156,10 +159,12 @@ class QueryBatches(Generic[Work, Result]):
 
     def _take(self, first: Pending[Work, Result]) -> list[Pending[Work, Result]]:
         """``first``, and what came in order after it of the same kind, out of the queue."""
-        batch, weight = [first], first.weight
+        batch = [first]
+        weight = first.weight
         for other in self._queue:
             if other is not first and other.kind == first.kind:
                 weight += other.weight
+                # The first that does not fit ends the batch: lighter work behind it must not overtake it.
                 if weight > self.max_batch:
                     break
                 batch.append(other)
@@ -198,7 +203,8 @@ class QueryBatches(Generic[Work, Result]):
         started = time.monotonic()
         self._compute(compute, batch)
         weight = sum(pending.weight for pending in batch)
-        self._seconds = seconds = time.monotonic() - started
+        seconds = time.monotonic() - started
+        self._seconds = seconds
         self.pace += 0.1 * (seconds / max(1, weight) - self.pace)
         self.observe(batch, seconds)
         return True
@@ -210,15 +216,16 @@ class QueryBatches(Generic[Work, Result]):
         if live:
             live[0].future.add_done_callback(partial(self._expect, len(live)))
         batches = [live] if live else []
-        for some in batches:
+        # The list grows in the loop: after an error, the work without a result is appended, each piece a batch.
+        for current in batches:
             try:
-                compute(some)
+                compute(current)
             except Exception as e:
-                left = [pending for pending in some if not pending.future.done()]
-                if len(some) > 1:
-                    batches += [[pending] for pending in left]
-                elif left:
-                    left[0].future.set_exception(e)
+                unanswered = [pending for pending in current if not pending.future.done()]
+                if len(current) > 1:
+                    batches += [[pending] for pending in unanswered]
+                elif unanswered:
+                    unanswered[0].future.set_exception(e)
 
     def _expect(self, answered: int, _: Future[Result]) -> None:
         self._expected = answered + len(self._queue)

@@ -39,16 +39,20 @@ def reranked(
         seconds: time for them; at least one batch is scored.
         hits: length of the list.
     """
-    started, candidates, scores = time.perf_counter(), list(answer.hits), list[float]()
+    started = time.perf_counter()
+    candidates = list(answer.hits)
+    scores: list[float] = []
     first = candidates[:depth]
     while len(scores) < len(first):
         batch = [read(hit.docid) for hit in first[len(scores) : len(scores) + _BATCH]]
         scores += scorer.scores(answer.query.text, batch)
         if seconds and time.perf_counter() - started > seconds:
             break
+    # Not strict: the time may have ended before all candidates had a score.
     scored = zip(first, scores, strict=False)
     ordered = best_first(Hit(hit.docid, score) for hit, score in scored)
     if ordered:
+        # The best of the rest gets a score that is 1 below the lowest of the reranker.
         lowered = candidates[0].score - ordered[-1].score + 1.0
         ordered += [Hit(hit.docid, hit.score - lowered) for hit in candidates[len(scores) :]]
     report = answer.report and dataclasses.replace(

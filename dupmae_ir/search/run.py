@@ -51,7 +51,8 @@ def _search_topics(config: SearchConfig) -> RunSummary:
     topics = _topics(config)
     search = open_search(config)
     if search.searcher and isinstance(search.searcher.encoder, LazyEncoder) and len(topics) > 1:
-        search.searcher.encoder.whole()  # before the clock starts
+        # Loaded before the clock starts: the reported time is that of searching.
+        search.searcher.encoder.whole()
     summary = RunSummary(search.searched(), config.output, len(topics))
     started = time.perf_counter()
     with ExitStack() as files:
@@ -81,9 +82,11 @@ def _documents(
     depth = config.passage_hits or 10 * hits
     for answer in search.answers(topics, depth):
         documents = best_passages(answer.hits)
-        best = (
-            without(documents, answer.query.qid, hits) if config.remove_query else documents[:hits]
-        )
+        if config.remove_query:
+            best = without(documents, answer.query.qid, hits)
+        else:
+            best = documents[:hits]
+        # The list of passages was full, so a longer one might have had more documents.
         if len(best) < hits and len(answer.hits) == depth:
             summary.short.append(answer.query.qid)
         yield dataclasses.replace(answer, hits=best)
@@ -101,6 +104,7 @@ def _topics(config: SearchConfig) -> list[Query]:
             f"{config.qrels} has judgements for none of the {len(topics)} topics; check that it belongs to "
             f"{config.topics}"
         )
-    if absent := len(judgements) - len(judged):
+    absent = len(judgements) - len(judged)
+    if absent:
         say(f"note: {absent} judged topics are not in {config.topics}", config.quiet)
     return judged

@@ -382,7 +382,8 @@ class Searcher:
 
     def _read(self, docid: str) -> Document:
         document = self.document(docid)
-        assert document is not None  # an index without texts is refused before
+        # `OpenedIndex.reranker` refuses an index without texts.
+        assert document is not None
         return Document(docid, document.text, document.title)
 
     def selection(
@@ -395,7 +396,7 @@ class Searcher:
                     "give the filter to Searcher.selection, with the ids, and not beside its result"
                 )
             return within
-        # The record of an index has no rows of its own; its server selects them.
+        # The record of an index has no rows; its server selects them.
         if not self.index.segments and (within is not None or filter is not None):
             server = self.server
             if server:
@@ -422,7 +423,7 @@ class Searcher:
         return row
 
     def document(self, docid: str) -> StoredDocument | None:
-        """Title, text and metadata of a document; None where the index does not store them.
+        """Title, text and metadata of a document; None if the index does not store them.
 
         Raises :class:`UnknownName` for an unknown id, :class:`IndexMismatch` for a damaged store.
         """

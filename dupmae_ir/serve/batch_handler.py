@@ -154,7 +154,7 @@ class Search:
             return ()
         start = len(self.lists)
         queries = self.queries[start : start + min(most, SMALL)]
-        # As many as weigh no more than SMALL short queries together, and one in any case.
+        # As many as weigh no more than SMALL short queries together, and one in any case, or the work would never end.
         total_weights = list(itertools.accumulate(map(query_weight, queries)))
         count = sum(weight <= SMALL for weight in total_weights)
         return queries[: max(1, count)]
@@ -262,11 +262,13 @@ class Answerer:
         """Set the future of every piece of the batch."""
         with self.catalogue.lock:
             self.catalogue.close_unused()
-            generations = list({id(p.work.generation): p.work.generation for p in batch}.values())
+            generations = _generations(batch)
+            # Queries first, all together: a product of many rows costs little more than that of one.
             for generation in generations:
                 self._encode_queries(generation, batch)
             self._rank_searches(batch)
             self._advance(batch)
+            # Only now: every search of the batch has used the encodings.
             for generation in generations:
                 generation.encoder.trim()
 
@@ -328,12 +330,22 @@ class Answerer:
                 self.uncertified += not answer.report.exact
 
 
+def _generations(batch: Sequence[Pending[WorkPiece, None]]) -> list[OpenIndex]:
+    """The generations that a batch needs, each once."""
+    generations = {}
+    for pending in batch:
+        generation = pending.work.generation
+        generations[id(generation)] = generation
+    return list(generations.values())
+
+
 @contextmanager
 def _failing(futures: Sequence[Future[Any]]) -> Iterator[None]:
     """An error in the block is the result of the futures that have none yet."""
     try:
         yield
     except Exception as e:
+        # The client gets 500 without the reason, which belongs into the log.
         if not isinstance(e, DupmaeError):
             LOG.exception("a request failed")
         for future in futures:

@@ -97,6 +97,7 @@ class CachingEncoder:
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """The encodings of queries; only texts that are not cached are encoded, in one call."""
+        # Nothing is dropped here: the searches of the batch find the encodings until :meth:`trim`.
         new = [text for text in dict.fromkeys(texts) if (cap, text) not in self._rows]
         if new:
             self.encoded += len(new)
@@ -116,7 +117,7 @@ class CachingEncoder:
             with torch_threads(1):
                 return self.encoder.encode_queries(share, cap)
 
-        # Dealt out in turn, so that every thread gets about as much to do.
+        # Dealt out in turn by length, so that every thread gets about as much to do.
         by_length = sorted(texts, key=len)
         shares = [by_length[thread::thread_count] for thread in range(thread_count)]
         with ThreadPoolExecutor(thread_count, "encode") as pool:
@@ -389,13 +390,16 @@ class OpenIndexes:
         )
         threads = workers if searcher.encoder.settings.device == "cpu" else 1
         searcher.encoder = encoder = cached(searcher.encoder, self.config.query_cache, threads)
-        searcher.row("")  # reads the ids
+        # Reads the ids, which the first request would otherwise wait for.
+        searcher.row("")
         parts = set(searcher.index.meta["parts"])
         modes = tuple(mode for mode, needed in MODES.items() if parts >= set(needed))
         if self.settings.bm25_index:
             modes = ("hybrid",)
+        # Not during a batch, which may use the same model: encoders are for one thread at a time.
         with self.lock:
             warm_up(searcher, modes)
+        # The queries of the warm-up are not those of a client.
         encoder.forget()
         if signature is None or signature != _signature(path):
             raise InputError(f"{path} changed while it was opened")
@@ -404,7 +408,8 @@ class OpenIndexes:
 
     def _searcher(self, path: Path) -> Searcher:
         """A searcher with an encoder that another index already loaded, or with its own."""
-        path = path.resolve()  # parts that are opened later must not follow a link to another index
+        # Parts are opened later, when a link may lead to another index.
+        path = path.resolve()
         config = self.config
         recorded = read_meta(path).get("encoder") or {}
         for encoder in self._encoders:
@@ -416,7 +421,8 @@ class OpenIndexes:
             path, config.model, device=config.device, dtype=config.dtype, settings=self.settings
         )
         if isinstance(searcher.encoder, LazyEncoder):
-            searcher.encoder.whole()  # loads it now, so that no request waits for it
+            # Loaded now, so that no request waits for it.
+            searcher.encoder.whole()
         self._encoders.append(searcher.encoder)
         return searcher
 
@@ -444,6 +450,7 @@ def _signature(path: Path) -> Signature | None:
     """None for a folder without ``meta.json``."""
     try:
         folder = path.resolve()
+        # A new generation replaces this file by a rename, last of all, so its inode or time differs.
         status = (folder / META).stat()
     except OSError:
         return None

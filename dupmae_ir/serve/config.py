@@ -15,7 +15,7 @@ from dupmae_ir.io.transfer import is_url, without_credentials
 from dupmae_ir.search.config import SearchSettings
 
 TOKEN_VARIABLE = "DUPMAE_IR_TOKEN"
-SHORTEST_TOKEN = 16
+MIN_TOKEN_CHARACTERS = 16
 what_option = partial(option, group="what")
 network_option = partial(option, group="network")
 limit_option = partial(option, group="limits")
@@ -128,11 +128,12 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
             raise UsageError("`bm25_index` belongs to one index; serve exactly one with `index`")
         if self.bm25_index and self.writable:
             raise UsageError("`writable` does not change a BM25 index; leave out `bm25_index`")
-        named = [name for name, _ in self.named]
-        if twice := next((name for name in named if named.count(name) > 1), None):
-            raise UsageError(
-                f"two indexes are named {twice!r}; give one another name: `index` NAME=FOLDER"
-            )
+        names = [name for name, _ in self.named]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(
+                    f"two indexes are named {name!r}; give one another name: `index` NAME=FOLDER"
+                )
         for origin in self.cors:
             if not origin.startswith(("http://", "https://")) or origin.rstrip("/").count("/") != 2:
                 raise UsageError(f"`cors` {origin}: expected an origin such as https://example.org")
@@ -158,31 +159,39 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         Raises :class:`UsageError` if an address other than loopback would be served without one, and
         :class:`InputError` for an unreadable or short one.
         """
-        found, source = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
+        token = os.environ.get(TOKEN_VARIABLE)
+        source = TOKEN_VARIABLE
         if self.token_file is not None:
-            found, source = _read_token(self.token_file), self.token_file
-        if found is None:
+            token = _read_token(self.token_file)
+            source = self.token_file
+        if token is None:
+            # Standard input and output are those of the program that started this one, so they need no token.
             if not self.is_loopback and not self.mcp:
                 raise UsageError(
                     f"`host` {self.host} is reachable from other machines and needs a token: pass `token_file` FILE or "
                     f"set {TOKEN_VARIABLE}"
                 )
             return None
-        found = found.strip()
-        if len(found) < SHORTEST_TOKEN or not all("!" <= c <= "~" for c in found):
+        # Editors end a file with a line break.
+        token = token.strip()
+        # A header carries nothing else unchanged.
+        printable = all("!" <= character <= "~" for character in token)
+        if len(token) < MIN_TOKEN_CHARACTERS or not printable:
             raise InputError(
-                f"{source}: a token is {SHORTEST_TOKEN} or more printable ASCII characters without blanks"
+                f"{source}: a token is {MIN_TOKEN_CHARACTERS} or more printable ASCII characters without blanks"
             )
-        return found
+        return token
 
 
 def _named(word: str) -> tuple[str, Path]:
+    """Name and folder of ``FOLDER`` or ``NAME=FOLDER``."""
     name, equals, folder = word.partition("=")
     if is_url(word) or is_url(folder):
         url = without_credentials(word if is_url(word) else folder)
         raise UsageError(
             f"`index` {url}: serve needs a folder of this machine: copy it with dupmae-ir index pull"
         )
+    # With a slash before it, the equals sign is part of a path.
     if equals and name and "/" not in name:
         return name, Path(folder)
     return Path(word).absolute().name or "index", Path(word)

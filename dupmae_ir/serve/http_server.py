@@ -1,7 +1,7 @@
 """uvicorn and the guard around the application: what a request passes before a route, and the headers of every answer.
 
 * A head must arrive in time, and a graceful stop is no error.
-* A body is read whole before the route runs, up to a limit of bytes and of seconds, so a slow client holds a
+* A body is read completely before the route runs, up to a limit of bytes and of seconds, so a slow client holds a
   connection but no place in the queue.
 * Without a token the server listens on loopback only and answers only to a loopback ``Host``, so that a web page whose
   name resolves to 127.0.0.1 (DNS rebinding) reads nothing.
@@ -33,7 +33,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dupmae_ir.console import say
 from dupmae_ir.serve.config import ServeConfig
 
-LONGEST_HEAD = 65536
+MAX_HEAD_BYTES = 65536
 LEAST_READ = 65536
 """Bytes of an answer that a client must read in the time of a slow client."""
 KEEP_ALIVE = 60
@@ -80,6 +80,7 @@ class TimedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Start or end the time for a head."""
         super().data_received(data)
+        # While a request is answered, the connection may be silent; otherwise what came begins a head.
         if self.cycle is None or self.cycle.response_complete:
             self._arm()
         else:
@@ -104,6 +105,7 @@ class TimedProtocol(H11Protocol):
         super().resume_writing()
 
     def _check_reading(self, before: int) -> None:
+        # Nothing is added while writing is paused, so the difference is what the client has read.
         unread = self.transport.get_write_buffer_size()
         if unread > before - LEAST_READ:
             self.transport.abort()
@@ -171,6 +173,7 @@ class Server(uvicorn.Server):
 
 def _end(seconds: float) -> None:
     say(f"ended {seconds:g} s after the signal, with work unfinished")
+    # sys.exit would wait for threads, which are what did not end.
     os._exit(1)
 
 
@@ -188,7 +191,8 @@ def make_server(app: ASGIApp, config: ServeConfig, on_reload: Callable[[], None]
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=0.8 * config.stop_seconds,  # type: ignore[arg-type] # it takes fractions as well
         limit_concurrency=config.connections,
-        h11_max_incomplete_event_size=LONGEST_HEAD,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        # X-Forwarded-For is not trusted: any client can send it.
         proxy_headers=False,
     )
     return Server(settings, on_reload, config.stop_seconds)
@@ -274,6 +278,7 @@ class Guard:
             raise Refused(400, "this server answers to 127.0.0.1 and localhost only")
         self._check_origin(scope, headers, host)
         path = scope["path"]
+        # Browsers send no token with the request that asks whether they may send one.
         preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
         if self.token is None or preflight or is_open_path(path) or self.allows(headers):
             return
@@ -308,6 +313,7 @@ class Guard:
         return False
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        # The declared length refuses a large body before it is sent; what arrives is counted all the same.
         declared = b"0"
         for name, value in scope["headers"]:
             if name.lower() == b"content-length":

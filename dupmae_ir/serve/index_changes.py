@@ -1,7 +1,7 @@
 """Changes of a served index: documents added, replaced and deleted by the jobs of ``dupmae-ir index``.
 
-A change is a new generation of the folder. It is written by one job at a time, beside the generation that is searched,
-and appears whole or not at all; the answer is sent when the server searches it.
+A change is a new generation of the folder. It is written by one job at a time, next to the generation that is searched,
+and appears completely or not at all; the answer is sent when the server searches it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ class Writer:
         :class:`UnknownName` for an index that is not served, and :class:`Unavailable` if it cannot be changed or,
         without ``replace``, has another document of the same id; nothing is changed then.
         """
+        # Before the job: its errors name lines of a file that the client does not know.
         ids: set[str] = set()
         for number, document in enumerate(documents):
+            problem = ""
             try:
                 checked_docid(document.docid, "this document")
-                problem = (
-                    "two documents of the request have this id" if document.docid in ids else ""
-                )
             except InputError as e:
                 problem = str(e)
+            if not problem and document.docid in ids:
+                problem = "two documents of the request have this id"
             if problem:
                 raise LimitExceeded(["body", "documents", number, "docid"], visible(problem))
             ids.add(document.docid)
@@ -94,7 +95,8 @@ class Writer:
         return self._change(name, run)
 
     def _change(self, name: str, run: Callable[[str], ChangeResult]) -> ChangeResponse:
-        with self._lock:  # also where a client left and the change before goes on
+        # The routes let one request in at a time, but the change of a client that has left goes on.
+        with self._lock:
             self.service.catalogue.get(name)
             folder = self.service.catalogue.folders()[name]
             try:
@@ -102,6 +104,7 @@ class Writer:
             except NotFound:
                 raise
             except UsageError as e:
+                # The message names folders of the server, so the client gets another one.
                 LOG.warning("%s: not changed: %s", name, e)
                 raise Unavailable(
                     "the index was not changed: a document of this id exists, or its metadata do not fit the index"
@@ -111,6 +114,7 @@ class Writer:
                 raise Unavailable(
                     "the index cannot be changed; the server's log has the reason"
                 ) from None
+            # Now rather than at the next look, so that the client finds what it has just written.
             self.service.reload()
             generation = self.service.catalogue.get(name)
         return ChangeResponse(
@@ -125,15 +129,15 @@ class Writer:
 
 def writing_routes(service: Service) -> APIRouter:
     """Add, update and delete; only for a server that was started with ``--writable``."""
-    router, writer = (
-        APIRouter(prefix="/api/indexes", tags=["changes"], responses=RESPONSES),
-        Writer(service),
-    )
-    one_at_a_time = asyncio.Lock()  # changes that wait must not keep all threads
+    router = APIRouter(prefix="/api/indexes", tags=["changes"], responses=RESPONSES)
+    writer = Writer(service)
+    # Waiting changes must not occupy the threads that other routes need, so they wait here and not for Writer's lock.
+    one_at_a_time = asyncio.Lock()
     seconds = service.config.request_timeout
 
     async def change(run: Callable[..., ChangeResponse], *arguments: object) -> ChangeResponse:
-        DEADLINE.set(time.monotonic() + seconds)  # the thread gets it, too
+        # A context variable, which asyncio.to_thread copies: after that time the job ends without a change.
+        DEADLINE.set(time.monotonic() + seconds)
         async with asyncio.timeout(seconds), one_at_a_time:
             return await asyncio.to_thread(run, *arguments)
 

@@ -128,18 +128,15 @@ def _add_version_1(router: APIRouter, service: Service) -> None:
     @router.post("/indexes/{index}/search", tags=tags, operation_id="pyserini_search")
     async def search(index: IndexPath, params: SearchParams) -> PyseriniHits:
         """Search an index."""
-        found = await _search(service, index, params.query, params.hits)
-        candidates = [
-            PyseriniCandidate(
-                docid=hit.docid,
-                score=hit.score,
-                document_txt=hit.document.text if hit.document else "",
+        result = await _search(service, index, params.query, params.hits)
+        candidates = []
+        for hit in result.results[0].hits:
+            text = hit.document.text if hit.document else ""
+            candidates.append(
+                PyseriniCandidate(docid=hit.docid, score=hit.score, document_txt=text)
             )
-            for hit in found.results[0].hits
-        ]
-        return PyseriniHits(
-            query=QueryInfo(qid=params.qid, query_txt=params.query), candidates=candidates
-        )
+        query = QueryInfo(qid=params.qid, query_txt=params.query)
+        return PyseriniHits(query=query, candidates=candidates)
 
     @router.get(
         "/indexes/{index}/documents/{docid:path}", tags=tags, operation_id="pyserini_document"
@@ -176,13 +173,13 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
         parse: bool = True,
     ) -> AnseriniHits:
         """Search an index."""
-        found = await _search(service, index, query, hits)
-        candidates = [
-            AnseriniCandidate(
-                docid=h.docid, score=h.score, rank=h.rank, doc=_shown(h.document, parse)
+        result = await _search(service, index, query, hits)
+        candidates = []
+        for hit in result.results[0].hits:
+            document = _shown(hit.document, parse)
+            candidates.append(
+                AnseriniCandidate(docid=hit.docid, score=hit.score, rank=hit.rank, doc=document)
             )
-            for h in found.results[0].hits
-        ]
         return AnseriniHits(index=index, query=QueryText(text=query), candidates=candidates)
 
     @router.get("/{index}/doc/{docid:path}", tags=tags, operation_id="anserini_document")
@@ -190,10 +187,8 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
         index: IndexPath, docid: Annotated[PathDocid, Path()], parse: bool = True
     ) -> OneDocument:
         """A document."""
-        found = await _document(service, index, docid)
-        return OneDocument(
-            index=index, docid=docid, doc=found if parse else json.dumps(found, ensure_ascii=False)
-        )
+        fields = await _document(service, index, docid)
+        return OneDocument(index=index, docid=docid, doc=_parsed_or_raw(fields, parse))
 
 
 async def _search(service: Service, index: str, query: str, hits: int) -> SearchResult:
@@ -206,8 +201,8 @@ async def _document(service: Service, index: str, docid: str) -> dict[str, str]:
     def run(generation: OpenIndex, docids: Sequence[str]) -> list[dict[str, str]]:
         return [_plain(batch_handler.document(generation, one)) for one in docids]
 
-    _, (found,) = await service.ask(IndexTask(index, run, [docid]))
-    return found
+    _, (fields,) = await service.ask(IndexTask(index, run, [docid]))
+    return fields
 
 
 def _plain(document: batch_handler.StoredText) -> dict[str, str]:
@@ -217,5 +212,11 @@ def _plain(document: batch_handler.StoredText) -> dict[str, str]:
 def _shown(document: batch_handler.StoredText | None, parse: bool) -> dict[str, str] | str | None:
     if document is None:
         return None
-    found = _plain(document)
-    return found if parse else json.dumps(found, ensure_ascii=False)
+    return _parsed_or_raw(_plain(document), parse)
+
+
+def _parsed_or_raw(fields: dict[str, str], parse: bool) -> dict[str, str] | str:
+    """A document's fields as an object or, as Anserini stores them, as a string of JSON."""
+    if parse:
+        return fields
+    return json.dumps(fields, ensure_ascii=False)

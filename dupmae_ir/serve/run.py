@@ -44,13 +44,15 @@ def run(config: ServeConfig) -> ServeSummary:
     token = config.token()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("dupmae_ir.serve").setLevel(logging.WARNING if config.quiet else logging.INFO)
+    # Bound before the model is loaded: an address in use is reported at once.
     listener = None if config.mcp else listen(config)
     service = Service(config, token)
     interval = sys.getswitchinterval()
     # An encoding waits after every product for the threads that write large answers and pages. Three of them made it
     # nine times as long with turns of 5 ms, Python's default, and five times with turns of 1 ms.
     sys.setswitchinterval(0.001)
-    gc.freeze()  # a full collection, during which nothing is answered, looked at 200,000 objects of imported modules
+    # A full collection, during which nothing is answered, looked at 200,000 objects of imported modules.
+    gc.freeze()
     try:
         if listener is None:
             _serve_stdio(service)
@@ -76,6 +78,7 @@ def listen(config: ServeConfig) -> socket.socket:
     # asyncio switches Nagle's algorithm off only for sockets that name TCP. With it, the body of an answer waits for
     # the client's delayed acknowledgement of the head, 40 ms on Linux.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # A restarted server need not wait until the connections of the one before have timed out.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))
@@ -91,6 +94,7 @@ def _serve_stdio(service: Service) -> None:
     # The SDK is an extra of its own, so it is imported only here and below.
     from dupmae_ir.serve.mcp import make_tools, stdout_to_stderr
 
+    # What a library prints on standard output would be no message of the protocol.
     with stdout_to_stderr():
         service.open()
     say(f"serving {', '.join(service.catalogue.names)} to standard output", service.config.quiet)
@@ -112,6 +116,7 @@ def make_app(service: Service) -> ASGIApp:
 def _serve_http(service: Service, listener: socket.socket) -> None:
     config = service.config
     server = make_server(make_app(service), config, service.reload_soon)
+    # Only now, so that clients are refused while the indexes are opened, instead of waiting without an answer.
     listener.listen(min(config.connections, 2048))
     host = f"[{config.host}]" if ":" in config.host else config.host
     port = listener.getsockname()[1]
@@ -121,5 +126,6 @@ def _serve_http(service: Service, listener: socket.socket) -> None:
         what = f"{len(names)} indexes ({', '.join(names)})"
     say(f"serving {what} at http://{host}:{port}/ (Ctrl-C stops)", config.quiet)
     asyncio.run(server.serve(sockets=[listener]))
+    # The time to end includes the threads of the service, so the timer is cancelled last.
     service.close()
     server.ending.cancel()

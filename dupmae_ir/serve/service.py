@@ -50,7 +50,9 @@ class Service:
         self.token = token
         self.catalogue = OpenIndexes(config)
         self.answerer = Answerer(self.catalogue)
+        # Otherwise every counter has a second series, the time of its creation.
         disable_created_metrics()
+        # Not the global registry: a process may have several services, as the tests do.
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.requests = Counter(
@@ -117,6 +119,7 @@ class Service:
 
     def close(self) -> None:
         """Answer what is waiting, end the threads and close the indexes."""
+        # The threads before the indexes that they search.
         self._stopped.set()
         self.batcher.stop(self.config.stop_seconds)
         if self._watcher:
@@ -135,6 +138,7 @@ class Service:
         """
         try:
             async with asyncio.timeout(self.config.request_timeout):
+                # The generation is held for all pieces of the work, though another one may replace it meanwhile.
                 with self._admitted(work), self.catalogue.hold(work.index) as generation:
                     async with self._large if work.large else contextlib.nullcontext():
                         await self._compute(work, generation)
@@ -158,6 +162,7 @@ class Service:
             kind = id(work) if work.large else None
             client = (CLIENT.get(), work.large)
             await asyncio.wrap_future(self.batcher.submit(piece, piece.weight, kind, client))
+            # After every piece: an answer that is too large is not computed to its end.
             limit = self.config.max_answer
             if work.bytes > limit:
                 message = f"the answer exceeds {limit} bytes; ask for fewer queries or hits, or leave the texts out"
@@ -167,6 +172,7 @@ class Service:
     def _admitted(self, work: Work) -> Iterator[None]:
         """Count a request while it is answered. Large ones have a queue of their own. Raises :class:`Busy`."""
         if self._asked[work.large] + work.weight > self.config.queue:
+            # Until the queue is empty at the present pace; at most a minute, since the pace is a guess.
             seconds = math.ceil(self.waiting * self.batcher.pace)
             raise Busy(min(60, max(1, seconds)))
         self._asked[work.large] += work.weight
@@ -188,7 +194,7 @@ class Service:
         return changes
 
     def reload_soon(self) -> None:
-        """:meth:`reload` on a thread of its own, for a signal handler."""
+        """:meth:`reload` on another thread: for a signal handler, which must not open an index."""
         threading.Thread(target=self.reload, name="reload", daemon=True).start()
 
     @property

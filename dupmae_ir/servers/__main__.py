@@ -11,14 +11,17 @@ from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
 
 def summarize_load(config: LoadConfig, result: dict[str, object]) -> str:
     """How many rows were written, deleted and unchanged, and the size of the table."""
-    counts = [
-        f"{result[f'{w}_now']:,} {w}"
-        for w in ("written", "deleted", "unchanged")
-        if result[f"{w}_now"]
-    ]
-    size = f", {megabytes(result['bytes'])}" if isinstance(result["bytes"], int) else ""
+    counts = []
+    for action in ("written", "deleted", "unchanged"):
+        count = result[f"{action}_now"]
+        if count:
+            counts.append(f"{count:,} {action}")
+    rows = ", ".join(counts) or "empty"
+    size = ""
+    if isinstance(result["bytes"], int):
+        size = f", {megabytes(result['bytes'])}"
     return (
-        f"{config.index} in {result['server']}, table {result['table']}: {', '.join(counts) or 'empty'}; "
+        f"{config.index} in {result['server']}, table {result['table']}: {rows}; "
         f"{result['documents']:,} documents{size}, {result['seconds']:.1f} s"
     )
 

@@ -73,12 +73,13 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     before = table.read_record()
     if before is not None:
         check_spec(before.spec, spec, config.index, name)
-        recorded = (
+        is_current = (
             before.state == COMPLETE
             and before.digest == digest
             and before.changes == table.changes()
         )
-        if recorded and not config.rewrite and table.count() == before.documents:
+        # The count as well: a server without a count of changes does not notice deleted rows otherwise.
+        if is_current and not config.rewrite and table.count() == before.documents:
             if config.approximate:
                 table.finish(True)
             say(f"{name}: nothing to change", config.quiet)
@@ -91,18 +92,20 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
         foreign_changes = before.changes == UNKNOWN or before.changes != table.changes()
         rewrite = rewrite or foreign_changes
     table.create(spec)
+    # After the table was created, which repairs a trigger that is gone or disabled.
     changes = table.changes()
+    recorded_changes = changes
+    if rewrite and changes is not None:
+        recorded_changes = UNKNOWN
+    longest_before = before.longest if before else 0.0
     record = Record(
-        spec,
-        LOADING,
-        digest,
-        index.documents,
-        before.longest if before else 0.0,
-        changes=UNKNOWN if rewrite and changes is not None else changes,
+        spec, LOADING, digest, index.documents, longest_before, changes=recorded_changes
     )
+    # Written before the first change of a row, so that searches refuse the table from then on.
     table.write_record(record)
 
-    # docid -> fingerprint of the rows that the server holds; what is in the index, too, is taken out.
+    # docid -> fingerprint of the rows that the server holds. Documents of the index are taken out, and what remains
+    # is to be deleted.
     stored = dict(table.stored())
     written = 0
     unchanged = 0
@@ -112,7 +115,9 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
             new = []
             for row in rows:
                 if row.cls is not None:
-                    longest = max(longest, float(np.linalg.norm(row.cls.astype(np.float64))))
+                    # In float64, and of every row, because the bounds on rounding rely on it.
+                    length = float(np.linalg.norm(row.cls.astype(np.float64)))
+                    longest = max(longest, length)
                 if stored.pop(row.docid, None) != row.fingerprint or rewrite:
                     new.append(row)
             if new:
@@ -120,11 +125,12 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
             written += len(new)
             unchanged += len(rows) - len(new)
             bar.update(len(rows))
-    gone = list(stored)
-    for start in range(0, len(gone), config.batch):
-        table.delete(gone[start : start + config.batch])
+    obsolete = list(stored)
+    for start in range(0, len(obsolete), config.batch):
+        table.delete(obsolete[start : start + config.batch])
     table.finish(config.approximate)
 
+    # The table is declared complete only if nobody else changed it since the load began.
     count = table.count()
     if count != record.documents or table.changes() != changes or changes == UNKNOWN:
         raise ServerFailed(
@@ -138,7 +144,7 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     table.write_record(done)
     return {
         "written_now": written,
-        "deleted_now": len(gone),
+        "deleted_now": len(obsolete),
         "unchanged_now": unchanged,
         "status": "complete",
     }
@@ -149,6 +155,7 @@ def _check_terms(index: Index, limit: int, name: str) -> None:
     if not index.has_ot:
         return
     for segment, _, live in index.slices():
+        # Deleted documents are not loaded, so their terms do not count.
         counts = np.where(live, np.diff(segment.forward.indptr), 0)
         if len(counts) and counts.max() > limit:
             docid = segment.docids[int(counts.argmax())]
@@ -158,11 +165,11 @@ def _check_terms(index: Index, limit: int, name: str) -> None:
             )
 
 
-def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:
+def check_spec(table_spec: Spec, index_spec: Spec, index: str, name: str) -> None:
     """Raise :class:`IndexMismatch`, with both values, unless rows of the two can be in one table."""
     for field in dataclasses.fields(Spec):
-        in_table = getattr(stored, field.name)
-        in_index = getattr(wanted, field.name)
+        in_table = getattr(table_spec, field.name)
+        in_index = getattr(index_spec, field.name)
         if in_table == in_index:
             continue
         if field.name == "model":
@@ -176,7 +183,8 @@ def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:
 
 
 @contextmanager
-def _existing(config: ShowTableConfig) -> Iterator[tuple[ServerTable, Record]]:
+def _open_loaded(config: ShowTableConfig) -> Iterator[tuple[ServerTable, Record]]:
+    """The table of a configuration and its load record. Raises :class:`UsageError` if there is none."""
     with closing(open_table(config.where, config.table, config.timeout)) as table:
         record = table.read_record()
         if record is None:
@@ -186,7 +194,7 @@ def _existing(config: ShowTableConfig) -> Iterator[tuple[ServerTable, Record]]:
 
 def show(config: ShowTableConfig) -> dict[str, object]:
     """The load record of a table, with the rows and bytes that it has now."""
-    with _existing(config) as (table, record):
+    with _open_loaded(config) as (table, record):
         values = record.as_dict()
         del values["spec"]
         return {
@@ -201,7 +209,7 @@ def show(config: ShowTableConfig) -> dict[str, object]:
 
 def drop(config: DropConfig) -> dict[str, object]:
     """Remove a table that was loaded, and nothing else."""
-    with _existing(config) as (table, record):
+    with _open_loaded(config) as (table, record):
         table.drop()
     return {"table": config.table, "documents": record.documents, "status": "dropped"}
 
@@ -226,7 +234,9 @@ def batches(index: Index, size: int) -> Iterator[list[Row]]:
 
 
 def _read(segment: Segment, number: int) -> Row:
+    """The row of a document, by its number in a segment."""
     docid = segment.docids[number]
+    # In a text the character is replaced; in an id, a replacement would make it another document's.
     if "\0" in docid:
         raise IndexMismatch(
             f"the document id {docid!r} contains a NUL character, which servers refuse; rename it"
@@ -247,6 +257,7 @@ def _read(segment: Segment, number: int) -> Row:
 def _fingerprint(row: Row) -> bytes:
     """16 bytes that differ for rows with other contents: id, vector, impacts, title, text or metadata."""
     digest = hashlib.blake2b(json.dumps(row.document, sort_keys=True).encode(), digest_size=16)
+    # Fixed types and byte order: fingerprints that a server holds may come from another machine.
     if row.cls is not None:
         digest.update(row.cls.astype("<f4").tobytes())
     terms, impacts = row.impacts

@@ -47,11 +47,14 @@ from dupmae_ir.types import MetadataScalar
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
-_PAGE = 1000
-_LONGEST_ID, _LONGEST_TEXT = 512, 65_535
-"""Bytes of a string field; longer texts are cut."""
+_ROWS_PER_PAGE = 1000
+_MAX_ID_BYTES = 512
+_MAX_TEXT_BYTES = 65_535
+"""Milvus's limit on the bytes of a string field; longer texts are cut."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names that can be written between quotes in a key without escapes."""
 _TEXT = re.compile(r"[^\x00-\x1f\"\\]*")
+"""Strings that can be written between quotes without escapes."""
 _ORDER = ("<", "<=", ">", ">=")
 
 
@@ -67,10 +70,8 @@ class Milvus(ServerTable):
         _silence()
         with self.errors():
             self._client = _client(parts, self._file, timeout)
-            for collection in (
-                RECORDS,
-                name,
-            ):  # milvus-lite releases all of them when its process ends
+            # A released collection cannot be searched, and milvus-lite releases all of them when its process ends.
+            for collection in (RECORDS, name):
                 if self.exists(collection):
                     self._client.load_collection(collection, timeout=timeout)
 
@@ -78,62 +79,67 @@ class Milvus(ServerTable):
         return bool(self._client.has_collection(name, timeout=self.timeout))
 
     def record_fields(self) -> Mapping[str, object] | None:
-        rows = (
-            self._query(RECORDS, f"name == {json.dumps(self.name)}", "record")
-            if self.exists(RECORDS)
-            else []
-        )
-        return cast(Mapping[str, object], rows[0]["record"]) if rows else None
+        if not self.exists(RECORDS):
+            return None
+        rows = self._query(RECORDS, f"name == {json.dumps(self.name)}", "record")
+        if not rows:
+            return None
+        return cast(Mapping[str, object], rows[0]["record"])
 
     def write_record(self, record: Record) -> None:
         with self.errors():
             if not self.exists(RECORDS):
-                self._create(RECORDS, {"name": _LONGEST_ID}, {"plain": 2}, False, "record")
+                # Milvus refuses a collection without a vector field, so records get one that nothing reads.
+                self._create(RECORDS, {"name": _MAX_ID_BYTES}, {"plain": 2}, False, "record")
             row = {"name": self.name, "plain": [1.0, 0.0], "record": record.as_dict()}
             self._client.upsert(RECORDS, [row], timeout=self.timeout)
 
     def create_table(self, spec: Spec) -> None:
         strings = {
-            "docid": _LONGEST_ID,
+            "docid": _MAX_ID_BYTES,
+            # 16 bytes in hexadecimal digits: Milvus has no field for bytes.
             "fingerprint": 32,
-            "title": _LONGEST_TEXT,
-            "text": _LONGEST_TEXT,
+            "title": _MAX_TEXT_BYTES,
+            "text": _MAX_TEXT_BYTES,
         }
-        self._create(
-            self.name, strings, {"cls": spec.dim} if spec.dim else {}, bool(spec.terms), "metadata"
-        )
+        dense = {}
+        if spec.dim:
+            dense["cls"] = spec.dim
+        self._create(self.name, strings, dense, bool(spec.terms), "metadata")
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
+        # An iterator, because one query returns at most `max_rows` rows.
         with self.errors():
             pages = self._client.query_iterator(
                 self.name,
-                batch_size=_PAGE,
+                batch_size=_ROWS_PER_PAGE,
                 output_fields=["docid", "fingerprint"],
                 timeout=self.timeout,
             )
         while True:
+            # Only the request is in the block: errors of whoever consumes the rows are not the server's.
             with self.errors():
-                found = pages.next()
-            if not found:
+                page = pages.next()
+            if not page:
                 pages.close()
                 return
-            yield from ((str(row["docid"]), bytes.fromhex(row["fingerprint"])) for row in found)
+            for row in page:
+                yield str(row["docid"]), bytes.fromhex(row["fingerprint"])
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
         with self.errors():
             rows = self._query(self.name, _expression(tuple(docids)), "docid", *fields)
-        impacts: list[dict[int, float]] = [row.get("ot", {}) for row in rows]
-        return [
-            Row.of(row, row.get("cls"), [*ot], [*ot.values()])
-            for row, ot in zip(rows, impacts, strict=True)
-        ]
+        stored = []
+        for row in rows:
+            ot: dict[int, float] = row.get("ot", {})
+            stored.append(Row.of(row, row.get("cls"), list(ot), list(ot.values())))
+        return stored
 
     def upsert(self, rows: Sequence[Row]) -> None:
         terms = self.vocabulary
         with self.errors():
-            self._client.upsert(
-                self.name, [_fields(row, terms) for row in rows], timeout=self.timeout
-            )
+            entities = [_fields(row, terms) for row in rows]
+            self._client.upsert(self.name, entities, timeout=self.timeout)
 
     def delete(self, docids: Sequence[str]) -> None:
         with self.errors():
@@ -141,16 +147,18 @@ class Milvus(ServerTable):
 
     def drop(self) -> None:
         with self.errors():
+            # The record last: a table without one would be taken for another program's.
             self._client.drop_collection(self.name, timeout=self.timeout)
             self._client.delete(RECORDS, ids=[self.name], timeout=self.timeout)
 
     def count(self, where: Where | None = None) -> int:
         expression = _expression(where)
         with self.errors():
-            return int(str(self._query(self.name, expression, "count(*)")[0]["count(*)"]))
+            rows = self._query(self.name, expression, "count(*)")
+        return int(str(rows[0]["count(*)"]))
 
     def size(self) -> int | None:
-        """Bytes of a milvus-lite file or folder; a server does not say."""
+        """Bytes of a milvus-lite file or folder; None for a server, whose client has no request for it."""
         if self._file is None:
             return None
         return bytes_of(self._file)
@@ -163,10 +171,15 @@ class Milvus(ServerTable):
         where: Where | None,
         approximate: bool,
     ) -> list[ServerHits]:
+        # All indexes of the table are exact.
         del approximate
-        vectors = [
-            query.cls if part == "dense" else _sparse(query.ids, query.impacts) for query in queries
-        ]
+        vectors: list[Any]
+        if part == "dense":
+            field = "cls"
+            vectors = [query.cls for query in queries]
+        else:
+            field = "ot"
+            vectors = [_sparse(query.ids, query.impacts) for query in queries]
         with self.errors():
             answers = self._client.search(
                 self.name,
@@ -175,41 +188,43 @@ class Milvus(ServerTable):
                 limit=min(depth, self.max_rows),
                 output_fields=["docid"],
                 search_params={"metric_type": "IP"},
-                anns_field="cls" if part == "dense" else "ot",
+                anns_field=field,
                 timeout=self.timeout,
             )
-        return [
-            ServerHits(
-                [str(hit["docid"]) for hit in hits],
-                np.array([hit["distance"] for hit in hits], np.float64),
-            )
-            for hits in answers
-        ]
+        lists = []
+        for hits in answers:
+            docids = [str(hit["docid"]) for hit in hits]
+            # With the metric IP, what the client calls a distance is the inner product.
+            scores = np.array([hit["distance"] for hit in hits], np.float64)
+            lists.append(ServerHits(docids, scores))
+        return lists
 
     def close(self) -> None:
         with self.errors():
             self._client.close()
 
     def _query(self, collection: str, expression: str, *fields: str) -> list[dict[str, Any]]:
-        found = self._client.query(
+        rows = self._client.query(
             collection,
             filter=expression,
             output_fields=[*fields],
+            # Weaker levels may answer without rows that have just been written.
             consistency_level="Strong",
             timeout=self.timeout,
         )
-        return cast(list[dict[str, Any]], found)
+        return cast(list[dict[str, Any]], rows)
 
     def _create(
         self, name: str, strings: dict[str, int], dense: dict[str, int], sparse: bool, values: str
     ) -> None:
-        """A collection with string fields, the first of them its key, vectors, and a JSON field ``values``."""
+        """Make a collection with string fields, the first of them its key, vectors, and a JSON field ``values``."""
         from pymilvus import DataType
 
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
         indexes = self._client.prepare_index_params()
-        for number, (field, length) in enumerate(strings.items()):
-            schema.add_field(field, DataType.VARCHAR, is_primary=number == 0, max_length=length)
+        key = next(iter(strings))
+        for field, length in strings.items():
+            schema.add_field(field, DataType.VARCHAR, is_primary=field == key, max_length=length)
         for field, width in dense.items():
             schema.add_field(field, DataType.FLOAT_VECTOR, dim=width)
             indexes.add_index(field, index_type="FLAT", metric_type="IP")
@@ -227,7 +242,7 @@ class Milvus(ServerTable):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """The client's errors in one line, its warnings as nothing."""
+        """Within the block, errors of the client have one line, and its warnings are not shown."""
         import grpc
         from pymilvus.exceptions import MilvusException
 
@@ -236,8 +251,11 @@ class Milvus(ServerTable):
             try:
                 yield
             except MilvusException as e:
-                fix = "; set MILVUS_TOKEN" if "auth" in str(e.message).lower() else ""
-                raise ServerFailed(f"{self.where}: {first_line(str(e.message))}{fix}") from None
+                message = str(e.message)
+                fix = ""
+                if "auth" in message.lower():
+                    fix = "; set MILVUS_TOKEN"
+                raise ServerFailed(f"{self.where}: {first_line(message)}{fix}") from None
             except (grpc.RpcError, grpc.FutureTimeoutError, RuntimeError, OSError) as e:
                 raise self.unanswered(first_line(e)) from None
 
@@ -245,8 +263,10 @@ class Milvus(ServerTable):
 def _silence() -> None:
     """Keep the client's logs from standard error: tracebacks of errors that are also raised, and of requests that
     milvus-lite lacks."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read by gRPC's C library when it is loaded
-    importlib.import_module("pymilvus")  # sets the level of its own log
+    # Before the import: gRPC's C library reads it when it is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # Imported first, because the import sets the level of the client's log.
+    importlib.import_module("pymilvus")
     for name in ("pymilvus", "grpc._server"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
@@ -259,23 +279,29 @@ def _client(parts: SplitResult, file: Path | None, timeout: float) -> MilvusClie
         if not file.parent.is_dir():
             raise UsageError(f"{file}: the folder {file.parent} does not exist")
         return MilvusClient(str(file))
-    secure, token = parts.scheme.endswith("+https"), os.environ.get("MILVUS_TOKEN", "")
+    token = os.environ.get("MILVUS_TOKEN", "")
     if token:
         check_secret(parts, "MILVUS_TOKEN", "milvus+https")
-    url = f"{'https' if secure else 'http'}://{parts.hostname}:{parts.port or (443 if secure else 19530)}"
+    scheme = "http"
+    default_port = 19530
+    if parts.scheme.endswith("+https"):
+        scheme = "https"
+        default_port = 443
+    url = f"{scheme}://{parts.hostname}:{parts.port or default_port}"
     return MilvusClient(url, token=token, timeout=timeout)
 
 
 def _fields(row: Row, terms: int) -> dict[str, object]:
-    if len(row.docid.encode()) > _LONGEST_ID:
+    """The entity of a row, in a table whose vocabulary has ``terms`` terms."""
+    # A shortened id could be another document's, so a long id is refused, unlike a long text.
+    if len(row.docid.encode()) > _MAX_ID_BYTES:
         raise UsageError(
-            f"the document id {row.docid[:40]!r}... has more than {_LONGEST_ID} bytes, the most in Milvus"
+            f"the document id {row.docid[:40]!r}... has more than {_MAX_ID_BYTES} bytes, the most in Milvus"
         )
     fields: dict[str, object] = {"docid": row.docid, "fingerprint": row.fingerprint.hex()}
-    fields |= row.document._asdict() | {
-        "title": _cut(row.document.title),
-        "text": _cut(row.document.text),
-    }
+    fields |= row.document._asdict()
+    fields["title"] = _cut(row.document.title)
+    fields["text"] = _cut(row.document.text)
     if row.cls is not None:
         fields["cls"] = row.cls
     if terms:
@@ -285,11 +311,13 @@ def _fields(row: Row, terms: int) -> dict[str, object]:
 
 
 def _cut(text: str) -> str:
-    """A text in at most the bytes of a field, without half characters."""
-    return text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
+    """The beginning of a text that fits a field, cut between characters."""
+    # Half surrogate pairs, which UTF-8 lacks, are replaced; a character that the cut divides is left out.
+    return text.encode("utf-8", "replace")[:_MAX_TEXT_BYTES].decode("utf-8", "ignore")
 
 
 def _sparse(ids: np.ndarray, impacts: np.ndarray) -> dict[int, float]:
+    """Impacts as the client takes them: vocabulary id -> impact."""
     return dict(zip(ids.tolist(), impacts.astype(float).tolist(), strict=True))
 
 
@@ -321,21 +349,25 @@ class _Expressions(ConditionWriter[str]):
         return f"exists {_key(name)}"
 
     def test(self, name: str, operation: str, value: MetadataScalar) -> str:
-        ordered = operation in _ORDER
+        sign = "=="
+        if operation in _ORDER:
+            sign = operation
         if isinstance(value, str):
-            if ordered or not _TEXT.fullmatch(value):
+            if sign != "==" or not _TEXT.fullmatch(value):
                 raise Untranslatable("the order of strings, strings with signs")
             return f'{_key(name)} == "{value}"'
+        # A bool is an int to Python, so this precedes the numbers.
         if isinstance(value, bool):
             raise Untranslatable("truth values, which some versions take for numbers")
-        return f"{_key(name)} {operation if ordered else '=='} {json.dumps(value)}"
+        return f"{_key(name)} {sign} {json.dumps(value)}"
 
     def negate(self, expression: str) -> str:
         del expression
         raise Untranslatable("a negation")
 
     def join(self, expressions: Sequence[str], every: bool) -> str:
-        return (" and " if every else " or ").join(f"({one})" for one in expressions)
+        word = " and " if every else " or "
+        return word.join(f"({expression})" for expression in expressions)
 
 
 def _key(name: str) -> str:

@@ -19,7 +19,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import SplitResult
 
 import numpy as np
@@ -49,10 +49,14 @@ from dupmae_ir.types import MetadataScalar
 if TYPE_CHECKING:
     import psycopg
 
-_PAGE = 8160  #: bytes of a row that stay together: reading a vector out of line costs more than comparing it
+_MAX_INLINE_BYTES = 8160
+"""Bytes of a row that stay together: reading a vector out of line costs more than comparing it. PostgreSQL takes no
+more, because a row must fit a page of 8 kB."""
 _COLUMNS = ("docid", "fingerprint", "cls", "ot", "title", "text", "metadata")
+_ROWS_PER_FETCH = 20_000
 
-
+# SECURITY DEFINER, so that a program that may change the rows but not the records is counted, too. The function
+# therefore has a search path without schemas in which others could define functions or operators.
 _COUNTER = """
 CREATE FUNCTION dupmae_ir_count_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
@@ -63,6 +67,7 @@ BEGIN
     RETURN NULL;
 END $$
 """
+# Per statement, so that a program that changes many rows pays for one update.
 _TRIGGER = """
 CREATE OR REPLACE TRIGGER dupmae_ir_changes AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table}
 FOR EACH STATEMENT EXECUTE FUNCTION dupmae_ir_count_change()
@@ -75,20 +80,22 @@ class PgVector(ServerTable):
     kind = "pgvector"
     noun = "table"
     sums = True
-    max_indexed_terms = (
-        1000  # pgvector's limit on the non-zero elements of a sparsevec in an HNSW index
-    )
+    # pgvector's limit on the non-zero elements of a sparsevec in an HNSW index
+    max_indexed_terms = 1000
 
     def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
         import psycopg
 
         super().__init__(parts, name, timeout)
-        self._psycopg, self.table = psycopg, f'"{name}"'
+        self._psycopg = psycopg
+        # Quoted, so that a name may be a word of SQL. It has no quotes, see `check_table`.
+        self.table = f'"{name}"'
         url = re.sub("^postgres(ql)?(\\+[a-z]+)?:", "postgresql:", parts.geturl())
+        # Whole seconds, at least 2, as in libpq.
+        connect_timeout = max(2, round(timeout))
         with self._client_errors():
-            wait = max(2, round(timeout))
             self._connection = psycopg.connect(
-                url, autocommit=True, connect_timeout=wait, application_name="dupmae-ir"
+                url, autocommit=True, connect_timeout=connect_timeout, application_name="dupmae-ir"
             )
         self._turn = threading.RLock()
 
@@ -106,23 +113,36 @@ class PgVector(ServerTable):
     def state(self) -> tuple[Record | None, int | None]:
         with self.errors():
             fields, changes = self._stored_state()
-        return (self.read_record() if fields is None else self.record_of(fields)), changes
+        if fields is None:
+            # Also refuses another program's table of this name.
+            return self.read_record(), changes
+        return self.record_of(fields), changes
 
     def _stored_state(self) -> tuple[Mapping[str, object] | None, int]:
+        """The fields of the load record and the count of changes, from one statement and so of one moment."""
+        # 'A': enabled always. A trigger that is enabled otherwise does not count in sessions that replicate.
         trigger = "tgrelid = to_regclass(%s) AND tgname = 'dupmae_ir_changes' AND tgenabled = 'A'"
-        counted = f"CASE WHEN EXISTS (SELECT FROM pg_trigger WHERE {trigger}) THEN changes ELSE {UNKNOWN} END"
+        changes = (
+            f"CASE WHEN EXISTS (SELECT FROM pg_trigger WHERE {trigger}) "
+            f"THEN changes ELSE {UNKNOWN} END"
+        )
         try:
-            row = self._execute(
-                f"SELECT record, {counted} FROM {RECORDS} WHERE name = %s", self.table, self.name
+            cursor = self._execute(
+                f"SELECT record, {changes} FROM {RECORDS} WHERE name = %s", self.table, self.name
             )
         except self._psycopg.errors.UndefinedTable:
             return None, UNKNOWN
-        return cast("tuple[Mapping[str, object], int]", row.fetchone() or (None, UNKNOWN))
+        row = cursor.fetchone()
+        if row is None:
+            return None, UNKNOWN
+        return cast("tuple[Mapping[str, object], int]", row)
 
     def write_record(self, record: Record) -> None:
         with self.errors():
+            # The column `changes` is left as it is: only the trigger may write it.
             self._execute(
-                f"INSERT INTO {RECORDS} VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET record = EXCLUDED.record",
+                f"INSERT INTO {RECORDS} VALUES (%s, %s) "
+                "ON CONFLICT (name) DO UPDATE SET record = EXCLUDED.record",
                 self.name,
                 json.dumps(record.as_dict()),
             )
@@ -140,26 +160,32 @@ class PgVector(ServerTable):
 
     def create(self, spec: Spec) -> None:
         """Make the extension, the record table and the collection's table, in one transaction with its record."""
+        # Ids compare by bytes, which is the order of code points, and without the cost of a language's collation.
         columns = ['docid text COLLATE "C" PRIMARY KEY', "fingerprint bytea NOT NULL"]
-        columns += [f"cls vector({spec.dim}) STORAGE MAIN"] if spec.dim else []
-        columns += [f"ot sparsevec({spec.terms}) STORAGE MAIN"] if spec.terms else []
+        # MAIN: the column is stored out of line only as a last resort, after texts and metadata.
+        if spec.dim:
+            columns.append(f"cls vector({spec.dim}) STORAGE MAIN")
+        if spec.terms:
+            columns.append(f"ot sparsevec({spec.terms}) STORAGE MAIN")
         columns += ["title text", "text text", "metadata jsonb"]
+        table_body = f"({', '.join(columns)}) WITH (toast_tuple_target = {_MAX_INLINE_BYTES})"
+        record_columns = (
+            "name text PRIMARY KEY, record jsonb NOT NULL, changes bigint NOT NULL DEFAULT 0"
+        )
         with self.errors(), self._connection.transaction():
             execute = self._execute
-            execute(
-                "SELECT pg_advisory_xact_lock(hashtextextended('dupmae-ir', 0))"
-            )  # of what all tables share
+            # All tables share the extension, the record table and the function. IF NOT EXISTS does not suffice:
+            # of two loads that start together, the second can fail because the first has just made the object.
+            execute("SELECT pg_advisory_xact_lock(hashtextextended('dupmae-ir', 0))")
             execute("CREATE EXTENSION IF NOT EXISTS vector")
-            columns_of_records = (
-                "name text PRIMARY KEY, record jsonb NOT NULL, changes bigint NOT NULL DEFAULT 0"
-            )
-            execute(f"CREATE TABLE IF NOT EXISTS {RECORDS} ({columns_of_records})")
-            body = f"({', '.join(columns)}) WITH (toast_tuple_target = {_PAGE})"
-            execute(f"CREATE TABLE IF NOT EXISTS {self.table} {body}")
+            execute(f"CREATE TABLE IF NOT EXISTS {RECORDS} ({record_columns})")
+            execute(f"CREATE TABLE IF NOT EXISTS {self.table} {table_body}")
             if self._one("SELECT to_regprocedure('dupmae_ir_count_change()') IS NULL")[0]:
+                # The function's search path lacks the schema of the records, so it names the schema.
                 (schema,) = self._one("SELECT quote_ident(current_schema())")
                 execute(_COUNTER.format(records=f"{schema}.{RECORDS}"))
             execute(_TRIGGER.format(table=self.table))
+            # Also counts what replication and sessions with session_replication_role = replica change.
             execute(f"ALTER TABLE {self.table} ENABLE ALWAYS TRIGGER dupmae_ir_changes")
             empty = Record(spec, LOADING, "", 0)
             execute(
@@ -174,50 +200,56 @@ class PgVector(ServerTable):
             with self.errors():
                 cursor.execute(f"SELECT docid, fingerprint FROM {self.table}".encode())
             while True:
+                # Only the request is in the block: the timeout must not run while the consumer works.
                 with self.errors():
-                    found = cursor.fetchmany(20_000)
-                if not found:
+                    page = cursor.fetchmany(_ROWS_PER_FETCH)
+                if not page:
                     return
-                yield from ((str(docid), bytes(fingerprint)) for docid, fingerprint in found)
+                for docid, fingerprint in page:
+                    yield str(docid), bytes(fingerprint)
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
         """See :class:`ServerTable`; in PostgreSQL's binary format, whose numbers are big-endian."""
-        statement = (
-            f"SELECT {', '.join(('docid', *fields))} FROM {self.table} WHERE docid = ANY(%s)"
-        )
-        with (
-            self.errors(),
-            self._connection.cursor(binary=True, row_factory=self._psycopg.rows.dict_row) as cursor,
-        ):
-            found = cursor.execute(statement.encode(), [list(docids)]).fetchall()
-        return [
-            Row.of(
-                row,
-                np.frombuffer(row["cls"], ">f4", offset=4) if "cls" in row else None,
-                *_impacts(row.get("ot")),
-            )
-            for row in found
-        ]
+        columns = ", ".join(("docid", *fields))
+        statement = f"SELECT {columns} FROM {self.table} WHERE docid = ANY(%s)"
+        dict_row = self._psycopg.rows.dict_row
+        with self.errors(), self._connection.cursor(binary=True, row_factory=dict_row) as cursor:
+            rows = cursor.execute(statement.encode(), [list(docids)]).fetchall()
+        stored = []
+        for row in rows:
+            vector = None
+            if "cls" in row:
+                # pgvector's header has four bytes: the width and a number that is not used.
+                vector = np.frombuffer(row["cls"], ">f4", offset=4)
+            ids, impacts = _impacts(row.get("ot"))
+            stored.append(Row.of(row, vector, ids, impacts))
+        return stored
 
     def upsert(self, rows: Sequence[Row]) -> None:
-        """Copy the rows into a temporary table and merge that, in one transaction."""
-        terms = (
-            self.vocabulary
-        )  # read before the copy, during which the connection answers nothing else
-        given = {"cls": rows[0].cls is not None, "ot": terms > 0}
-        names = [name for name in _COLUMNS if given.get(name, True)]
-        listed = ", ".join(names)
-        updates = ", ".join(f"{name} = EXCLUDED.{name}" for name in names[1:])
+        """Copy the rows into a temporary table and merge that, in one transaction.
+
+        COPY is the fastest way into PostgreSQL, but it cannot replace rows.
+        """
+        # Read before the copy, during which the connection answers nothing else.
+        terms = self.vocabulary
+        absent = set()
+        if rows[0].cls is None:
+            absent.add("cls")
+        if not terms:
+            absent.add("ot")
+        columns = [name for name in _COLUMNS if name not in absent]
+        listed = ", ".join(columns)
+        # All but the id, by which rows are matched.
+        updates = ", ".join(f"{name} = EXCLUDED.{name}" for name in columns[1:])
         with self.errors(), self._connection.transaction():
-            execute = self._execute
-            execute("SET LOCAL dupmae_ir.loading = 'on'")
-            execute(f"CREATE TEMP TABLE incoming (LIKE {self.table}) ON COMMIT DROP")
-            with self._connection.cursor().copy(
-                f"COPY incoming ({listed}) FROM STDIN".encode()
-            ) as copy:
-                for row in _values(rows, terms):
-                    copy.write_row(row)
-            execute(
+            # Of this transaction alone: the trigger does not count what a load writes.
+            self._execute("SET LOCAL dupmae_ir.loading = 'on'")
+            self._execute(f"CREATE TEMP TABLE incoming (LIKE {self.table}) ON COMMIT DROP")
+            statement = f"COPY incoming ({listed}) FROM STDIN"
+            with self._connection.cursor().copy(statement.encode()) as copy:
+                for values in _values(rows, terms):
+                    copy.write_row(values)
+            self._execute(
                 f"INSERT INTO {self.table} ({listed}) SELECT {listed} FROM incoming "
                 f"ON CONFLICT (docid) DO UPDATE SET {updates}"
             )
@@ -231,10 +263,12 @@ class PgVector(ServerTable):
         """Analyse the table; with ``approximate``, build HNSW indexes of both columns."""
         record = self.read_record()
         if approximate and record is not None:
+            # Without a timeout: the server answers only when the graph is complete.
             with self.errors(forever=True):
                 for column, operators in (("cls", "vector_ip_ops"), ("ot", "sparsevec_ip_ops")):
                     if column in record.spec.parts:
                         self._index(column, operators)
+        # The planner's statistics: autovacuum would collect them only some time after the load.
         with self.errors():
             self._execute(f"ANALYZE {self.table}")
 
@@ -272,33 +306,26 @@ class PgVector(ServerTable):
     def _top(
         self, part: str, query: ServerQuery, depth: int, where: Where | None, approximate: bool
     ) -> ServerHits:
-        condition, values = _where(where)
-        dense, impact = "(cls <#> %s::vector)", "(ot <#> %s::sparsevec)"
-        cls, ot = _dense(query.cls), _sparse(query.ids, query.impacts, self.vocabulary)
-        scores: dict[str, tuple[str, list[object]]] = {
-            "dense": (dense, [cls]),
-            "impact": (impact, [ot]),
-            "hybrid": (
-                f"%s::float8 * {dense} + %s::float8 * {impact}",
-                [query.dense_weight, cls, query.impact_weight, ot],
-            ),
-        }
-        score, vectors = scores[part]
+        condition = _where(where)
+        score = _score(part, query, self.vocabulary)
         # Added to 0, the expression is not the one of an index, which would make the list approximate.
         order = "score" if approximate else "score + 0"
+        # <#> is the negative inner product, so the best rows come first, and rows with a common term are below 0.
         common = "score < 0" if part == "impact" else "true"
+        scored = f"SELECT docid, {score.sql} AS score FROM {self.table} WHERE {condition.sql}"
         statement = (
-            f"SELECT docid, score FROM (SELECT docid, {score} AS score FROM {self.table} WHERE {condition}) AS scored "
+            f"SELECT docid, score FROM ({scored}) AS scored "
             f"WHERE {common} ORDER BY {order} LIMIT {int(depth)}"
         )
         with self.errors(), self._connection.transaction():
             if approximate:
+                # 40 is pgvector's default, 1000 its maximum. A longer list is filled by further scans.
                 self._execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(40, depth))}")
                 self._execute("SET LOCAL hnsw.iterative_scan = strict_order")
-            found = self._execute(statement, *vectors, *values).fetchall()
-        return ServerHits(
-            [str(row[0]) for row in found], -np.array([row[1] for row in found], np.float64)
-        )
+            rows = self._execute(statement, *score.values, *condition.values).fetchall()
+        docids = [str(docid) for docid, _ in rows]
+        scores = -np.array([score for _, score in rows], np.float64)
+        return ServerHits(docids, scores)
 
     def _index(self, column: str, operators: str) -> None:
         name = f'"{self.name}_{column}_hnsw"'
@@ -307,6 +334,8 @@ class PgVector(ServerTable):
                 f"CREATE INDEX IF NOT EXISTS {name} ON {self.table} USING hnsw ({column} {operators})"
             )
         except (self._psycopg.errors.ProgramLimitExceeded, self._psycopg.errors.DataException) as e:
+            # Without an index, lists of the impact part are exact and slower. Without one of the vectors, nothing of
+            # what was requested would be built.
             if column == "cls":
                 raise
             say(f"note: impacts are searched without an index: {first_line(e)}")
@@ -315,13 +344,18 @@ class PgVector(ServerTable):
         return self._connection.execute(statement.encode(), values or None)
 
     def _one(self, statement: str, *values: object) -> tuple[object, ...]:
-        found = self._execute(statement, *values).fetchone()
-        assert found is not None
-        return found
+        row = self._execute(statement, *values).fetchone()
+        assert row is not None
+        return row
 
     @contextmanager
     def errors(self, forever: bool = False) -> Iterator[None]:
-        """Within the block, the connection is this thread's, and is cut when the server does not answer in time."""
+        """Within the block, the connection is this thread's, and is cut when the server does not answer in time.
+
+        A timer of this process, because the server's own statement_timeout does not help when the network or the
+        server is what stalls. ``forever``: wait without a limit.
+        """
+        # The lock comes first, so that the time that a thread waits for its turn does not count.
         with self._turn:
             late = threading.Event()
             timer = threading.Timer(self.timeout, self._cut, [late])
@@ -335,16 +369,17 @@ class PgVector(ServerTable):
                 timer.cancel()
 
     def _cut(self, late: threading.Event) -> None:
+        """Shut the connection's socket down, which wakes the thread that waits for an answer with an error."""
         late.set()
-        with (
-            suppress(OSError, self._psycopg.Error),
-            socket.socket(fileno=os.dup(self._connection.fileno())) as own,
-        ):
-            own.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError, self._psycopg.Error):
+            # A duplicate, because closing the socket object must not close the descriptor, which libpq does.
+            descriptor = os.dup(self._connection.fileno())
+            with socket.socket(fileno=descriptor) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
     def _client_errors(self, late: threading.Event | None = None) -> Iterator[None]:
-        """The client's errors in one line."""
+        """Within the block, errors of the client have one line. ``late``: set when the connection was cut."""
         psycopg = self._psycopg
         try:
             yield
@@ -353,37 +388,71 @@ class PgVector(ServerTable):
                 f"{self.where}: no answer within {self.timeout:g} s; is the server up?"
             ) from None
         except psycopg.errors.UndefinedFile:
+            # CREATE EXTENSION found no control file.
             raise EnvironmentProblem(
                 f"{self.where}: the server has no pgvector; install its package postgresql-NN-pgvector"
             ) from None
         except psycopg.Error as e:
+            # A connection that was cut fails like a broken network; the reason is the time.
             if late is not None and late.is_set():
                 raise self.unanswered() from None
             raise ServerFailed(f"{self.where}: {first_line(e)}") from None
 
 
+class Sql(NamedTuple):
+    """An SQL expression and the values of its placeholders. Conditions are never null."""
+
+    sql: str
+    values: list[object]
+
+
 def _where(where: Where | None) -> Sql:
-    """A WHERE clause and its values."""
+    """The condition of a WHERE clause."""
     if where is None:
-        return "true", []
-    return ("docid = ANY(%s)", [list(where)]) if isinstance(where, tuple) else condition_sql(where)
+        return Sql("true", [])
+    if isinstance(where, tuple):
+        return Sql("docid = ANY(%s)", [list(where)])
+    return condition_sql(where)
+
+
+def _score(part: str, query: ServerQuery, terms: int) -> Sql:
+    """The negative score of a row, in a table whose vocabulary has ``terms`` terms."""
+    dense = Sql("(cls <#> %s::vector)", [_dense(query.cls)])
+    impact = Sql("(ot <#> %s::sparsevec)", [_sparse(query.ids, query.impacts, terms)])
+    if part == "dense":
+        return dense
+    if part == "impact":
+        return impact
+    # pgvector accumulates an inner product in float32 and returns float8, so the weighted sum is in float64.
+    return Sql(
+        f"%s::float8 * {dense.sql} + %s::float8 * {impact.sql}",
+        [query.dense_weight, *dense.values, query.impact_weight, *impact.values],
+    )
 
 
 def _dense(vector: np.ndarray) -> str:
     """A vector as pgvector reads it."""
+    # A float32 number as the shortest float64 text, from which pgvector reads the same float32 number.
     return "[" + ",".join(map(repr, vector.tolist())) + "]"
 
 
 def _sparse(ids: np.ndarray, impacts: np.ndarray, terms: int) -> str:
     """Impacts as pgvector reads them; its numbers of elements start at 1."""
     pairs = zip(ids.tolist(), impacts.tolist(), strict=True)
-    return "{" + ",".join(f"{term + 1}:{impact}" for term, impact in pairs) + f"}}/{terms}"
+    elements = ",".join(f"{term + 1}:{impact}" for term, impact in pairs)
+    return f"{{{elements}}}/{terms}"
 
 
 def _impacts(stored: bytes | None) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and impacts of a ``sparsevec``: its width, the number of elements, 0, their places, their values."""
-    numbers = np.frombuffer(stored or bytes(12), ">i4")[3:]
-    return numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :].view(">f4")
+    """Ids and impacts of a ``sparsevec`` in binary format.
+
+    It is the width, the number of elements and 0, then the indices of all elements, from 0, then their values.
+    """
+    if stored is None:
+        return np.zeros(0, np.int32), np.zeros(0, np.float32)
+    elements = np.frombuffer(stored, ">i4")[3:]
+    count = len(elements) // 2
+    return elements[:count], elements[count:].view(">f4")
 
 
 def _values(rows: Sequence[Row], terms: int) -> Iterator[list[object]]:
@@ -394,17 +463,15 @@ def _values(rows: Sequence[Row], terms: int) -> Iterator[list[object]]:
             values.append(_dense(row.cls))
         if terms:
             values.append(_sparse(*row.impacts, terms))
+        # jsonb refuses the NUL character, which json.dumps escapes.
         metadata = json.dumps(row.document.metadata).replace("\\u0000", "\\ufffd")
-        yield [*values, _text(row.document.title), _text(row.document.text), metadata]
+        values += [_text(row.document.title), _text(row.document.text), metadata]
+        yield values
 
 
 def _text(text: str) -> str:
     """``text`` without what PostgreSQL refuses: NUL and half surrogate pairs."""
     return usable(text).replace("\0", "\ufffd")
-
-
-Sql = tuple[str, list[object]]
-"""A boolean SQL expression, never null, and its values."""
 
 
 def condition_sql(node: Node) -> Sql:
@@ -421,12 +488,14 @@ class _Conditions(ConditionWriter[Sql]):
     """
 
     def condition(self, node: Condition) -> Sql:
-        if any("\0" in text for text in (node.name, *node.values) if isinstance(text, str)):
-            raise Untranslatable("PostgreSQL has no NUL character")
+        for text in (node.name, *node.values):
+            if isinstance(text, str) and "\0" in text:
+                raise Untranslatable("PostgreSQL has no NUL character")
         return super().condition(node)
 
     def present(self, name: str) -> Sql:
-        return "jsonb_exists(metadata, %s)", [name]
+        # The function behind the operator `?`.
+        return Sql("jsonb_exists(metadata, %s)", [name])
 
     def tests(self, node: Condition) -> Sql:
         if node.operation in ("like", "under"):
@@ -434,37 +503,38 @@ class _Conditions(ConditionWriter[Sql]):
         if node.operation != "contains":
             return _path(node.name, node.operation, node.values)
         (part,) = node.values
-        element, values = self.test(node.name, "=", part)
-        sql = f"jsonb_typeof(metadata -> %s) = 'array' AND {element}"
+        element = self.test(node.name, "=", part)
+        in_list = f"jsonb_typeof(metadata -> %s) = 'array' AND {element.sql}"
+        values = [node.name, *element.values]
+        # Without a value of this name, jsonb_typeof is null; a condition must be false then, so that NOT is true.
         if not isinstance(part, str):
-            return f"coalesce({sql}, false)", [node.name, *values]
-        inside = "jsonb_typeof(metadata -> %s) = 'string' AND strpos(metadata ->> %s, %s) > 0"
-        return f"coalesce(({sql}) OR ({inside}), false)", [
-            node.name,
-            *values,
-            node.name,
-            node.name,
-            part,
-        ]
+            return Sql(f"coalesce({in_list}, false)", values)
+        in_string = "jsonb_typeof(metadata -> %s) = 'string' AND strpos(metadata ->> %s, %s) > 0"
+        values += [node.name, node.name, part]
+        return Sql(f"coalesce(({in_list}) OR ({in_string}), false)", values)
 
     def test(self, name: str, operation: str, value: MetadataScalar) -> Sql:
         return _path(name, operation, [value])
 
     def negate(self, expression: Sql) -> Sql:
-        return f"NOT ({expression[0]})", expression[1]
+        return Sql(f"NOT ({expression.sql})", expression.values)
 
     def join(self, expressions: Sequence[Sql], every: bool) -> Sql:
-        joined = (" AND " if every else " OR ").join(f"({sql})" for sql, _ in expressions)
-        return joined, [value for _, values in expressions for value in values]
+        word = " AND " if every else " OR "
+        joined = word.join(f"({expression.sql})" for expression in expressions)
+        values: list[object] = []
+        for expression in expressions:
+            values += expression.values
+        return Sql(joined, values)
 
 
 def _path(name: str, operation: str, values: Sequence[MetadataScalar]) -> Sql:
     """Whether a scalar, or an element of a list, compares with one of the values."""
     sign = operation if operation[0] in "<>" else "=="
-    tests = " || ".join(f"@ {sign} $v{number}" for number in range(len(values)))
-    path = f"$.{json.dumps(name)}[*] ? ({tests})"
+    # The values are variables of the path, so that nothing of a user's is part of it except the quoted name.
     variables = {f"v{number}": value for number, value in enumerate(values)}
-    return "jsonb_path_exists(metadata, %s::jsonpath, %s::jsonb, true)", [
-        path,
-        json.dumps(variables),
-    ]
+    tests = " || ".join(f"@ {sign} ${variable}" for variable in variables)
+    path = f"$.{json.dumps(name)}[*] ? ({tests})"
+    # `true`: an error while the path is evaluated is no match.
+    sql = "jsonb_path_exists(metadata, %s::jsonpath, %s::jsonb, true)"
+    return Sql(sql, [path, json.dumps(variables)])

@@ -25,7 +25,8 @@ from dupmae_ir.io.transfer import has_credentials
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import MetadataScalar
 
-LOADING, COMPLETE = "loading", "complete"
+LOADING = "loading"
+COMPLETE = "complete"
 FORMAT = 1
 TEXTS = ("title", "text", "metadata")
 """The fields of a document."""
@@ -66,7 +67,12 @@ class Spec:
     @property
     def parts(self) -> tuple[str, ...]:
         """``cls`` and ``ot``, as far as rows have them."""
-        return tuple(part for part, size in (("cls", self.dim), ("ot", self.terms)) if size)
+        parts = []
+        if self.dim:
+            parts.append("cls")
+        if self.terms:
+            parts.append("ot")
+        return tuple(parts)
 
 
 @dataclass(frozen=True)
@@ -92,12 +98,12 @@ class Record:
         return dataclasses.asdict(self)
 
     @classmethod
-    def of(cls, found: Mapping[str, object], where: str) -> Self:
+    def of(cls, fields: Mapping[str, object], where: str) -> Self:
         """The record with these fields. Raises :class:`IndexMismatch` for anything else."""
         try:
-            spec = found["spec"]
+            spec = fields["spec"]
             assert isinstance(spec, Mapping)
-            return cls(**{**found, "spec": Spec(**spec)})  # type: ignore[arg-type]
+            return cls(**{**fields, "spec": Spec(**spec)})  # type: ignore[arg-type]
         except (KeyError, TypeError, AssertionError):
             raise IndexMismatch(
                 f"{where}: its load record is not one of this version; load it again into another `table`"
@@ -119,13 +125,16 @@ class Row(NamedTuple):
         cls, values: Mapping[str, Any], vector: Any = None, ids: Any = (), impacts: Any = ()
     ) -> Self:
         """A row that was read, from its values by field and from numbers in any form."""
-        title, text, metadata = (values.get(name) for name in TEXTS)
-        return cls(
-            values["docid"],
-            None if vector is None else np.asarray(vector, np.float32),
-            (np.asarray(ids, np.int64), np.asarray(impacts, np.int64)),
-            StoredDocument(values["docid"], title or "", text or "", metadata or {}),
+        docid = values["docid"]
+        if vector is not None:
+            vector = np.asarray(vector, np.float32)
+        # Servers store impacts as floats; they are integers up to 255, so the conversion is exact.
+        integers = (np.asarray(ids, np.int64), np.asarray(impacts, np.int64))
+        # Fields that were not requested, or are null, are empty.
+        document = StoredDocument(
+            docid, values.get("title") or "", values.get("text") or "", values.get("metadata") or {}
         )
+        return cls(docid, vector, integers, document)
 
 
 class ServerQuery(NamedTuple):
@@ -163,7 +172,7 @@ class ConditionWriter(ABC, Generic[Expression]):
         if isinstance(node, Not):
             return self.negate(self.write(node.node))
         if isinstance(node, Joined):
-            return self.join([self.write(one) for one in node.nodes], node.every)
+            return self.join([self.write(member) for member in node.nodes], node.every)
         return self.condition(node)
 
     def condition(self, node: Condition) -> Expression:
@@ -172,15 +181,16 @@ class ConditionWriter(ABC, Generic[Expression]):
         if node.operation == "missing":
             return present if node.inverted else self.negate(present)
         tests = self.tests(node)
-        return self.join([present, self.negate(tests)], every=True) if node.inverted else tests
+        if node.inverted:
+            return self.join([present, self.negate(tests)], every=True)
+        return tests
 
     def tests(self, node: Condition) -> Expression:
         """Whether a value of the document passes the test with one of the values of the condition."""
         if node.operation in TEXT_OPERATIONS:
             raise Untranslatable("parts of strings")
-        return self.join(
-            [self.test(node.name, node.operation, value) for value in node.values], every=False
-        )
+        tests = [self.test(node.name, node.operation, value) for value in node.values]
+        return self.join(tests, every=False)
 
     @abstractmethod
     def present(self, name: str) -> Expression:
@@ -216,7 +226,9 @@ class ServerTable(ABC):
     max_indexed_terms = 0
 
     def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
-        self.name, self.where, self.timeout = name, shown(parts), timeout
+        self.name = name
+        self.where = shown(parts)
+        self.timeout = timeout
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -236,14 +248,16 @@ class ServerTable(ABC):
                 raise UsageError(
                     f"{self.where}: the {self.noun} {self.name} was not made by dupmae-ir; choose another `table`"
                 )
-        return None if fields is None else self.record_of(fields)
+        if fields is None:
+            return None
+        return self.record_of(fields)
 
     def record_of(self, fields: Mapping[str, object]) -> Record:
         """The load record with these stored fields."""
         return Record.of(fields, f"{self.where}, {self.name}")
 
     def state(self) -> tuple[Record | None, int | None]:
-        """The load record, and :meth:`changes`; in one question where the server can."""
+        """The load record, and :meth:`changes`; in one request if the server can."""
         return self.read_record(), self.changes()
 
     @abstractmethod
@@ -259,7 +273,10 @@ class ServerTable(ABC):
         """Replace the load record."""
 
     def lock(self) -> None:  # noqa: B027  (not every server has locks)
-        """Refuse other loaders of this table until :meth:`close`, where the server can; their writes are the same."""
+        """Refuse other loads of this table until :meth:`close`, if the server has locks.
+
+        Without locks, two loads of one index at the same time write the same rows.
+        """
 
     def create(self, spec: Spec) -> None:
         """Make the table if it does not exist. The record comes first, so that a killed load is continued."""
@@ -339,7 +356,9 @@ class ServerTable(ABC):
     def vocabulary(self) -> int:
         """The size of the vocabulary."""
         record = self.read_record()
-        return record.spec.terms if record else 0
+        if record is None:
+            return 0
+        return record.spec.terms
 
 
 def first_line(error: Exception | str) -> str:
@@ -368,6 +387,7 @@ SERVERS: dict[str, ServerKind] = {
 }
 """Scheme -> server."""
 
+# PostgreSQL cuts names after 63 bytes, which leaves room for the suffixes of indexes.
 _TABLE = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
@@ -385,17 +405,19 @@ def parse(url: str) -> SplitResult:
     """The parts of a URL. Raises :class:`UsageError`, without its credentials, for one that cannot be used."""
     try:
         parts = urlsplit(url)
-        secret = has_credentials(parts)
+        has_secret = has_credentials(parts)
+        # Reading the port checks it: urlsplit accepts any.
         _ = parts.port
     except ValueError as e:
         raise UsageError(f"the URL of the server cannot be read: {e}") from None
     scheme = parts.scheme.partition("+")[0]
     if scheme not in SERVERS:
-        known = ", ".join(f"{name}://" for name in SERVERS)
+        schemes = ", ".join(f"{name}://" for name in SERVERS)
+        shown_scheme = parts.scheme or "a URL without a scheme"
         raise UsageError(
-            f"no server for {parts.scheme or 'a URL without a scheme'!r}; known: {known}.{suggest(scheme, SERVERS)}"
+            f"no server for {shown_scheme!r}; known: {schemes}.{suggest(scheme, SERVERS)}"
         )
-    if secret:
+    if has_secret:
         raise UsageError(
             f"{scheme}: a URL must not contain a password, which other users of this machine can see; "
             f"{SERVERS[scheme].credentials}"
@@ -409,16 +431,20 @@ def shown(parts: SplitResult) -> str:
 
 
 def default_table(index: str | Path) -> str:
-    """A name for the table of an index folder, from the folder's own."""
+    """A name for the table of an index folder, from the name of the folder."""
+    # Absolute, because the folder may be given as `.`, which has no name.
     name = re.sub(r"[^a-z0-9]+", "_", Path(index).absolute().name.lower()).strip("_")
-    return (name if name[:1].isalpha() else f"index_{name}")[:48].rstrip("_")
+    if not name[:1].isalpha():
+        name = f"index_{name}"
+    return name[:48].rstrip("_")
 
 
 def check_secret(parts: SplitResult, name: str, secure_scheme: str) -> None:
     """Raise :class:`UsageError` if credentials would cross a network without TLS."""
     host = parts.hostname
-    local = host in (None, "", "localhost", "::1") or str(host).startswith("127.")
-    if not parts.scheme.endswith("+https") and not local:
+    # What is sent to this machine does not cross a network.
+    is_local = host in (None, "", "localhost", "::1") or str(host).startswith("127.")
+    if not parts.scheme.endswith("+https") and not is_local:
         raise UsageError(f"{name} would be sent in the clear to {host}; use {secure_scheme}://")
 
 

@@ -47,12 +47,14 @@ from dupmae_ir.types import MetadataScalar
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient, models
 
-_SPACE = uuid.UUID("8f7f3f3e-6a0b-5c5e-9d6d-2f1f0a6c7b11")
-_PAGE = 1000
+_POINT_NAMESPACE = uuid.UUID("8f7f3f3e-6a0b-5c5e-9d6d-2f1f0a6c7b11")
+"""Must never change: points of existing tables are found by it."""
+_ROWS_PER_PAGE = 1000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+"""Names that Qdrant does not read as a path into nested values."""
 _BOUNDS = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
 _MAX_EXACT_INTEGER = 2**53
-"""Integers above are not floats, as which Qdrant compares numbers."""
+"""Qdrant compares numbers as float64, which cannot represent every integer above."""
 Json = dict[str, object]
 
 
@@ -91,11 +93,16 @@ class Qdrant(ServerTable):
     def create_table(self, spec: Spec) -> None:
         from qdrant_client import models
 
-        dense = models.VectorParams(size=spec.dim, distance=models.Distance.DOT)
+        dense = {}
+        if spec.dim:
+            dense["cls"] = models.VectorParams(size=spec.dim, distance=models.Distance.DOT)
+        sparse = None
+        if spec.terms:
+            sparse = {"ot": models.SparseVectorParams()}
         self._client.create_collection(
             self.name,
-            vectors_config={"cls": dense} if spec.dim else {},
-            sparse_vectors_config={"ot": models.SparseVectorParams()} if spec.terms else None,
+            vectors_config=dense,
+            sparse_vectors_config=sparse,
             # Searches are exact until an approximate index is asked for, and building it takes most of a load.
             hnsw_config=models.HnswConfigDiff(m=0),
         )
@@ -106,7 +113,7 @@ class Qdrant(ServerTable):
             with self.errors():
                 points, offset = self._client.scroll(
                     self.name,
-                    limit=_PAGE,
+                    limit=_ROWS_PER_PAGE,
                     offset=offset,
                     with_payload=["docid", "fingerprint"],
                     with_vectors=False,
@@ -151,6 +158,7 @@ class Qdrant(ServerTable):
 
     def drop(self) -> None:
         with self.errors():
+            # The record last: a table without one would be taken for another program's.
             self._client.delete_collection(self.name)
             self._client.delete(RECORDS, [_point(self.name)], wait=True)
 
@@ -160,7 +168,7 @@ class Qdrant(ServerTable):
             return int(self._client.count(self.name, count_filter=selection, exact=True).count)
 
     def size(self) -> int | None:
-        """Bytes of the files of a folder; a server does not say."""
+        """Bytes of the files of a folder; None for a server, whose client has no request for it."""
         if self._local is None:
             return None
         return bytes_of(self._local / "collection" / self.name)
@@ -212,7 +220,7 @@ class Qdrant(ServerTable):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """The client's errors in one line, its warnings as nothing."""
+        """Within the block, errors of the client have one line, and its warnings are not shown."""
         from httpx import HTTPError, TimeoutException
         from qdrant_client.http.exceptions import (
             ApiException,
@@ -225,13 +233,18 @@ class Qdrant(ServerTable):
             try:
                 yield
             except (HTTPError, ResponseHandlingException) as e:
-                cause = e.source if isinstance(e, ResponseHandlingException) else e
+                cause: Exception = e
+                if isinstance(e, ResponseHandlingException):
+                    # The client's wrapper has no message of its own.
+                    cause = e.source
                 reason = first_line(cause)
                 if isinstance(cause, TimeoutException):
                     reason = ""  # the error itself says that the time was up
                 raise self.unanswered(reason) from None
             except UnexpectedResponse as e:
-                fix = "; set QDRANT_API_KEY" if e.status_code in (401, 403) else ""
+                fix = ""
+                if e.status_code in (401, 403):
+                    fix = "; set QDRANT_API_KEY"
                 raise ServerFailed(
                     f"{self.where}: {e.status_code} {e.reason_phrase}: {first_line(e)}{fix}"
                 ) from None
@@ -254,13 +267,16 @@ def _client(parts: SplitResult, local: Path | None, timeout: float) -> QdrantCli
         port=parts.port or 6333,
         https=parts.scheme.endswith("+https"),
         api_key=key,
+        # The client takes whole seconds.
         timeout=max(1, round(timeout)),
+        # The check is a request whose failure is only a warning; the first request that matters reports it.
         check_compatibility=False,
     )
 
 
 def _point(docid: str) -> str:
-    return str(uuid.uuid5(_SPACE, docid))
+    """The number of a document's point: Qdrant takes no strings, only integers and UUIDs."""
+    return str(uuid.uuid5(_POINT_NAMESPACE, docid))
 
 
 def _point_of(row: Row) -> models.PointStruct:
@@ -269,8 +285,9 @@ def _point_of(row: Row) -> models.PointStruct:
     vector: dict[str, object] = {}
     if row.cls is not None:
         vector["cls"] = row.cls.tolist()
-    if len(row.impacts[0]):
-        vector["ot"] = _sparse(*row.impacts)
+    ids, impacts = row.impacts
+    if len(ids):
+        vector["ot"] = _sparse(ids, impacts)
     metadata = dict(row.document.metadata)
     payload: dict[str, object] = {
         "docid": row.docid,
@@ -278,6 +295,7 @@ def _point_of(row: Row) -> models.PointStruct:
         "title": usable(row.document.title),
         "text": usable(row.document.text),
         "metadata": metadata,
+        # For conditions on whether a document has a value, see `_Filters.present`.
         "names": list(metadata),
     }
     return models.PointStruct(
@@ -314,11 +332,12 @@ class _Filters(ConditionWriter[Json]):
     def present(self, name: str) -> Json:
         if not _NAME.fullmatch(name):
             raise Untranslatable("the name would be read as a path")
-        # Names of a document's values: is_empty also holds for an empty list, which is a value.
+        # By the stored names of the values: Qdrant's is_empty also holds for an empty list, which is a value.
         return {"key": "names", "match": {"value": name}}
 
     def test(self, name: str, operation: str, value: MetadataScalar) -> Json:
         key = f"metadata.{name}"
+        # A bool is an int to Python, so this precedes the numbers.
         if isinstance(value, bool | str):
             if operation in _BOUNDS:
                 raise Untranslatable("the order of strings")
@@ -335,4 +354,5 @@ class _Filters(ConditionWriter[Json]):
         return {"must_not": [expression]}
 
     def join(self, expressions: Sequence[Json], every: bool) -> Json:
-        return {"must" if every else "should": list(expressions)}
+        clause = "must" if every else "should"
+        return {clause: list(expressions)}

@@ -102,7 +102,7 @@ def test_indexes_searched_as_one_have_the_lowest_weight(tmp_path, model, monkeyp
     """The weight is measured on each; the order of the folders does not choose."""
     folders = []
     for name, weight in (("i", 0.625), ("j", 0.5)):
-        monkeypatch.setattr("dupmae_ir.encode.reading._LEAST", weight)
+        monkeypatch.setattr("dupmae_ir.encode.reading._MIN_WEIGHT", weight)
         monkeypatch.setattr("dupmae_ir.encode.reading.READS_WELL", 1e9)
         corpus = tmp_path / f"{name}.jsonl"
         corpus.write_text(

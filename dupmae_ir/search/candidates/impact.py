@@ -107,8 +107,8 @@ class ImpactPart:
         lists = {}
         if with_terms:
             terms = [self._terms(query) for query in with_terms]
-            found = self.index.postings.top(terms, depth, self.threads, allowed=self.allowed)
-            lists = dict(zip(with_terms, found, strict=True))
+            hits = self.index.postings.top(terms, depth, self.threads, allowed=self.allowed)
+            lists = dict(zip(with_terms, hits, strict=True))
         candidates = []
         for query in queries:
             if query in lists:
@@ -121,6 +121,7 @@ class ImpactPart:
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
         ids, impacts = self.impact_queries[query]
+        # Sums of integers, so the only rounding is that of this division.
         return self.index.forward.scores(rows, ids, impacts) / self.unit
 
     def terms(self) -> list[dict[str, int]]:
@@ -147,4 +148,5 @@ def _ceiling(score: int) -> int:
     """The highest true sum that Lucene may return as ``score``: float32 is exact to 2**24 and rounded above."""
     if score < 2**24:
         return score
+    # 2**-22 of the score: more than the rounding of the sum.
     return score + (score >> 22)

@@ -97,11 +97,11 @@ class RotatedPart(DensePart):
         slacks = np.array([self.error(query) for query in queries])
         best: Best = {}
         candidates = []
-        for position, survivors in enumerate(
-            self.best_sums(queries, count, 1.0, NO_IMPACTS, slacks, best)
-        ):
+        lists = self.best_sums(queries, count, 1.0, NO_IMPACTS, slacks, best)
+        for position, survivors in enumerate(lists):
             if survivors is None:
                 return super().top(queries, depth)
+            # What was excluded has an upper bound below the depth-th lower bound.
             bound = float(best[position, count][0])
             candidates.append(Candidates(survivors.rows, bound, False))
         return candidates
@@ -109,8 +109,10 @@ class RotatedPart(DensePart):
     def excludes(self, queries: int, window: int = BLOCK) -> bool:
         """Whether codes are used for this many queries and windows of so many rows."""
         rows = len(self.dense.vectors)
+        # The loops read codes in blocks, which a window must not divide.
         if queries > MAX_QUERIES or window % BLOCK != 0:
             return False
+        # A few rows are multiplied as they are: the loops would read the codes of all.
         if self.allowed is not None and len(self.allowed) * FEW <= rows:
             return False
         return pays(queries * rows)
@@ -168,6 +170,7 @@ class RotatedPart(DensePart):
         from dupmae_ir.index.postings import kernels
 
         mask = ALL if self.allowed is None else self.allowed.mask
+        # The loops write into fixed arrays and return -1 if these do not suffice.
         room = 4 * k + _SPARE_ROWS
         kept = Survivors(*np.empty((2, room), np.int32), *np.empty((2, room), np.float32))
         count = kernels.search_codes(
@@ -205,6 +208,8 @@ class RotatedPart(DensePart):
         # What rounding loses: a code is at most 127.5 from zero.
         slack += 127.5 * float(np.abs(weights - scale * whole).sum())
 
+        # Lengths for the Cauchy-Schwarz bounds on what the codes leave out, by stage: 4 bits of the first chunk, 4 bits
+        # of all, 8 bits.
         first_length = np.linalg.norm(turned[:CHUNK])
         rest_length = np.linalg.norm(turned[CHUNK:])
         length = np.linalg.norm(turned)
@@ -213,6 +218,7 @@ class RotatedPart(DensePart):
             np.float32(turned @ rotated.mean + slack),
             high.astype(np.int8),
             low.astype(np.int8),
+            # A half h of a code, 0 to 15, stands for (2 h - 15) / 2; the sums of the weights take the 15 off.
             15 * np.array(sums, np.int32),
             np.float32(scale / 2),
             np.array([first_length, length, length], np.float32),

@@ -44,6 +44,7 @@ class SegmentedPart(Generic[P]):
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best rows of each segment, for each query."""
+        # Most indexes have one segment, whose rows are those of the index.
         if len(self.parts) == 1 and self.parts[0]:
             return self.parts[0].top(queries, depth)
         segment_lists = []
@@ -188,6 +189,7 @@ def in_segments(
         start = int(index.starts[number])
         end = int(index.starts[number + 1])
         excluded_here = [_row_in_segment(row, start, end) for row in excluded]
+        # ``best`` goes from segment to segment: what the first ones found excludes rows of the later ones.
         outcomes = search(dense_parts[number], part, number, ranks[start:end], excluded_here, best)
         if outcomes is None:
             return None

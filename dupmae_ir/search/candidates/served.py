@@ -95,5 +95,7 @@ class ServedSegment:
         return self._rows[row].document
 
     def _ranks(self, rows: list[int]) -> np.ndarray:
-        """The ranks of rows among each other by their ids."""
-        return np.argsort(sorted(range(len(rows)), key=lambda place: self.docids[rows[place]]))
+        """The ranks of rows among each other by their ids: enough to order the rows of one list."""
+        order = sorted(range(len(rows)), key=lambda position: self.docids[rows[position]])
+        # argsort of a permutation is its inverse: from positions by rank to ranks by position.
+        return np.argsort(order)

@@ -51,7 +51,8 @@ RowsOf = Callable[[Sequence[str]], np.ndarray]
 """The rows of documents, (m,) int64; -1 for an unknown id."""
 AGAIN = "load it again with dupmae-ir servers load --rewrite"
 _UNIT = 2.0**-24
-_WHOLE = 2.0**24
+"""Half a unit in the last place of a float32 number between 1 and 2: the largest relative error of one operation."""
+_MAX_EXACT_SUM = 2.0**24
 """Sums of integers below this are exact in float32."""
 
 
@@ -94,6 +95,7 @@ class ServerIndex:
             raise UsageError(
                 f"{self.table.kind} lists at most {self.table.max_rows:,} rows, not {hits:,}"
             )
+        # Ten more, so that a tie at the last place rarely needs a second list.
         if parts == 1:
             return hits + 10
         return first_depth(hits)
@@ -161,6 +163,7 @@ class ServerIndex:
         """The server's lists. Raises :class:`IndexMismatch` if the table was changed meanwhile: a load marks it
         as incomplete before its first change, and as another state after the last."""
         lists = self.table.top(part, queries, depth, where, self.approximate)
+        # After the lists: a check before them would say nothing of a change in between.
         self._check_state()
         return lists
 
@@ -172,6 +175,7 @@ class ServerIndex:
 
     def restrict(self, where: Where) -> RowSet:
         """A selection by the server; only the number of its rows is known. Raises :class:`Untranslatable`."""
+        # A record has no rows to mark, so every row is, and the table excludes the others.
         allowed = RowSet(np.ones(self.index.documents, np.bool_), self.table.count(where))
         self._wheres[allowed] = where
         return allowed
@@ -276,6 +280,7 @@ class ServerPart:
             raise ServerFailed(
                 f"table {self.server.name}: a document that the filter excludes; {AGAIN}"
             )
+        # An approximate list may lack any document, so nothing bounds the others.
         if self.server.approximate:
             return Candidates(rows, np.inf, False)
         if len(rows) < count and self.part != "impact":
@@ -323,4 +328,4 @@ class ServerPart:
 
 def _impact_error(scores: np.ndarray, terms: int, extra_operations: float) -> np.ndarray:
     error = 2 * (terms + extra_operations) * _UNIT * scores
-    return np.where(scores + error < _WHOLE, 0.0, error)
+    return np.where(scores + error < _MAX_EXACT_SUM, 0.0, error)

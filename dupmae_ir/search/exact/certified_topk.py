@@ -146,6 +146,7 @@ def exact_top(
             # Without a bound no depth certifies the list, so the first round is final.
             if outcome.exact or last_round or outcome.bound == np.inf:
                 outcomes[query] = outcome
+        # Doubled, so that all rounds together cost at most twice the last one.
         pending = [query for query in pending if query not in outcomes]
         depth = _limit_depth(2 * depth, max_depth)
     return [outcomes[query] for query in range(queries)]
@@ -210,8 +211,10 @@ def _judge(
     if seen < documents:
         bound = float(sum(part_list.bound for part_list in candidates))
 
+    # Left out after ``seen`` was counted: the row was seen, it is only no hit.
     if excluded is not None:
         rows = rows[rows != excluded]
+    # Summed in the order of the parts, as in one_pass: another order could change the last bit.
     scores = np.zeros(len(rows))
     for part in parts:
         scores += part.scores(query, rows)

@@ -65,6 +65,7 @@ def scanned_top(
         impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
         candidates = dense.best_sums(queries, count, dense_weight, impacts, slacks, found)
     else:
+        # Weighting the queries costs less than weighting the products; the slack allows for its rounding.
         weighted_queries = np.ascontiguousarray(np.float32(dense_weight) * dense.vectors)
         products = partial(dense.products, weighted_queries)
         count = min(count, dense.documents)
@@ -117,6 +118,7 @@ def _rescore(
     bound = -np.inf
     if len(rows) < documents:
         last_score = scores[best[-1]] if len(best) == k else -np.inf
+        # The next lower number, because the bound of a certified list is below its last score.
         bound = float(np.nextafter(max(last_score, threshold), -np.inf))
     return Outcome(rows[best], scores[best], True, (documents, documents), len(rows), bound)
 

@@ -45,6 +45,7 @@ def load_query_encoder(
     if query_length:
         options["query_length"] = query_length
     try:
+        # An index of the embedded model records "default", which names no folder.
         return load_lazy_encoder(None if name == "default" else name, **options)
     except CheckpointError as e:
         if model is not None:
@@ -147,6 +148,7 @@ class QueryEncodings:
                 group = self._group_of[text]
                 self._encoded.update(zip(group, self._encode(group), strict=True))
         taken = [self._encoded[text] for text in texts]
+        # A run has many topics, whose encodings need not all be kept until its end.
         self._uses.subtract(texts)
         for text in set(texts):
             if self._uses[text] <= 0:
@@ -194,6 +196,7 @@ def quantise(
 
 def _rows(ot: sp.csr_matrix) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Ids, ascending, and weights of each row."""
+    # Impacts need ascending ids without duplicates; summed in float64, so that the order does not matter.
     if not ot.has_canonical_format:
         ot = ot.astype(np.float64)
         ot.sum_duplicates()

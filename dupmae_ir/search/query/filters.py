@@ -83,6 +83,7 @@ def with_ids(
     mask = np.fromiter((docid in ids for docid in docids), np.bool_, len(docids))
     if live is not None:
         mask &= live
+    # The usual case: every id is in the index, and none needs to be looked for.
     if int(mask.sum()) == len(ids):
         return mask, ()
     in_index = {docids[row] for row in np.flatnonzero(mask).tolist()}

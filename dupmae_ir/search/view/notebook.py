@@ -23,7 +23,8 @@ class HitList(list[Hit]):
         describe: Callable[[str, Sequence[str]], list[DescribedHit]],
     ) -> None:
         super().__init__(hits)
-        self.query, self.describe = query, describe
+        self.query = query
+        self.describe = describe
 
     def _repr_html_(self) -> str:
         return tables.html(HEADER, self.rows())

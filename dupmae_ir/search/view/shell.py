@@ -60,6 +60,7 @@ def converse(config: SearchConfig) -> None:
             except KeyboardInterrupt:
                 say("")
             except (DupmaeError, OSError) as e:
+                # Nobody reads the answers any more, so the session ends.
                 if isinstance(e, BrokenPipeError):
                     raise
                 say(f"error: {visible(with_flags(str(e), SearchConfig), breaks=True)}")
@@ -90,9 +91,9 @@ class Shell:
     @property
     def greeting(self) -> str:
         """What is searched, and how to get help."""
-        where, searcher = self.config.where, self.search.searcher
+        size = self.search.searcher.index.size_in_words()
         by = MODE_NAMES.get(self.search.name, self.search.name)
-        return f"{where}: {searcher.index.size_in_words()}, by {by}. :help lists the commands."
+        return f"{self.config.where}: {size}, by {by}. :help lists the commands."
 
     def take(self, line: str) -> None:
         """Answer one line. Raises :class:`DupmaeError` subclasses; the session stays as it was."""
@@ -101,20 +102,23 @@ class Shell:
             command = lookup("command", name, self._commands)
             self._name = name
             command(argument.strip())
-        elif text := line.strip():
+            return
+        text = line.strip()
+        if text:
             self._answer(text)
 
     def _answer(self, text: str) -> None:
         answer = answer_query(self.config, self.search, text)
-        self._query, self._docids = text, [hit.docid for hit in answer.hits]
+        self._query = text
+        self._docids = [hit.docid for hit in answer.hits]
         self._print(answer, hit_lines(answer))
 
     def _print(self, answer: QueryAnswer, lines: list[str]) -> None:
-        show(
-            json.dumps(answer.to_dict(), ensure_ascii=False)
-            if self.config.json
-            else "\n".join(lines)
-        )
+        if self.config.json:
+            show(json.dumps(answer.to_dict(), ensure_ascii=False))
+        else:
+            show("\n".join(lines))
+        # A program that reads the answers through a pipe waits for each of them.
         sys.stdout.flush()
         if not self.config.json:
             say(query_summary(answer), self.config.quiet)
@@ -127,9 +131,10 @@ class Shell:
 
     def _mode(self, argument: str) -> None:
         _no_argument(self._name, argument)
-        have = self.search.searcher.index.meta["parts"]
-        if missing := [part for part in MODES[self._name] if part not in have]:
-            raise UsageError(f"the index has no {missing[0]} part, which :{self._name} needs")
+        available = self.search.searcher.index.meta["parts"]
+        for part in MODES[self._name]:
+            if part not in available:
+                raise UsageError(f"the index has no {part} part, which :{self._name} needs")
         self._chosen = self._name
         self._change()
         if self._query is not None:
@@ -144,9 +149,12 @@ class Shell:
         self._note_selection()
 
     def _note_selection(self) -> None:
-        chosen, whole = self.search.selection, self.search.searcher.index.size_in_words()
-        unknown = f"; {len(chosen.unknown):,} ids are not in the index" if chosen.unknown else ""
-        say(f"{chosen.documents:,} of {whole} are searched{unknown}", self.config.quiet)
+        selection = self.search.selection
+        index_size = self.search.searcher.index.size_in_words()
+        unknown = ""
+        if selection.unknown:
+            unknown = f"; {len(selection.unknown):,} ids are not in the index"
+        say(f"{selection.documents:,} of {index_size} are searched{unknown}", self.config.quiet)
 
     def _hits(self, argument: str) -> None:
         self._change(hits=_number(argument, ":hits needs a number of documents, such as :hits 20"))
@@ -171,6 +179,7 @@ def _no_argument(name: str, argument: str) -> None:
 
 
 def _number(text: str, expected: str) -> int:
+    # Ten digits: more than any index has, and int() refuses numbers of several thousand.
     if not text.isascii() or not text.isdecimal() or not int(text[:10]) > 0:
         raise UsageError(f"{expected}; got {text!r}")
     return int(text[:10])
