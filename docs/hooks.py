@@ -20,4 +20,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """The page's HTML with each role replaced by its target; ``~`` keeps the last component only."""
-    return ROLE.sub(lambda m: f"<code>{m[2].rpartition('.')[2] if m[1] else m[2]}</code>", html)
+    return ROLE.sub(_role_code, html)
+
+
+def _role_code(role: re.Match[str]) -> str:
+    tilde, target = role.groups()
+    if tilde:
+        target = target.rpartition(".")[2]
+    return f"<code>{target}</code>"

@@ -80,7 +80,13 @@ PURPOSES = {
     "export": "to sentence-transformers",
     "__main__": "dupmae-ir VERB",
 }
-BOX, GAP, LEFT, COLUMNS = (176, 46), 10, 150, 4
+# Pixels of the drawing.
+BOX_WIDTH = 176
+BOX_HEIGHT = 46
+GAP = 10
+LEFT = 150
+
+COLUMNS = 4
 MAX_TITLE_LETTERS = 18
 """Letters of a line in the title of a layer, to the left of the boxes."""
 COLOURS = ("#eceff1", "#e0f2f1", "#e3f2fd", "#ede7f6", "#fff3e0", "#fce4ec")
@@ -93,20 +99,20 @@ def drawing() -> str:
     layers = layered(list(rooms()))
     for number, (title, names) in reversed(list(enumerate(layers))):
         lines = math.ceil(len(names) / COLUMNS)
-        height = lines * (BOX[1] + GAP) + GAP
-        width = COLUMNS * (BOX[0] + GAP) + GAP
+        height = lines * (BOX_HEIGHT + GAP) + GAP
+        width = COLUMNS * (BOX_WIDTH + GAP) + GAP
         colour = COLOURS[number % len(COLOURS)]
         parts.append(
             f'<rect x="{LEFT}" y="{top}" width="{width}" height="{height}" rx="8" fill="{colour}"/>'
         )
-        parts += _words(title, LEFT - 12, top + height / 2)
+        parts += _layer_title(title, LEFT - 12, top + height / 2)
         for index, name in enumerate(names):
             # The order runs upwards, so the first packages of a layer are in its lowest line.
-            x = LEFT + GAP + index % COLUMNS * (BOX[0] + GAP)
-            y = top + GAP + (lines - 1 - index // COLUMNS) * (BOX[1] + GAP)
+            x = LEFT + GAP + index % COLUMNS * (BOX_WIDTH + GAP)
+            y = top + GAP + (lines - 1 - index // COLUMNS) * (BOX_HEIGHT + GAP)
             parts += _box(name, x, y)
         top += height + GAP
-    width = LEFT + COLUMNS * (BOX[0] + GAP) + GAP + 20
+    width = LEFT + COLUMNS * (BOX_WIDTH + GAP) + GAP + 20
     caption = "A package imports only from packages to its left in the same layer, and from the layers below."
     parts.append(f'<text x="{LEFT}" y="{top + 14}" class="note">{caption}</text>')
     return _svg(width, top + 30, parts)
@@ -126,15 +132,16 @@ def layered(order: list[str]) -> list[tuple[str, list[str]]]:
 
 
 def _box(name: str, x: float, y: float) -> list[str]:
-    middle = x + BOX[0] / 2
+    middle = x + BOX_WIDTH / 2
     return [
-        f'<rect x="{x}" y="{y}" width="{BOX[0]}" height="{BOX[1]}" rx="5" class="box"/>',
+        f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5" class="box"/>',
         f'<text x="{middle}" y="{y + 19}" class="name">{escape(name)}</text>',
         f'<text x="{middle}" y="{y + 36}" class="purpose">{escape(PURPOSES.get(name, ""))}</text>',
     ]
 
 
-def _words(title: str, x: float, y: float) -> list[str]:
+def _layer_title(title: str, x: float, y: float) -> list[str]:
+    """The title in lines of at most MAX_TITLE_LETTERS, centred on ``y``."""
     lines = [""]
     for word in title.split():
         if len(lines[-1]) + len(word) < MAX_TITLE_LETTERS:
@@ -163,7 +170,7 @@ def _svg(width: float, height: float, parts: list[str]) -> str:
 
 
 def metrics_table(m: Metrics) -> str:
-    """Markdown: density of the code beside projects that people like to read."""
+    """Markdown: density of the code next to projects that people like to read."""
     header, *rows = density_table(m)
     return tables.markdown(header, rows)
 
@@ -177,6 +184,5 @@ if __name__ == "__main__":
         sys.exit(0)
     DRAWING.write_text(current, encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(
-        regenerate(text, {"metrics": lambda: metrics_table(project())}), encoding="utf-8"
-    )
+    parts = {"metrics": lambda: metrics_table(project())}
+    PAGE.write_text(regenerate(text, parts), encoding="utf-8")

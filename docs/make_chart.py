@@ -11,16 +11,20 @@ from html import escape
 
 from pages import ROOT
 
-PICTURE, RECORD = (
-    ROOT / "docs" / "pictures" / "memory.svg",
-    ROOT / "benchmarks" / "results" / "head.json",
-)
+PICTURE = ROOT / "docs" / "pictures" / "memory.svg"
+RECORD = ROOT / "benchmarks" / "results" / "head.json"
 NAMES = {
     "splade": "SPLADE's head, as usual",
     "released": "DupMAE's released code",
     "ours": "dupmae_ir",
 }
-WIDTH, ROW, LEFT, BAR = 720, 30, 210, 410
+
+# Pixels of the drawing.
+WIDTH = 720
+ROW_HEIGHT = 30
+BAR_LEFT = 210
+MAX_BAR_WIDTH = 410
+MIN_BAR_WIDTH = 2  # so that the smallest bar is visible
 
 
 def chart() -> str:
@@ -34,19 +38,23 @@ def chart() -> str:
             "{:,.0f}/s",
         ),
     )
-    lines, y = [], 54
-    for title, values, form in panels:
+    lines = []
+    y = 54
+    for title, values, value_format in panels:
         lines.append(f'<text x="20" y="{y}" class="title">{escape(title)}</text>')
-        top = max(values[name] for name in NAMES)
+        largest = max(values[name] for name in NAMES)
         for name, label in NAMES.items():
-            y += ROW
-            width, mark = max(2, BAR * values[name] / top), "ours" if name == "ours" else "other"
+            y += ROW_HEIGHT
+            width = max(MIN_BAR_WIDTH, MAX_BAR_WIDTH * values[name] / largest)
+            css_class = "ours" if name == "ours" else "other"
+            bar = f'<rect x="{BAR_LEFT}" y="{y - 15}" width="{width:.1f}" height="20" rx="3"'
+            value = value_format.format(values[name])
             lines += [
-                f'<text x="{LEFT - 10}" y="{y}" text-anchor="end">{escape(label)}</text>',
-                f'<rect x="{LEFT}" y="{y - 15}" width="{width:.1f}" height="20" rx="3" class="{mark}"/>',
-                f'<text x="{LEFT + width + 8:.1f}" y="{y}">{form.format(values[name])}</text>',
+                f'<text x="{BAR_LEFT - 10}" y="{y}" text-anchor="end">{escape(label)}</text>',
+                f'{bar} class="{css_class}"/>',
+                f'<text x="{BAR_LEFT + width + 8:.1f}" y="{y}">{value}</text>',
             ]
-        y += ROW + 14
+        y += ROW_HEIGHT + 14
     head = (
         "The vocabulary head of BERT-base (30,522 words) on 32 passages, the longest of 180 tokens"
     )
@@ -62,8 +70,8 @@ def chart() -> str:
 
 
 if __name__ == "__main__":
-    made = chart()
+    svg = chart()
     if "--check" not in sys.argv:
-        PICTURE.write_text(made, encoding="utf-8")
-    elif not PICTURE.is_file() or PICTURE.read_text(encoding="utf-8") != made:
+        PICTURE.write_text(svg, encoding="utf-8")
+    elif not PICTURE.is_file() or PICTURE.read_text(encoding="utf-8") != svg:
         sys.exit("docs/pictures/memory.svg is older than benchmarks/results/head.json: make docs")

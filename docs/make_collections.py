@@ -21,7 +21,6 @@ HEADER = [
     "corpus verified by",
 ]
 
-
 CORPUS = ("archive", "collection", "corpus")
 """Names that the catalogue gives to the file with the documents."""
 DEMO = ["demo", "about 5,000", "test", "about 280", "about 540", "nDCG@10, RR@10, R@100", "-"]
@@ -32,6 +31,7 @@ def checksum(collection: TestCollection) -> str:
     """The kind of checksum of the corpus, or why there is none."""
     if collection.licensed:
         return "licensed"
+    # Exactly one of the names occurs in a collection; anything else is a fault of the catalogue.
     (corpus,) = (source for role, source in collection.sources.items() if role in CORPUS)
     return next(iter(corpus.digests), "none published")
 
@@ -43,14 +43,21 @@ def catalogue() -> str:
         if collection.family == "demo":
             rows.append(DEMO)
             continue
-        first = [collection.name, f"{collection.documents:,}"]
+        # Only the first row of a collection has its name, its size and its checksum.
+        name = collection.name
+        size = f"{collection.documents:,}"
+        verified_by = checksum(collection)
         for test in collection.tests.values():
-            judgements = "answer strings" if test.answers else f"{test.judgements:,}"
-            last = checksum(collection) if first[0] else ""
+            judgements = f"{test.judgements:,}"
+            if test.answers:
+                judgements = "answer strings"
+            measures = ", ".join(test.measures)
             rows.append(
-                [*first, test.name, f"{test.queries:,}", judgements, ", ".join(test.measures), last]
+                [name, size, test.name, f"{test.queries:,}", judgements, measures, verified_by]
             )
-            first = ["", ""]
+            name = ""
+            size = ""
+            verified_by = ""
     return markdown(HEADER, rows, 1)
 
 

@@ -1,4 +1,4 @@
-"""Write docs/commands/, a page for each command, from the commands' own --help. With --check, exit 1 if one is old."""
+"""Write docs/commands/, a page for each command, from the output of --help. With --check, exit 1 if one is old."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ def pages() -> dict[str, str]:
     """File name -> text: one page for each command, with its subcommands, and the list of them."""
     # argparse takes the width from COLUMNS, so the pages do not depend on the terminal.
     os.environ.update({"COLUMNS": "100", "NO_COLOR": "1", "PYTHON_COLORS": "0"})
-    texts = {verb: help_page(verb) for verb in VERBS}
-    subcommands = [f"{verb} {name}" for verb, text in texts.items() for name in _listed(text)]
-    texts |= {name: help_page(name) for name in subcommands}
-    rows = [f"| [`{verb}`]({verb}.md) | {line} |" for verb, line in VERBS.items()]
-    found = {"index.md": INTRODUCTION + "\n".join(["| command | |", "|:--|:--|", *rows]) + "\n"}
+    files = {"index.md": _index_page()}
     for verb in VERBS:
-        sections = [verb, *(name for name in subcommands if name.split()[0] == verb)]
-        bodies = [f"```text\n{texts[name]}```\n" for name in sections]
-        titles = [f"# dupmae-ir {verb}", *(f"## dupmae-ir {name}" for name in sections[1:])]
-        found[f"{verb}.md"] = "\n".join(
-            f"{title}\n\n{body}" for title, body in zip(titles, bodies, strict=True)
-        )
-    return found
+        verb_help = help_page(verb)
+        sections = [f"# dupmae-ir {verb}\n\n```text\n{verb_help}```\n"]
+        for name in _subcommands(verb_help):
+            command = f"{verb} {name}"
+            sections.append(f"## dupmae-ir {command}\n\n```text\n{help_page(command)}```\n")
+        files[f"{verb}.md"] = "\n".join(sections)
+    return files
+
+
+def _index_page() -> str:
+    rows = [f"| [`{verb}`]({verb}.md) | {line} |" for verb, line in VERBS.items()]
+    return INTRODUCTION + "\n".join(["| command | |", "|:--|:--|", *rows]) + "\n"
 
 
 def help_page(command: str) -> str:
@@ -47,17 +48,21 @@ def help_page(command: str) -> str:
     return printed.getvalue()
 
 
-def _listed(text: str) -> list[str]:
+def _subcommands(text: str) -> list[str]:
     """Names in the section ``commands:`` of a help page."""
     section = re.search(r"^commands:\n((?:  \S.*\n)+)", text, re.M)
-    return re.findall(r"^  (\S+)", section[1], re.M) if section else []
+    if not section:
+        return []
+    return re.findall(r"^  (\S+)", section[1], re.M)
 
 
 if __name__ == "__main__":
     texts = pages()
     old = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
     if "--check" in sys.argv:
-        sys.exit(0 if old == texts else "docs/commands is old: make docs")
+        if old != texts:
+            sys.exit("docs/commands is old: make docs")
+        sys.exit(0)
     FOLDER.mkdir(exist_ok=True)
     for name in old.keys() - texts.keys():
         (FOLDER / name).unlink()

@@ -9,13 +9,14 @@ from typing import Any
 from make_scale import amount, row
 from pages import ROOT, write_or_check
 
-PAGE, RESULTS = ROOT / "benchmarks" / "growth.md", ROOT / "benchmarks" / "results"
-LARGE = 10_000_000
-PATIENCE = 0.1
+PAGE = ROOT / "benchmarks" / "growth.md"
+RESULTS = ROOT / "benchmarks" / "results"
+EXTRAPOLATED_SIZE = 10_000_000
+UNNOTICED_SECONDS = 0.1
 """Seconds that a person waits for a query without noticing."""
-MEMORY = 2200
-"""Bytes a document of vectors and postings."""
-WORDS = {
+DOCUMENT_BYTES = 2200
+"""Vector and postings of a document."""
+STEP_TITLES = {
     "index": "vectors, impacts, Lucene",
     "postings": "postings from the forward index",
     "open": "open and first answer",
@@ -33,82 +34,90 @@ def record(name: str) -> Mapping[str, Any]:
 
 def steps() -> str:
     """Markdown: processor time of every step by size, its exponent, and what ten million documents would take."""
-    found = record("growth")
-    sizes = found["documents"]
+    growth = record("growth")
+    sizes = growth["documents"]
+    header = [f"{n:,}" for n in sizes]
     lines = [
-        row("step", *(f"{n:,}" for n in sizes), "exponent", f"{LARGE:,}, extrapolated"),
+        row("step", *header, "exponent", f"{EXTRAPOLATED_SIZE:,}, extrapolated"),
         "|:--|" + "--:|" * (len(sizes) + 2),
     ]
-    for name, step in found["steps"].items():
+    for name, step in growth["steps"].items():
         seconds = dict(zip(sizes, step["seconds"], strict=True))
-        # Small sizes hide growth behind constant costs: no less than linear beyond the last, but for opening.
-        lines.append(
-            _line(WORDS[name], sizes, seconds, step["exponent"], 0.0 if name == "open" else 1.0)
-        )
+        # Small sizes hide growth behind constant costs, so every step except opening is extrapolated linearly at least.
+        min_exponent = 0.0 if name == "open" else 1.0
+        lines.append(_line(STEP_TITLES[name], sizes, seconds, step["exponent"], min_exponent))
+
     scaling = record("encode_scaling")
-    known = {r["passages"]: r["seconds"] for r in scaling["growth"]}
-    lines.append(
-        _line("the encode command, a tiny model", sizes, known, scaling["time_exponent"], 1.0)
-    )
+    seconds = {r["passages"]: r["seconds"] for r in scaling["growth"]}
+    title = "the encode command, a tiny model"
+    lines.append(_line(title, sizes, seconds, scaling["time_exponent"], 1.0))
     return "\n".join(lines)
 
 
 def limit() -> str:
-    """Markdown: the documents whose hybrid query takes :data:`PATIENCE` on one core."""
-    found = record("growth")
-    size = found["documents"][-1]
-    seconds = found["steps"]["query"]["seconds"][-1]
-    most = round(size * PATIENCE / seconds, -5)
+    """Markdown: how many documents a hybrid query on one core searches in :data:`UNNOTICED_SECONDS`."""
+    growth = record("growth")
+    size = growth["documents"][-1]
+    seconds = growth["steps"]["query"]["seconds"][-1]
+    max_documents = round(size * UNNOTICED_SECONDS / seconds, -5)
+    gigabytes = DOCUMENT_BYTES * max_documents / 1e9
     return (
         f"With {duration(seconds)} for {size:,} documents, one core answers a hybrid query within "
-        f"{duration(PATIENCE)} up to about **{most:,.0f} documents**, {MEMORY * most / 1e9:.1f} GB of vectors "
-        f"and postings."
+        f"{duration(UNNOTICED_SECONDS)} up to about **{max_documents:,.0f} documents**, {gigabytes:.1f} GB of "
+        "vectors and postings."
     )
 
 
 def _line(
-    name: str, sizes: Sequence[int], seconds: Mapping[int, float], exponent: float, least: float
+    name: str,
+    sizes: Sequence[int],
+    seconds: Mapping[int, float],
+    exponent: float,
+    min_exponent: float,
 ) -> str:
-    """``seconds`` by size, which may lack some of ``sizes``; they grow at least with the power ``least``."""
+    """A row of the times; ``seconds`` may lack sizes, and grows with ``min_exponent`` at least beyond the last one."""
     cells = [duration(seconds[n]) if n in seconds else "" for n in sizes]
-    last = max(seconds)
-    beyond = seconds[last] * (LARGE / last) ** max(least, exponent)
-    return row(name, *cells, f"{exponent:.2f}", duration(beyond))
+    last_size = max(seconds)
+    factor = (EXTRAPOLATED_SIZE / last_size) ** max(min_exponent, exponent)
+    return row(name, *cells, f"{exponent:.2f}", duration(seconds[last_size] * factor))
 
 
 def duration(seconds: float) -> str:
-    """In the unit that suits it."""
-    for size, unit in ((3600, "h"), (60, "min"), (1, "s")):
-        if seconds >= 2 * size or (unit == "s" and seconds >= 1):
-            return f"{amount(seconds / size)} {unit}"
+    """In hours or minutes from two of them on, in seconds from one on, else in milliseconds."""
+    if seconds >= 2 * 3600:
+        return f"{amount(seconds / 3600)} h"
+    if seconds >= 2 * 60:
+        return f"{amount(seconds / 60)} min"
+    if seconds >= 1:
+        return f"{amount(seconds)} s"
     return f"{amount(1000 * seconds)} ms"
 
 
-def room() -> str:
+def space() -> str:
     """Markdown: bytes of a document, and memory of every step by size."""
-    found = record("growth")
-    sizes = found["documents"]
-    lines = [row("", *(f"{n:,}" for n in sizes)), "|:--|" + "--:|" * len(sizes)]
+    growth = record("growth")
+    sizes = growth["documents"]
+    header = [f"{n:,}" for n in sizes]
+    lines = [row("", *header), "|:--|" + "--:|" * len(sizes)]
+
     for name in ("index", "postings", "codes"):
-        if name not in found["steps"]:
+        if name not in growth["steps"]:
             continue
-        each = [amount(b / n) for b, n in zip(found["steps"][name]["bytes"], sizes, strict=True)]
-        lines.append(row(f"{WORDS[name]}: bytes a document", *each))
+        step_bytes = growth["steps"][name]["bytes"]
+        cells = [amount(b / n) for b, n in zip(step_bytes, sizes, strict=True)]
+        lines.append(row(f"{STEP_TITLES[name]}: bytes a document", *cells))
+
+    titles = {**STEP_TITLES, "query": "search"}
     for name in ("index", "postings", "query"):
-        title = "search" if name == "query" else WORDS[name]
-        lines.append(
-            row(f"{title}: MB of memory", *(amount(m) for m in found["steps"][name]["megabytes"]))
-        )
+        cells = [amount(megabytes) for megabytes in growth["steps"][name]["megabytes"]]
+        lines.append(row(f"{titles[name]}: MB of memory", *cells))
+
     memory = {r["passages"]: r["megabytes"] for r in record("encode_scaling")["growth"]}
-    lines.append(
-        row(
-            "the encode command: MB of memory",
-            *(amount(memory[n]) if n in memory else "" for n in sizes),
-        )
-    )
+    cells = [amount(memory[n]) if n in memory else "" for n in sizes]
+    lines.append(row("the encode command: MB of memory", *cells))
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    parts = {"growth_steps": steps, "growth_room": room, "growth_limit": limit}
+    parts = {"growth_steps": steps, "growth_room": space, "growth_limit": limit}
     write_or_check([PAGE], parts, "benchmarks/results/growth.json")

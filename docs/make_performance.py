@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pages import ROOT, write_or_check
 
@@ -17,65 +17,82 @@ from harness import PICTURES, RESULTS, Claim, figure, processor_kind
 
 from dupmae_ir.tables import markdown
 
-PAGES = tuple(
-    ROOT / name
-    for name in (
-        "docs/performance.md",
-        "docs/serving.md",
-        "docs/models.md",
-        "docs/splade.md",
-        "benchmarks/archive.md",
-    )
+PAGES = (
+    ROOT / "docs" / "performance.md",
+    ROOT / "docs" / "serving.md",
+    ROOT / "docs" / "models.md",
+    ROOT / "docs" / "splade.md",
+    ROOT / "benchmarks" / "archive.md",
 )
 
 Record = dict[str, Any]
 
 
-def records() -> list[Record]:
-    """All records, ordered by the table of goals and its first row that they belong to."""
-    found = [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))
-    ]
-    return sorted(
-        found,
-        key=lambda r: (
-            min([(c.get("round", 1), c["row"]) for c in r["claims"]], default=(99, 0)),
-            r["name"],
-        ),
-    )
+def read_records() -> list[Record]:
+    """All records, ordered by the first row that they have in the tables of goals, then by name."""
+    unordered = []
+    for path in sorted(RESULTS.glob("*.json")):
+        unordered.append(json.loads(path.read_text(encoding="utf-8")))
+    return sorted(unordered, key=lambda record: (_first_goal(record), record["name"]))
 
 
-def summary(found: Sequence[Record], number: int) -> str:
+def _first_goal(record: Record) -> tuple[int, int]:
+    """(round, row) of the first goal that the record belongs to; a record without claims comes last."""
+    goals = [(claim.get("round", 1), claim["row"]) for claim in record["claims"]]
+    return min(goals, default=(99, 0))
+
+
+class SummaryRow(NamedTuple):
+    """What identifies a row of a table of goals."""
+
+    number: int
+    what: str
+    record: str
+    ours: str
+    peer: str
+
+
+def summary(records: Sequence[Record], number: int) -> str:
     """Markdown: every claim of a round with its row, what was measured, the peer, the figures and the goal.
 
     A column for each kind of processor; a goal is reached if it is on all that have a record.
     """
-    rows: dict[tuple[Any, ...], dict[str, Claim]] = {}
-    for c, record in _claims(found):
-        if c.round == number:
-            rows.setdefault((c.row, c.what, record["name"], c.ours, c.peer), {})[
-                processor_kind(record)
-            ] = c
-    kinds = sorted({kind for figures in rows.values() for kind in figures})
-    headers = [f"figure, {kind}" for kind in kinds] if len(kinds) > 1 else ["figure"]
+    rows: dict[SummaryRow, dict[str, Claim]] = {}
+    for claim, record in _claims(records):
+        if claim.round == number:
+            row = SummaryRow(claim.row, claim.what, record["name"], claim.ours, claim.peer)
+            claim_of_kind = rows.setdefault(row, {})
+            claim_of_kind[processor_kind(record)] = claim
+
+    kinds = sorted(set().union(*rows.values()))
+    headers = ["figure"]
+    if len(kinds) > 1:
+        headers = [f"figure, {kind}" for kind in kinds]
     lines = [
         f"| row | what | ours | against | {' | '.join(headers)} | goal | |",
         f"|--:|:--|:--|:--|{'--:|' * len(headers)}--:|:--|",
     ]
-    for (row, what, name, ours, peer), figures in sorted(rows.items(), key=lambda pair: pair[0][0]):
-        c = next(iter(figures.values()))
-        goal = f"{'≥' if c.sense == '>=' else '≤'} {c.goal:g}{c.unit}"
-        cells = " | ".join(
-            f"**{figure(figures[kind])}**" if kind in figures else "" for kind in kinds
-        )
-        reached = "reached" if all(each.reached for each in figures.values()) else "missed"
-        lines.append(
-            f"| {row} | {what} (`{name}`) | {ours} | {peer} | {cells} | {goal} | {reached} |"
-        )
+    # Stable: the claims of one row stay in the order of the records.
+    for row in sorted(rows, key=lambda row: row.number):
+        claim_of_kind = rows[row]
+        claim = next(iter(claim_of_kind.values()))
+        sign = "≥" if claim.sense == ">=" else "≤"
+        figures = [f"**{figure(claim_of_kind[k])}**" if k in claim_of_kind else "" for k in kinds]
+        reached = all(claim.reached for claim in claim_of_kind.values())
+        cells = [
+            str(row.number),
+            f"{row.what} (`{row.record}`)",
+            row.ours,
+            row.peer,
+            *figures,
+            f"{sign} {claim.goal:g}{claim.unit}",
+            "reached" if reached else "missed",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-KEY = (
+SHOWN_CLAIMS = (
     ("encode", "encode passages, both in float32"),
     ("encode", "encode passages, bfloat16 against float32"),
     ("encode_peers", "encode both parts, 99 % of the words"),
@@ -94,87 +111,95 @@ KEY = (
 """Record and beginning of the claims that docs/performance.md shows."""
 
 
-def key(found: Sequence[Record]) -> str:
-    """Markdown: the claims of KEY, one line per peer; of several kinds of processor the worse figure."""
+def shown_claims(records: Sequence[Record]) -> str:
+    """Markdown: the claims of SHOWN_CLAIMS, one line per peer; of several kinds of processor the worse figure."""
     lines = ["| what | ours | against | figure |", "|:--|:--|:--|--:|"]
-    for name, what in KEY:
-        claims: dict[tuple[str, str, str], Claim] = {}
-        for c, record in _claims(found):
-            if record["name"] == name and c.what.startswith(what):
-                worse = min if c.sense == ">=" else max
-                of = (c.what, c.ours, c.peer)
-                claims[of] = worse(c, claims.get(of, c), key=lambda each: each.figure)
-        if not claims:
+    for name, what in SHOWN_CLAIMS:
+        worst: dict[tuple[str, str, str], Claim] = {}
+        for claim, record in _claims(records):
+            if record["name"] == name and claim.what.startswith(what):
+                worse = min if claim.sense == ">=" else max
+                row = (claim.what, claim.ours, claim.peer)
+                worst[row] = worse(claim, worst.get(row, claim), key=lambda c: c.figure)
+        if not worst:
             sys.exit(
                 f"docs/make_performance.py: no claim of benchmarks/results/{name}.json begins with {what!r}"
             )
-        lines += [f"| {c.what} | {c.ours} | {c.peer} | **{figure(c)}** |" for c in claims.values()]
+        lines += [f"| {c.what} | {c.ours} | {c.peer} | **{figure(c)}** |" for c in worst.values()]
     return "\n".join(lines)
 
 
-def _claims(found: Sequence[Record]) -> Iterator[tuple[Claim, Record]]:
-    return ((Claim(**c), record) for record in found for c in record["claims"])
+def _claims(records: Sequence[Record]) -> Iterator[tuple[Claim, Record]]:
+    for record in records:
+        for claim in record["claims"]:
+            yield Claim(**claim), record
 
 
-def of_models(found: Sequence[Record], benchmark: str) -> str:
+def of_models(records: Sequence[Record], benchmark: str) -> str:
     """Markdown: the claims of a benchmark of other models, or its table, and where they were measured."""
     parts = []
-    for record in found:
-        if record["name"].startswith(benchmark):
-            claims = [Claim(**c) for c in record["claims"]]
-            header, rows = (
-                ["what", "ours", "against", "figure"],
-                [[c.what, c.ours, c.peer, figure(c)] for c in claims],
-            )
-            kept = record["details"]["table"]
-            table = markdown(header, rows) if rows else markdown(kept["header"], kept["rows"])
-            machine = record["machine"]
-            parts += [
-                table,
-                f"`{record['command']}`, {record['date']}, {machine['cpu']}, {machine['cores']} cores.",
-            ]
-    return "\n\n".join(parts) or f"Not measured yet: `python benchmarks/{benchmark}.py`."
-
-
-def engines(found: Sequence[Record]) -> str:
-    """Markdown: queries a second of Lucene and of the postings by number of documents, best hits by row."""
-    measured = {
-        size: figures
-        for record in found
-        if record["name"].startswith("impact_engine")
-        for size, figures in record["details"].items()
-        if size.endswith(" documents")
-    }
-    names = ("ImpactSearcher (ours, Lucene)", "postings, ties by row")
-    rows = [
-        [
-            size.removesuffix(" documents"),
-            *(f"{_rounded(f[f'queries_per_second_k{k}'][n])}" for k in (1000, 10) for n in names),
+    for record in records:
+        if not record["name"].startswith(benchmark):
+            continue
+        claims = [Claim(**claim) for claim in record["claims"]]
+        if claims:
+            rows = [[c.what, c.ours, c.peer, figure(c)] for c in claims]
+            table = markdown(["what", "ours", "against", "figure"], rows)
+        else:
+            table = _stored_table(record)
+        machine = record["machine"]
+        parts += [
+            table,
+            f"`{record['command']}`, {record['date']}, {machine['cpu']}, {machine['cores']} cores.",
         ]
-        for size, f in sorted(
-            measured.items(), key=lambda pair: int(pair[0].split()[0].replace(",", ""))
-        )
-    ]
+    if not parts:
+        return f"Not measured yet: `python benchmarks/{benchmark}.py`."
+    return "\n\n".join(parts)
+
+
+def engines(records: Sequence[Record]) -> str:
+    """Markdown: queries a second of Lucene and of the postings by number of documents, ties by row."""
+    figures_by_size = {}
+    for record in records:
+        if not record["name"].startswith("impact_engine"):
+            continue
+        for title, figures in record["details"].items():
+            if title.endswith(" documents"):
+                figures_by_size[title.removesuffix(" documents")] = figures
+
+    rows = []
+    for size in sorted(figures_by_size, key=lambda size: int(size.replace(",", ""))):
+        cells = [size]
+        for k in (1000, 10):
+            rates = figures_by_size[size][f"queries_per_second_k{k}"]
+            cells.append(_rounded(rates["ImpactSearcher (ours, Lucene)"]))
+            cells.append(_rounded(rates["postings, ties by row"]))
+        rows.append(cells)
     header = ["documents", "Lucene, k=1000", "postings, k=1000", "Lucene, k=10", "postings, k=10"]
+    # The first column is a number as well.
     return markdown(header, rows).replace(":--", "--:", 1)
 
 
-def servers(found: Sequence[Record]) -> str:
+def servers(records: Sequence[Record]) -> str:
     """Markdown: requests a second and latencies of every server."""
-    kept = next(
-        record["details"]["table"] for record in reversed(found) if record["name"] == "serve"
-    )
-    return markdown(kept["header"], kept["rows"])
+    return _stored_table(next(r for r in reversed(records) if r["name"] == "serve"))
+
+
+def _stored_table(record: Record) -> str:
+    table = record["details"]["table"]
+    return markdown(table["header"], table["rows"])
 
 
 def _rounded(number: float) -> str:
-    """Three digits."""
-    return f"{float(f'{number:.3g}'):,.3g}" if number < 1000 else f"{float(f'{number:.3g}'):,.0f}"
+    """Three digits, thousands separated."""
+    rounded = float(f"{number:.3g}")
+    # Above 1,000, "g" would switch to an exponent.
+    return f"{rounded:,.3g}" if number < 1000 else f"{rounded:,.0f}"
 
 
-def details(found: Sequence[Record]) -> str:
+def details(records: Sequence[Record]) -> str:
     """Markdown: a section for each record."""
-    return "\n\n".join(_section(record) for record in found)
+    return "\n\n".join(_section(record) for record in records)
 
 
 def _section(record: Record) -> str:
@@ -185,14 +210,14 @@ def _section(record: Record) -> str:
         f"`{record['command']}`, {record['date']}: {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB; Python {machine['python']}, {versions}.",
     ]
-    gates = list(dict.fromkeys(c["gate"] for c in record["claims"] if c["gate"]))
+    # Several claims can have the same gate or note, which is printed once.
+    gates = dict.fromkeys(c["gate"] for c in record["claims"] if c["gate"])
     if gates:
         parts.append("Checked before timing: " + "; ".join(gates) + ".")
-    if tables := _rates(record["details"]):
+    tables = _rates(record["details"])
+    if tables:
         parts.append(tables)
-    notes = list(
-        dict.fromkeys(f"- {c['what']}: {c['note']}." for c in record["claims"] if c["note"])
-    )
+    notes = dict.fromkeys(f"- {c['what']}: {c['note']}." for c in record["claims"] if c["note"])
     if notes:
         parts.append("\n".join(notes))
     if (PICTURES / f"{record['name']}.png").is_file():
@@ -201,18 +226,22 @@ def _section(record: Record) -> str:
 
 
 def _rates(details: dict[str, Any]) -> str:
-    """Markdown: the tables of speeds in a record, and the growth with size where it was measured."""
+    """Markdown: the tables of speeds in a record, and the growth with size if it was measured."""
     tables = []
     for key, value in details.items():
         if key.endswith("_per_second") and isinstance(value, dict) and _numbers(value.values()):
             unit = key.removesuffix("_per_second").replace("_", " ")
-            tables.append(markdown(["", f"{unit}/s"], [[n, f"{v:,.1f}"] for n, v in value.items()]))
+            rows = [[name, f"{rate:,.1f}"] for name, rate in value.items()]
+            tables.append(markdown(["", f"{unit}/s"], rows))
         if key == "table":
             tables.append(markdown(value["header"], value["rows"]))
         if key == "growth":
             names = list(value[0])
-            rows = [[f"{row[n]:,.0f}" for n in names] for row in value]
-            tables.append(markdown([n.replace("_", " ") for n in names], rows))
+            header = [name.replace("_", " ") for name in names]
+            rows = []
+            for measured in value:
+                rows.append([f"{measured[name]:,.0f}" for name in names])
+            tables.append(markdown(header, rows))
         if key.endswith("_exponent"):
             what = key.removesuffix("_exponent")
             tables.append(f"{what[0].upper()}{what[1:]} grows as size to the power of {value:.2f}.")
@@ -224,16 +253,16 @@ def _numbers(values: Iterable[Any]) -> bool:
 
 
 if __name__ == "__main__":
-    found = records()
+    all_records = read_records()
     parts = {
-        "key": lambda: key(found),
-        "summary": lambda: summary(found, 1),
-        "second": lambda: summary(found, 2),
-        "third": lambda: summary(found, 3),
-        "engines": lambda: engines(found),
-        "details": lambda: details(found),
-        "servers": lambda: servers(found),
-        "models_speed": lambda: of_models(found, "models_speed"),
-        "splade_memory": lambda: of_models(found, "splade_memory"),
+        "key": lambda: shown_claims(all_records),
+        "summary": lambda: summary(all_records, 1),
+        "second": lambda: summary(all_records, 2),
+        "third": lambda: summary(all_records, 3),
+        "engines": lambda: engines(all_records),
+        "details": lambda: details(all_records),
+        "servers": lambda: servers(all_records),
+        "models_speed": lambda: of_models(all_records, "models_speed"),
+        "splade_memory": lambda: of_models(all_records, "splade_memory"),
     }
     write_or_check(PAGES, parts, "benchmarks/results")

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from make_tutorial import BLOCK, PAGES, environment, shell
 from pages import ROOT
@@ -21,21 +22,37 @@ COMMANDS = (
     'dupmae-ir search --index my-index --query "the drive is almost full" --hits 1',
     "dupmae-ir search --index my-index --query \"when are old log files removed?\" --explain 'logs.md#0'",
 )
-COLUMNS, LINE, CHARACTER, TOP = 100, 20, 8.43, 52
-TYPING, PAUSE, READING = 0.02, 0.5, 2.5
-"""Seconds for a character of a command, before its output, and after it."""
 COLOURS = {"prompt": "#3fb950", "command": "#f0f6fc", "output": "#adbac7"}
 
+# The size of the terminal: characters of a line, then pixels.
+COLUMNS = 100
+LINE_HEIGHT = 20
+CHARACTER_WIDTH = 8.43
+TOP = 52
 
-def session(folder: Path) -> list[tuple[str, list[str]]]:
-    """Every command with the lines that it printed in ``folder``; progress bars that were drawn over are left out."""
+# Seconds of the animation.
+SECONDS_PER_CHARACTER = 0.02
+PAUSE_BEFORE_OUTPUT = 0.5
+PAUSE_AFTER_OUTPUT = 2.5
+
+
+class Step(NamedTuple):
+    """A command and the lines that it printed."""
+
+    command: str
+    output: list[str]
+
+
+def session(folder: Path) -> list[Step]:
+    """Every command with the lines that it printed in ``folder``, without progress bars."""
     for _, title, body in BLOCK.findall(PAGES[0].read_text(encoding="utf-8")):
         if title.startswith("notes/"):
             (folder / title).parent.mkdir(exist_ok=True)
             (folder / title).write_text(body, encoding="utf-8")
-    found = []
+
+    steps = []
     for command in COMMANDS:
-        done = subprocess.run(
+        completed = subprocess.run(
             shell(command),
             cwd=folder,
             env=environment(),
@@ -44,33 +61,35 @@ def session(folder: Path) -> list[tuple[str, list[str]]]:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        found.append((command, [re.sub(r"\s+$", "", line) for line in done.stdout.splitlines()]))
-    return found
+        lines = [re.sub(r"\s+$", "", line) for line in completed.stdout.splitlines()]
+        steps.append(Step(command, lines))
+    return steps
 
 
-def drawing(steps: list[tuple[str, list[str]]]) -> str:
+def drawing(steps: list[Step]) -> str:
     """SVG of a terminal in which the lines appear one after the other."""
     rows: list[str] = []
-    time, y = 0.0, TOP
+    seconds = 0.0
+    y = TOP
 
-    def add(text: str, kind: str, at: float) -> None:
+    def add(text: str, kind: str, delay: float) -> None:
         nonlocal y
         line = escape(text[: COLUMNS + 10])
         if kind == "command":
             line = f'<tspan fill="{COLOURS["prompt"]}">$</tspan> {line}'
-        rows.append(
-            f'<text x="20" y="{y}" fill="{COLOURS[kind]}" style="animation-delay:{at:.2f}s">{line}</text>'
-        )
-        y += LINE
+        style = f"animation-delay:{delay:.2f}s"
+        rows.append(f'<text x="20" y="{y}" fill="{COLOURS[kind]}" style="{style}">{line}</text>')
+        y += LINE_HEIGHT
 
-    for command, output in steps:
-        add(command, "command", time)
-        time += TYPING * len(command) + PAUSE
-        for line in output:
-            add(line, "output", time)
-        time += READING
-        y += LINE // 2
-    width = round(40 + CHARACTER * (COLUMNS + 2))
+    for step in steps:
+        add(step.command, "command", seconds)
+        seconds += SECONDS_PER_CHARACTER * len(step.command) + PAUSE_BEFORE_OUTPUT
+        for line in step.output:
+            add(line, "output", seconds)
+        seconds += PAUSE_AFTER_OUTPUT
+        y += LINE_HEIGHT // 2
+
+    width = round(40 + CHARACTER_WIDTH * (COLUMNS + 2))
     style = (
         "text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre;"
         "animation:show .01s both}@keyframes show{from{opacity:0}}"

@@ -22,19 +22,20 @@ from dataclasses import dataclass
 
 from pages import ROOT, write_or_check
 
-PAGE, NUMBERS, MACHINES = (
-    ROOT / "docs" / name for name in ("scale.md", "scale.json", "machines.toml")
-)
+PAGE = ROOT / "docs" / "scale.md"
+NUMBERS = ROOT / "docs" / "scale.json"
+MACHINES = ROOT / "docs" / "machines.toml"
 COLLECTIONS = {"MS MARCO v1": 8_841_823, "MS MARCO v2": 138_364_198, "a billion": 1_000_000_000}
 GIGABYTE = 1e9
+
+# The simulation of stragglers.
 WINDOW = 1024  #: documents, as --window
 RUNS = 20
 VARIATION = 0.1  #: standard deviation of a window's time, relative to its mean
-SLOW, SLOWNESS = 0.05, 3.0  #: share of the workers that are slow for the whole run, and how much
-FAILURES, RESTART = (
-    1 / 100,
-    120.0,
-)  #: kills of a worker an hour, and the seconds until its successor works
+SLOW_SHARE = 0.05  #: share of the workers that are slow for the complete run
+SLOWDOWN = 3.0  #: how many times as long a slow worker takes
+KILLS_PER_HOUR = 1 / 100  #: of a worker
+RESTART_SECONDS = 120.0  #: until the successor of a killed worker starts
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,13 @@ class Plan:
     encode_hours: float
     index_hours: float
     dollars: float
-    bound_by: str  #: what else than the devices limits the rate: ``host``, ``reading`` or nothing
+    bound_by: str  #: what limits the rate, unless the devices do: ``host`` or ``reading``
 
 
 def read_machines() -> list[Machine]:
     """The kinds of machines in docs/machines.toml."""
-    return [
-        Machine(**row) for row in tomllib.loads(MACHINES.read_text(encoding="utf-8"))["machine"]
-    ]
+    tables = tomllib.loads(MACHINES.read_text(encoding="utf-8"))["machine"]
+    return [Machine(**table) for table in tables]
 
 
 def plan(measured: Measured, documents: float, machine: Machine) -> Plan:
@@ -92,27 +92,28 @@ def plan(measured: Measured, documents: float, machine: Machine) -> Plan:
     limits = {"": device, "host": machine.host, "reading": measured.read_rate / machine.devices}
     bound_by = min(limits, key=lambda name: limits[name])
     rate = limits[bound_by] * machine.devices
-    encode, build = documents / rate / 3600, documents * measured.build_seconds / 3600
-    dollars = (encode + build) * machine.price
-    return Plan(machine.name, rate, encode, build, dollars, bound_by)
+    encode_hours = documents / rate / 3600
+    index_hours = documents * measured.build_seconds / 3600
+    dollars = (encode_hours + index_hours) * machine.price
+    return Plan(machine.name, rate, encode_hours, index_hours, dollars, bound_by)
 
 
 def engine_bytes(measured: Measured) -> dict[str, float]:
     """Bytes of a document by engine, ids and payloads left out. See docs/scale.md for where the terms come from."""
-    dense, impacts = 4.0 * (measured.dim or 0), measured.postings
-    own = dict(measured.bytes)
+    dense = 4.0 * (measured.dim or 0)
+    impacts = measured.postings
+    ours = sum(size for part, size in measured.bytes.items() if part != "texts")
+    pgvector = dense + 8 + 16 + 8 * impacts + 60
+    # HNSW keeps a second copy of the vector and 32 links of 6 bytes.
+    hnsw = dense + 8 + 32 * 6
     return {
-        "this package": sum(size for part, size in own.items() if part != "texts"),
-        "this package, with codes": sum(s for p, s in own.items() if p != "texts") + dense / 4 + 20,
-        "PostgreSQL + pgvector, no vector index": dense + 8 + 16 + 8 * impacts + 60,
-        "PostgreSQL + pgvector, HNSW on the vector": 2 * (dense + 8)
-        + 16
-        + 8 * impacts
-        + 60
-        + 32 * 6,
+        "this package": ours,
+        "this package, with codes": ours + dense / 4 + 20,
+        "PostgreSQL + pgvector, no vector index": pgvector,
+        "PostgreSQL + pgvector, HNSW on the vector": pgvector + hnsw,
         "Qdrant": dense + 128 + 16 * impacts,
         "Milvus": dense + 16 * impacts,
-        "OpenSearch, Elasticsearch": dense + 128 + own.get("ot", 0.0),
+        "OpenSearch, Elasticsearch": dense + 128 + measured.bytes.get("ot", 0.0),
         "Vespa": dense + 16 * impacts,
     }
 
@@ -131,62 +132,69 @@ def hours(value: float) -> str:
     """Minutes below an hour, days above a hundred hours."""
     if value < 1:
         return f"{value * 60:.0f} min"
-    return f"{value:.1f} h" if value < 100 else f"{value / 24:,.1f} days"
+    if value < 100:
+        return f"{value:.1f} h"
+    return f"{value / 24:,.1f} days"
 
 
 def sizes(measured: Measured) -> str:
     """GB by engine and collection."""
     lines = [row("GB", *COLLECTIONS), "|:--|" + "--:|" * len(COLLECTIONS)]
-    for engine, size in engine_bytes(measured).items():
-        lines.append(row(engine, *(amount(size * n / GIGABYTE) for n in COLLECTIONS.values())))
-    texts = measured.bytes.get("texts", 0.0)
-    return "\n".join(
-        [
-            *lines,
-            row("texts, compressed", *(amount(texts * n / GIGABYTE) for n in COLLECTIONS.values())),
-        ]
-    )
+    bytes_of = engine_bytes(measured)
+    bytes_of["texts, compressed"] = measured.bytes.get("texts", 0.0)
+    for name, size in bytes_of.items():
+        cells = [amount(size * documents / GIGABYTE) for documents in COLLECTIONS.values()]
+        lines.append(row(name, *cells))
+    return "\n".join(lines)
 
 
 def times(measured: Measured) -> str:
     """Hours to encode and to index, and dollars, by kind of machine and collection."""
     lines = [row("encode + index, US$", *COLLECTIONS), "|:--|" + "--:|" * len(COLLECTIONS)]
     for machine in read_machines():
-        plans = [plan(measured, n, machine) for n in COLLECTIONS.values()]
-        cells = [
-            f"{hours(p.encode_hours)}{f' ({p.bound_by})' if p.bound_by else ''} + {hours(p.index_hours)}, "
-            f"{p.dollars:,.0f}"
-            for p in plans
-        ]
+        cells = []
+        for documents in COLLECTIONS.values():
+            p = plan(measured, documents, machine)
+            bound = f" ({p.bound_by})" if p.bound_by else ""
+            encode = hours(p.encode_hours) + bound
+            cells.append(f"{encode} + {hours(p.index_hours)}, {p.dollars:,.0f}")
         lines.append(row(machine.name, *cells))
     return "\n".join(lines)
 
 
 def shared_queue(workers: int, windows: int, seconds: float, seed: int) -> float:
-    """Seconds until the last window is done, where every worker takes the next one when it is free (--devices, Ray)."""
+    """Seconds until the last window is done if every worker takes the next one when it is free (--devices, Ray)."""
     rng = random.Random(seed)
-    pace = [SLOWNESS if rng.random() < SLOW else 1.0 for _ in range(workers)]
-    free = [(0.0, worker) for worker in range(workers)]
+    slowdowns = _draw_slowdowns(rng, workers)
+    queue = [(0.0, worker) for worker in range(workers)]
     for _ in range(windows):
-        now, worker = heapq.heappop(free)
-        heapq.heappush(free, (now + _window(rng, seconds * pace[worker]), worker))
-    return max(now for now, _ in free)
+        now, worker = heapq.heappop(queue)
+        duration = _window_seconds(rng, seconds * slowdowns[worker])
+        heapq.heappush(queue, (now + duration, worker))
+    return max(now for now, _ in queue)
 
 
 def fixed_shares(workers: int, windows: int, seconds: float, seed: int) -> float:
-    """The same where every worker has its own share from the start (--shard i/n)."""
+    """Seconds until the last window is done if every worker has a fixed share from the start (--shard i/n)."""
     rng = random.Random(seed)
-    pace = [SLOWNESS if rng.random() < SLOW else 1.0 for _ in range(workers)]
-    return max(
-        sum(_window(rng, seconds * p) for _ in range(w, windows, workers))
-        for w, p in enumerate(pace)
-    )
+    totals = []
+    for worker, slowdown in enumerate(_draw_slowdowns(rng, workers)):
+        share = range(worker, windows, workers)
+        totals.append(sum(_window_seconds(rng, seconds * slowdown) for _ in share))
+    return max(totals)
 
 
-def _window(rng: random.Random, seconds: float) -> float:
-    taken = max(0.1 * seconds, rng.gauss(seconds, VARIATION * seconds))
-    killed = rng.random() < taken / 3600 * FAILURES
-    return taken + (rng.random() * taken + RESTART if killed else 0.0)
+def _draw_slowdowns(rng: random.Random, workers: int) -> list[float]:
+    return [SLOWDOWN if rng.random() < SLOW_SHARE else 1.0 for _ in range(workers)]
+
+
+def _window_seconds(rng: random.Random, mean: float) -> float:
+    """Seconds of a window, drawn; a worker that is killed loses what it has done of it and is started again."""
+    duration = max(0.1 * mean, rng.gauss(mean, VARIATION * mean))
+    killed = rng.random() < duration / 3600 * KILLS_PER_HOUR
+    if not killed:
+        return duration
+    return duration + (rng.random() * duration + RESTART_SECONDS)
 
 
 def stragglers(measured: Measured) -> str:
@@ -200,12 +208,10 @@ def stragglers(measured: Measured) -> str:
     ]
     for workers in (1, 8, 32, 128):
         perfect = seconds * windows / workers
-        shared = [shared_queue(workers, windows, seconds, seed) / perfect for seed in range(RUNS)]
-        fixed = [fixed_shares(workers, windows, seconds, seed) / perfect for seed in range(RUNS)]
-        cells = (
-            f"x {statistics.median(found):.2f} (worst x {max(found):.2f})"
-            for found in (shared, fixed)
-        )
+        cells = []
+        for simulate in (shared_queue, fixed_shares):
+            ratios = [simulate(workers, windows, seconds, seed) / perfect for seed in range(RUNS)]
+            cells.append(f"x {statistics.median(ratios):.2f} (worst x {max(ratios):.2f})")
         lines.append(row(workers, hours(perfect / 3600), *cells))
     return "\n".join(lines)
 
@@ -236,16 +242,17 @@ def measure(corpus: str) -> None:
     from estimate import EstimateConfig, estimate
 
     config = EstimateConfig(corpus=corpus, index="not-made", threads=1, sample=1024, quiet=True)
-    found = estimate(config, time.process_time)
+    sample = estimate(config, time.process_time)
     numbers = {
         "corpus": corpus.rstrip("/").split("/")[-1],
-        "rate": 2 * found.documents / sum(found.encode_seconds),
-        "read_rate": found.documents / found.read_seconds,
-        "build_seconds": found.index_seconds / found.documents,
-        "bytes": {part: size / found.documents for part, size in found.bytes.items()},
-        "postings": found.postings,
-        "dim": found.dim,
-        "words": found.words,
+        # encode_seconds is a range; this is the rate at its middle.
+        "rate": 2 * sample.documents / sum(sample.encode_seconds),
+        "read_rate": sample.documents / sample.read_seconds,
+        "build_seconds": sample.index_seconds / sample.documents,
+        "bytes": {part: size / sample.documents for part, size in sample.bytes.items()},
+        "postings": sample.postings,
+        "dim": sample.dim,
+        "words": sample.words,
     }
     NUMBERS.write_text(json.dumps(numbers, indent=2) + "\n")
 

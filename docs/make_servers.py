@@ -17,13 +17,24 @@ PAGE = ROOT / "docs" / "servers.md"
 
 def milliseconds(row: dict[str, float], name: str) -> str:
     """A time of a row; a dash for one that was not measured."""
-    return f"{1000 * row[name]:.0f}" if name in row else "-"
+    if name not in row:
+        return "-"
+    return f"{1000 * row[name]:.0f}"
+
+
+def latencies(row: dict[str, float], k: int) -> str:
+    """Median latencies of a local index, of the server with one client, and of the server with several."""
+    local = milliseconds(row, f"p50_{k}_local")
+    one_client = milliseconds(row, f"p50_{k}")
+    many_clients = milliseconds(row, f"p50_{k}_many")
+    return f"{local}, {one_client}, {many_clients}"
 
 
 def parity() -> str:
     """Markdown: one row for each server and collection."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
-    hits, clients = record["hits"], record["clients"]
+    hits = record["hits"]
+    clients = record["clients"]
     header = [
         "server",
         "collection",
@@ -37,10 +48,9 @@ def parity() -> str:
     ]
     rows = []
     for row in record["rows"]:
-        times = [
-            ", ".join(milliseconds(row, f"p50_{k}{which}") for which in ("_local", "", "_many"))
-            for k in (10, hits)
-        ]
+        size = "not reported"
+        if row["bytes"]:
+            size = f"{row['bytes'] / 1e6:.0f} MB"
         cells = [
             row["server"],
             f"{row['collection']} ({row['documents']:,})",
@@ -48,8 +58,9 @@ def parity() -> str:
             str(row["certified"]),
             f"{row['own_error']:.1e}",
             f"{row['load_seconds']:.1f}",
-            f"{row['bytes'] / 1e6:.0f} MB" if row["bytes"] else "not reported",
-            *times,
+            size,
+            latencies(row, 10),
+            latencies(row, hits),
         ]
         rows.append(cells)
     return markdown(header, rows, 2)

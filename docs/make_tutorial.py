@@ -27,12 +27,14 @@ TOLERANCE = 1e-2
 
 def run_page(text: str, folder: Path) -> str:
     """``text`` with the output of every command and program replaced by what it prints in ``folder``."""
-    program_output = None
+    last_output = None
 
     def replace(block: re.Match[str]) -> str:
-        nonlocal program_output
+        nonlocal last_output
         language, title, body = block.groups()
-        expected, program_output = program_output, None
+        # Only the block right after a program can be its output.
+        program_output = last_output
+        last_output = None
         if title:
             path = folder / title
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,10 +42,11 @@ def run_page(text: str, folder: Path) -> str:
         elif language == "console":
             body = "\n".join(f"$ {command}\n{_run(command, folder)}" for command in commands(body))
         elif language == "python":
-            program_output = _run([sys.executable, "-c", body], folder)
-        elif language == "text" and expected is not None:
-            body = expected
-        return f"```{language}" + (f' title="{title}"' if title else "") + f"\n{body}```\n"
+            last_output = _run([sys.executable, "-c", body], folder)
+        elif language == "text" and program_output is not None:
+            body = program_output
+        attributes = f' title="{title}"' if title else ""
+        return f"```{language}{attributes}\n{body}```\n"
 
     return BLOCK.sub(replace, text)
 
@@ -76,42 +79,50 @@ def shell(command: str) -> list[str]:
 def _run(command: str | list[str], folder: Path) -> str:
     if isinstance(command, str):
         command = shell(command)
-    # Libraries show progress on standard error; commands are run with --quiet where theirs is not part of the page.
+    # A page shows what commands write to standard error, but not the progress that libraries show there in a program.
     stderr = subprocess.PIPE if command[0] == sys.executable else subprocess.STDOUT
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True
     )
-    if done.returncode:
-        sys.exit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr or ''}")
-    return done.stdout
+    if completed.returncode:
+        output = completed.stdout + (completed.stderr or "")
+        sys.exit(f"{command} ended with {completed.returncode}:\n{output}")
+    return completed.stdout
 
 
 def same(old: str, new: str) -> bool:
     """Equal text, numbers within :data:`TOLERANCE`, speeds ignored."""
-    old, new = SPEED.sub("#", old), SPEED.sub("#", new)
+    old = SPEED.sub("#", old)
+    new = SPEED.sub("#", new)
     if NUMBER.sub("0", old) != NUMBER.sub("0", new):
         return False
-    pairs = zip(NUMBER.findall(old), NUMBER.findall(new), strict=True)
-    return all(
-        math.isclose(*(float(n.replace(",", "")) for n in pair), rel_tol=TOLERANCE)
-        for pair in pairs
-    )
+    for before, after in zip(_numbers(old), _numbers(new), strict=True):
+        if not math.isclose(before, after, rel_tol=TOLERANCE):
+            return False
+    return True
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in NUMBER.findall(text)]
 
 
 def sections(page: Path) -> list[str]:
     """The parts of a page that are run in one folder each."""
     text = page.read_text(encoding="utf-8")
-    return [text] if page == PAGES[0] else re.split(r"^(?=## )", text, flags=re.M)
+    if page == PAGES[0]:
+        return [text]
+    return re.split(r"^(?=## )", text, flags=re.M)
 
 
 def run_section(text: str) -> str:
-    """:func:`run_page` in a folder of its own."""
+    """:func:`run_page` in a new folder."""
     with tempfile.TemporaryDirectory() as folder:
         return run_page(text, Path(folder))
 
 
 if __name__ == "__main__":
-    for page in [p for p in PAGES if p.stem in sys.argv[1:]] or PAGES:
+    named_pages = [page for page in PAGES if page.stem in sys.argv[1:]]
+    for page in named_pages or PAGES:
         current = "".join(map(run_section, sections(page)))
         if "--check" not in sys.argv:
             page.write_text(current, encoding="utf-8")
