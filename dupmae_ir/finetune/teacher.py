@@ -25,10 +25,13 @@ class FrozenTeacher:
 
     @torch.no_grad()
     def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        # The trainer moves only its own model to the device of the batches. Without effect from the second call on.
+        encoder = self.encoder.to(input_ids.device)
+
         def token_means(rows: Tensor, length: int) -> Parts:
             ids = input_ids[rows, :length]
             mask = attention_mask[rows, :length]
-            hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+            hidden = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
             return (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True), None
 
         vectors, _ = in_groups(attention_mask, token_means)

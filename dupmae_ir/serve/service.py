@@ -216,7 +216,7 @@ class Service:
         indexes = [self.catalogue.get(name) for name in self.catalogue.names]
         for name, text, values in (
             ("dupmae_ir_documents", "Documents.", [index.documents for index in indexes]),
-            ("dupmae_ir_generation", "OpenIndex.", [index.number for index in indexes]),
+            ("dupmae_ir_generation", "Generation.", [index.number for index in indexes]),
             (
                 "dupmae_ir_encoded_queries",
                 "Queries encoded.",

@@ -99,7 +99,7 @@ report = Command(
 VERBS = {
     "run": ("run cases and compare their values with the expected ones", run),
     "list": ("list cases, the papers' numbers and the accepted values", list_cases),
-    "report": ("report results as Markdown, JSON, JUnit or HTML", report),
+    "report": ("report results as text, JSON or HTML", report),
 }
 
 

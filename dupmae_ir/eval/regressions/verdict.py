@@ -285,7 +285,8 @@ def against_control(
         else:
             values = result.per_query[measure]
             control_values = control_result.per_query[measure]
-            common = values.keys() & control_values.keys()
+            # In a fixed order: the bootstrap draws by position, and the order of a set differs between processes.
+            common = sorted(values.keys() & control_values.keys())
             noise = _noise(values[qid] - control_values[qid] for qid in common)
         # Each of the two printed numbers may be off by half a unit of its last digit.
         allowed = noise + 10.0 ** -_decimals(printed)

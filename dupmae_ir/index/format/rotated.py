@@ -172,8 +172,8 @@ def write_codes(vectors: np.ndarray, path: Path) -> None:
     with blas_threads(1):
         _choose_rotation(vectors, arrays)
         longest = _encode(vectors, arrays) + float(np.linalg.norm(arrays["mean"]))
-    rotation = arrays["rotation"]
-    deviation = np.linalg.norm(rotation @ rotation.T - np.eye(dim))
+        rotation = arrays["rotation"]
+        deviation = np.linalg.norm(rotation @ rotation.T - np.eye(dim))
     arrays["facts"][:3] = (FORMAT, longest, deviation)
 
 
