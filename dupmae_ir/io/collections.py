@@ -86,6 +86,9 @@ class FileReport(TypedDict):
     """What became of the files of a collection that may leave some out."""
 
     files: int  #: that were read
+    kinds: dict[str, int]  #: kind -> documents that were read, those inside files included
+    guessed: dict[str, str]  #: name -> encoding that had to be guessed, and how certain it is
+    guessed_files: int
     skipped: dict[str, int]  #: by ending: those that are no documents, or have no text
     unreadable: dict[str, str]  #: name -> reason
     unreadable_files: int

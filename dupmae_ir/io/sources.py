@@ -52,6 +52,8 @@ READING = (
     "passage_length",
     "passage_overlap",
     "exclude",
+    "archives",
+    "follow_links",
 )
 """The options that decide the documents of a collection, as indexes record them."""
 READ_AS = ("auto", "lines", "documents")
@@ -94,6 +96,13 @@ class CorpusOptions(Config):
         (),
         "documents: files to leave out, as patterns of their paths: 'build/*' '*.min.js'",
         metavar="GLOB",
+    )
+    archives: bool = input_option(
+        False, "documents: read the files in .zip and .tar archives, as if they were folders"
+    )
+    follow_links: bool = input_option(
+        False,
+        "documents: read files outside of the folder that links in it lead to; they may be private",
     )
     fields: tuple[str, ...] = input_option(
         (),
@@ -141,7 +150,14 @@ class CorpusOptions(Config):
             return LinesCollection(
                 sources, self.fields, self.docid_field, self.unescaped_delimiter()
             )
-        return DocumentCollection(sources, self.passage_length, self.passage_overlap, self.exclude)
+        return DocumentCollection(
+            sources,
+            self.passage_length,
+            self.passage_overlap,
+            self.exclude,
+            self.archives,
+            self.follow_links,
+        )
 
     def sources(self) -> tuple[str, ...]:
         """The names given, one or more."""

@@ -52,6 +52,7 @@ def test_a_folder_becomes_an_index_with_its_texts(docs, tmp_path, encode, capsys
         "start",
         "end",
         "page",
+        "encoding",
         "modified",
     }
     assert meta(tmp_path / "I")["sources"] == source.report

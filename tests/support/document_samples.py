@@ -7,7 +7,20 @@ import json
 import zipfile
 from pathlib import Path
 
+from dupmae_ir.io.documents.files import read_file_parts
+from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable
+
 SENTENCE = "The retriever reads the {} and writes a vector. "
+
+
+def extract(name: str, data: bytes) -> tuple[str, Extracted]:
+    """The kind and the text of a file, without the files inside it. Raises :class:`Unreadable`."""
+    part = next(read_file_parts(name, data))
+    if part.problem:
+        raise Unreadable(part.problem)
+    assert part.kind is not None
+    assert part.extracted is not None
+    return part.kind, part.extracted
 
 
 def paragraphs(topic: str, count: int = 6) -> str:

@@ -16,14 +16,14 @@ from dupmae_ir.console import megabytes
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import DocumentSource, FileReport, Input
 from dupmae_ir.io.documents.files import (
-    DocumentText,
     FoundFile,
+    FilePart,
     ending_of,
-    extract,
     find_files,
     kind_of,
     need_extra,
     read_file,
+    read_file_parts,
 )
 from dupmae_ir.io.documents.passages import TextSpan, structured_passages
 from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable
@@ -45,8 +45,10 @@ class DocumentCollection(DocumentSource):
     """The passages of all documents below some folders and files, in a fixed order.
 
     A passage's id is its file's path, ``#`` and a number from 0; blanks, ``%``, ``#`` and control characters are
-    written as in URLs. Its title is the document's, with the nearest heading. Metadata: ``path``, ``type``,
-    ``title``, ``heading``, ``start`` and ``end`` (places in the document's text), ``page`` (PDF), ``modified`` (UTC).
+    written as in URLs. A file inside a file, such as an attachment, has the path ``mail.eml/invoice.pdf``. The title is
+    the document's, with the nearest heading. Metadata: ``path`` (of the file on the disk), ``member`` (the name inside
+    it), ``type``, ``title``, what the format knows of the document, ``encoding`` if it was guessed, ``heading``,
+    ``start`` and ``end`` (places in the document's text), the place (``page`` of a PDF), ``modified`` (UTC).
 
     Files that cannot be read are collected in ``unreadable`` (name -> reason) and stop nothing. Iterate once; then
     ``inputs`` and ``report`` are complete.
@@ -60,6 +62,8 @@ class DocumentCollection(DocumentSource):
         length: int = LENGTH,
         overlap: int = OVERLAP,
         exclude: Sequence[str] = (),
+        archives: bool = False,
+        follow_links: bool = False,
     ) -> None:
         if overlap * 2 > length:
             raise UsageError(
@@ -69,12 +73,18 @@ class DocumentCollection(DocumentSource):
         self.length = length
         self.overlap = overlap
         self.exclude = tuple(exclude)
-        walk = find_files([Path(source) for source in sources], exclude)
+        self.archives = archives
+        self.follow_links = follow_links
+        walk = find_files([Path(source) for source in sources], exclude, follow_links)
         self.files = walk.files
-        self.total_bytes = sum(map(text_size, self.files))
+        self.total_bytes = sum(map(self._size, self.files))
         self.unreadable = dict(walk.unreadable)
         self._unread = {f"{path_id(folder)}/" for folder in walk.unreadable}  #: beginnings of ids
         self.skipped: Counter[str] = Counter()
+        if walk.links:
+            self.skipped["links out of the folder"] = len(walk.links)
+        self.kinds: Counter[str] = Counter()
+        self.guessed: dict[str, str] = {}
         self.read = 0
         self._digests: list[str] = []
 
@@ -85,6 +95,8 @@ class DocumentCollection(DocumentSource):
             "passage_length": self.length,
             "passage_overlap": self.overlap,
             "exclude": list(self.exclude) or None,
+            "archives": self.archives or None,
+            "follow_links": self.follow_links or None,
         }
 
     @property
@@ -92,6 +104,9 @@ class DocumentCollection(DocumentSource):
         most_frequent_first = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
         return {
             "files": self.read,
+            "kinds": dict(sorted(self.kinds.items())),
+            "guessed": dict(list(self.guessed.items())[:MAX_NAMED_FILES]),
+            "guessed_files": len(self.guessed),
             "skipped": dict(most_frequent_first),
             "unreadable": dict(list(self.unreadable.items())[:MAX_NAMED_FILES]),
             "unreadable_files": len(self.unreadable),
@@ -102,8 +117,8 @@ class DocumentCollection(DocumentSource):
         """A sentence about the file that has most of the bytes, and the flag that leaves it out; None without one."""
         if len(self.files) < 2 or not self.total_bytes:
             return None
-        largest = max(self.files, key=text_size)
-        size = text_size(largest)
+        largest = max(self.files, key=self._size)
+        size = self._size(largest)
         if size < DOMINATING_BYTES or size * 2 < self.total_bytes:
             return None
         pattern = shlex.quote(glob.escape(shown_name(largest.name)))
@@ -116,14 +131,12 @@ class DocumentCollection(DocumentSource):
         """Raise unless there is a document that can be read, and every package that some file needs is installed."""
         need_extra(self.files, self.source)
         for file in self.files:
-            try:
-                reading = extract(file.name, read_file(file.path))
-            except Unreadable as e:
-                self.unreadable[shown_name(file.name)] = str(e)
-                continue
-            # The first file with text is enough; iterating reads them all.
-            if reading is not None and reading.extracted.text.strip():
-                return
+            for part in self._parts(file, self._read(file)):
+                # The first document with text is enough; iterating reads them all.
+                if part.extracted is not None and part.extracted.text.strip():
+                    return
+                if part.problem:
+                    self.unreadable[shown_name(part.shown)] = part.problem
         raise self._nothing()
 
     def __iter__(self) -> Iterator[Document]:
@@ -131,7 +144,7 @@ class DocumentCollection(DocumentSource):
         for file in self.files:
             before = self.bytes_read
             yield from self._passages(file)
-            self.bytes_read = before + text_size(file)
+            self.bytes_read = before + self._size(file)
         if not self.documents:
             raise self._nothing()
         self.inputs.append(Input(self.source, self._digest(), self.documents))
@@ -146,11 +159,7 @@ class DocumentCollection(DocumentSource):
     def read_digests(self) -> dict[str, str]:
         self._digests = []
         for file in self.files:
-            try:
-                data: bytes | None = read_file(file.path)
-            except Unreadable:
-                data = None
-            self._add_digest(file, data)
+            self._add_digest(file, self._read(file))
         return self.digests()
 
     def _digest(self) -> str:
@@ -158,54 +167,84 @@ class DocumentCollection(DocumentSource):
         # Names of files may have bytes that are not UTF-8.
         return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
-    def _add_digest(self, file: FoundFile, data: bytes | None) -> None:
-        if kind_of(file.name) is not None:
-            digest = "unreadable" if data is None else hashlib.sha256(data).hexdigest()
-            self._digests.append(f"{file.name}\0{digest}")
+    def _add_digest(self, file: FoundFile, data: bytes | Unreadable | None) -> None:
+        if data is None:
+            return
+        digest = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else "unreadable"
+        self._digests.append(f"{file.name}\0{digest}")
 
     def _passages(self, file: FoundFile) -> Iterator[Document]:
-        reading = self._read(file)
-        if reading is None:
-            return
-        extracted = reading.extracted
-        if extracted.problems:
-            problems = "; ".join(extracted.problems[:3])
-            self.unreadable[shown_name(file.name)] = f"read in part: {problems}"
-        if not extracted.text.strip():
-            self.skipped[f"{ending_of(file.name)} without text"] += 1
-            return
-        self.read += 1
-        for passage in self._documents(file, reading.kind, extracted):
-            self.documents += 1
-            yield passage
-
-    def _read(self, file: FoundFile) -> DocumentText | None:
-        """The text of a file; None, after taking note of it, for one that is no document or cannot be read."""
-        data = None
-        reading = None
-        try:
-            if kind_of(file.name) is not None:
-                data = read_file(file.path)
-                reading = extract(file.name, data)
-        except Unreadable as e:
-            self.unreadable[shown_name(file.name)] = str(e)
-            self._unread.add(f"{path_id(file.name)}{PASSAGE_DELIMITER}")
-        else:
-            if reading is None:
-                self.skipped[ending_of(file.name)] += 1
+        data = self._read(file)
         # The digest is of the bytes, also of those that no reader understands.
         self._add_digest(file, data)
-        return reading
+        has_text = False
+        for part in self._parts(file, data):
+            extracted = part.extracted
+            if extracted is None:
+                self._note_unread(part)
+                continue
+            if extracted.problems:
+                problems = "; ".join(extracted.problems[:3])
+                self.unreadable[shown_name(part.shown)] = f"read in part: {problems}"
+            if not extracted.text.strip():
+                # A mail or a slide show may have no text beside that of its attachments.
+                if not extracted.members:
+                    self.skipped[f"{ending_of(part.shown)} without text"] += 1
+                continue
+            if extracted.guess is not None:
+                encoding, certainty = extracted.guess
+                self.guessed[shown_name(part.shown)] = f"{encoding}, {certainty:.0%} certain"
+            self.kinds[str(part.kind)] += 1
+            has_text = True
+            for passage in self._documents(file, part, extracted):
+                self.documents += 1
+                yield passage
+        self.read += has_text
 
-    def _documents(self, file: FoundFile, kind: str, extracted: Extracted) -> Iterator[Document]:
-        name = shown_name(file.name)
-        prefix = path_id(file.name)
-        title = extracted.title[:_MAX_TITLE] or _short_name(Path(name))
-        about_file: dict[str, MetadataValue] = {"path": name, "type": kind, "title": title}
+    def _read(self, file: FoundFile) -> bytes | Unreadable | None:
+        """The bytes of a file, or why there are none; None for one that is no document by its name."""
+        if kind_of(file.name, self.archives) is None:
+            return None
+        try:
+            return read_file(file.path)
+        except Unreadable as e:
+            return e
+
+    def _parts(self, file: FoundFile, data: bytes | Unreadable | None) -> Iterator[FilePart]:
+        """The documents of a file, and what cannot be read of it."""
+        if data is None:
+            yield FilePart(file.name, "")
+        elif isinstance(data, Unreadable):
+            yield FilePart(file.name, "", problem=str(data))
+        else:
+            yield from read_file_parts(file.name, data, self.archives)
+
+    def _note_unread(self, part: FilePart) -> None:
+        if part.problem:
+            self.unreadable[shown_name(part.shown)] = part.problem
+            # Documents of it, or inside it, that an index has stay there.
+            name = path_id(part.shown)
+            self._unread |= {f"{name}{PASSAGE_DELIMITER}", f"{name}/"}
+        else:
+            self.skipped[ending_of(part.shown)] += 1
+
+    def _documents(
+        self, file: FoundFile, part: FilePart, extracted: Extracted
+    ) -> Iterator[Document]:
+        prefix = path_id(part.shown)
+        title = extracted.title[:_MAX_TITLE] or _short_name(Path(shown_name(part.shown)))
+        about_file: dict[str, MetadataValue] = {"path": shown_name(file.name)}
+        if part.member:
+            about_file["member"] = shown_name(part.member)
+        about_file["type"] = str(part.kind)
+        about_file["title"] = title
         about_file |= extracted.metadata
+        if extracted.guess is not None:
+            about_file["encoding"] = extracted.guess.encoding
         modified = _modified(file.path)
         bytes_before = self.bytes_read
-        size = text_size(file)
+        # Those of the members count when they are read, so that the file's bytes count once.
+        size = 0 if part.member else self._size(file)
         spans = structured_passages(extracted, self.length, self.overlap)
         for number, span in enumerate(spans):
             # The order of the keys is that of the metadata in an index.
@@ -224,6 +263,15 @@ class DocumentCollection(DocumentSource):
                 _passage_title(title, span),
                 metadata,
             )
+
+    def _size(self, file: FoundFile) -> int:
+        """Bytes of a file; 0 for one that is no document by its name."""
+        if kind_of(file.name, self.archives) is None:
+            return 0
+        try:
+            return file.path.stat().st_size
+        except OSError:
+            return 0
 
     def _nothing(self) -> InputError:
         if not self.files:
@@ -264,14 +312,6 @@ def _passage_title(title: str, span: TextSpan) -> str:
 def shown_name(name: str) -> str:
     """A path as text, with ``?`` for undecodable bytes."""
     return os.fsencode(name).decode("utf-8", "replace")
-
-
-def text_size(file: FoundFile) -> int:
-    """Bytes of a file; 0 for one that is no document by its name."""
-    try:
-        return 0 if kind_of(file.name) is None else file.path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _modified(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Which files below some folders are documents, and the text of each one."""
+"""Which files below some folders are documents, and the text of each one and of the files inside it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from dupmae_ir.io.documents.readers.extracted import (
     LARGEST,
     MAX_CHARACTERS_PER_BYTE,
     Extracted,
+    Member,
     Unreadable,
 )
 from dupmae_ir.io.documents.readers.registry import FORMATS, KINDS, PACKAGES
@@ -37,15 +39,33 @@ _OTHER_ENDING_WORDS = """
 _OTHER_ENDINGS = frozenset(_OTHER_ENDING_WORDS.split())
 _SKIPPED_FOLDERS = frozenset({"CVS", "_darcs", "node_modules", "__pycache__"})
 _SNIFFED_BYTES = 8192
+MAX_DEPTH = 5
+"""Files in files: a mail in a mailbox in an archive has depth 2."""
+MAX_MEMBERS = 200_000
+"""Files that are read inside one file."""
+MAX_UNPACKED = 1 << 30
+"""Bytes that are read inside one file, in all its members together."""
 _TEXT_CONTROLS = (9, 10, 12, 13, 27)
 """Control characters that text may have: tab, line feed, form feed, carriage return, and escape for colours."""
 
 
-class DocumentText(NamedTuple):
-    """What was read of a file: its kind, and its text."""
+class FilePart(NamedTuple):
+    """What became of a file, or of a file inside it.
 
-    kind: str
-    extracted: Extracted
+    ``name`` is that of the file on the disk, ``member`` the name inside it, empty for the file itself. ``kind`` is None
+    for what is no document. ``extracted`` is None for that, and for what cannot be read, which has a ``problem``.
+    """
+
+    name: str
+    member: str
+    kind: str | None = None
+    extracted: Extracted | None = None
+    problem: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The name for messages and for the endings in a report."""
+        return f"{self.name}/{self.member}" if self.member else self.name
 
 
 class FoundFile(NamedTuple):
@@ -61,15 +81,19 @@ class Walk:
 
     files: list[FoundFile] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)  #: name -> reason
+    links: list[str] = field(default_factory=list)  #: names of links that lead out of the roots
 
 
-def find_files(roots: Sequence[Path], exclude: Sequence[str] = ()) -> Walk:
+def find_files(
+    roots: Sequence[Path], exclude: Sequence[str] = (), follow_links: bool = False
+) -> Walk:
     """All regular files of some folders and files, in natural order of their names.
 
     Names are relative to the folder, or, with several roots, to the folder that contains them all. Hidden files,
     version control, caches, indexes of this package, temporary files of editors and what matches ``exclude`` are left
-    out. Links to folders are not followed, links to files only where they lead out of the roots, so no loop is possible
-    and no file is read twice. Raises :class:`InputError` for a root that does not exist.
+    out. Links to folders are not followed. A link to a file is left out too: a file inside the roots is read under its
+    own name, and one outside of them may be private (``/etc/shadow``); with ``follow_links``, those outside are read.
+    Raises :class:`InputError` for a root that does not exist.
     """
     walk = Walk()
     seen: set[str] = set()
@@ -91,6 +115,9 @@ def find_files(roots: Sequence[Path], exclude: Sequence[str] = ()) -> Walk:
                 real = os.path.realpath(path)
                 if any(real == top or real.startswith(top + os.sep) for top in real_roots):
                     continue  # it is read under its own name
+                if not follow_links:
+                    walk.links.append(name)
+                    continue
             if _is_regular(path):
                 walk.files.append(FoundFile(Path(path), name))
     walk.files.sort(key=lambda found: [natural_key(part) for part in found.name.split("/")])
@@ -123,16 +150,19 @@ def _is_regular(path: str) -> bool:
         return e.errno == errno.EACCES  # reported when it is read
 
 
-def kind_of(name: str) -> str | None:
+def kind_of(name: str, archives: bool = False) -> str | None:
     """The kind of a file by its name; empty for one whose contents decide, None for no document.
 
-    ``.gz`` is ignored: ``guide.html.gz`` is HTML.
+    ``.gz`` is ignored: ``guide.html.gz`` is HTML. Without ``archives``, an archive is no document.
     """
     plain_name = name.lower().removesuffix(".gz").rpartition("/")[2]
     ending = plain_name.rpartition(".")[2] if "." in plain_name else ""
-    if ending in _OTHER_ENDINGS:
+    kind = KINDS.get(ending)
+    if kind is None:
+        return None if ending in _OTHER_ENDINGS else ""
+    if FORMATS[kind].archive and not archives:
         return None
-    return KINDS.get(ending, "")
+    return kind
 
 
 def ending_of(name: str) -> str:
@@ -152,28 +182,90 @@ def read_file(path: Path) -> bytes:
         raise Unreadable(e.strerror or str(e)) from None
 
 
-def extract(name: str, data: bytes) -> DocumentText | None:
-    """The kind and the text of a file; None for one that is no document. Raises :class:`Unreadable`."""
-    kind = kind_of(name)
-    if kind is None:
-        return None
-    data = _unzipped(data)
-    if not kind:
-        if not _looks_like_text(data):
-            return None
-        kind = "text"
+def read_file_parts(name: str, data: bytes, archives: bool = False) -> Iterator[FilePart]:
+    """The document that a file is, then those inside it: attachments, mails of a mailbox, files of an archive.
+
+    Nothing is raised for a file that cannot be read: its part has the problem.
+    """
+    yield from _Unpacking(name, archives).parts("", name, data, 0)
+
+
+class _Unpacking:
+    """The parts of one file on the disk, with limits on how much is inside it."""
+
+    def __init__(self, name: str, archives: bool) -> None:
+        self.name = name
+        self.archives = archives
+        self.members = 0
+        self.bytes = 0
+
+    def parts(self, member: str, own_name: str, data: bytes, depth: int) -> Iterator[FilePart]:
+        """The parts of a file or a member; ``own_name`` decides what kind it is."""
+        kind = None
+        try:
+            kind = kind_of(own_name, self.archives)
+            if kind is None:
+                yield FilePart(self.name, member)
+                return
+            data = _unzipped(data)
+            kind = kind or _kind_by_contents(data)
+            if kind is None:
+                yield FilePart(self.name, member)
+                return
+            members = FORMATS[kind].members
+            if members is not None:
+                for inner in members(data):
+                    yield from self._member(member, inner, depth)
+                return
+            extracted = _read(kind, data)
+        except Exception as e:  # what libraries raise for damaged files is not documented
+            yield FilePart(self.name, member, kind, problem=described(e))
+            return
+        yield FilePart(self.name, member, kind, extracted)
+        for inner in extracted.members:
+            yield from self._member(member, inner, depth)
+
+    def _member(self, outer: str, inner: Member, depth: int) -> Iterator[FilePart]:
+        name = f"{outer}/{inner.name}" if outer else inner.name
+        self.members += 1
+        self.bytes += len(inner.data)
+        if depth == MAX_DEPTH:
+            yield FilePart(self.name, name, problem=f"more than {MAX_DEPTH} files deep")
+        elif self.members > MAX_MEMBERS:
+            raise Unreadable(f"more than {MAX_MEMBERS:,} files in it")
+        elif self.bytes > MAX_UNPACKED:
+            raise Unreadable(f"unpacks to more than {MAX_UNPACKED >> 20:,} MiB, the limit")
+        else:
+            yield from self.parts(name, inner.name, inner.data, depth + 1)
+
+
+def _kind_by_contents(data: bytes) -> str | None:
+    """The kind of a file whose name does not say it; None for no document."""
+    start = data[:_SNIFFED_BYTES]
+    for kind, document_format in FORMATS.items():
+        if document_format.recognise is not None and document_format.recognise(start):
+            return kind
+    return "text" if _looks_like_text(start) else None
+
+
+def _read(kind: str, data: bytes) -> Extracted:
+    """The text of a document. Raises :class:`Unreadable`, and what the library for its format raises."""
     document_format = FORMATS[kind]
-    isolated = document_format.isolated
-    try:
-        extracted = ISOLATION.read(kind, data) if isolated else document_format.read(data)
-    except Exception as e:  # what libraries raise for damaged files is not documented
-        raise Unreadable(described(e)) from None
+    # Files of the folder were checked before the first was read, but not what is inside them.
+    missing = [package for package in document_format.packages if find_spec(package) is None]
+    if missing:
+        raise Unreadable(f"reading {kind} files needs: pip install 'dupmae-ir[{EXTRA}]'")
+    if document_format.isolated:
+        extracted = ISOLATION.read(kind, data)
+    else:
+        assert document_format.read is not None
+        extracted = document_format.read(data)
     characters = len(extracted.text)
     if characters > max(1 << 20, MAX_CHARACTERS_PER_BYTE * len(data)):
         raise Unreadable(
             f"{len(data):,} bytes become {characters:,} characters; {MAX_CHARACTERS_PER_BYTE} a byte are allowed"
         )
-    return DocumentText(kind, extracted)
+    return extracted
 
 
 def need_extra(files: Sequence[FoundFile], source: str) -> None:
@@ -198,8 +290,7 @@ def _unzipped(data: bytes) -> bytes:
     return unpacked
 
 
-def _looks_like_text(data: bytes) -> bool:
-    start = data[:_SNIFFED_BYTES]
+def _looks_like_text(start: bytes) -> bool:
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16 has zero bytes
         return True
     if b"\0" in start:

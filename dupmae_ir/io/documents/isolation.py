@@ -1,4 +1,4 @@
-"""Reading HTML, Word, EPUB and PDF in a separate process, which is ended when a file exceeds a limit.
+"""Reading HTML, Word, PDF and other formats in a separate process, which is ended when a file exceeds a limit.
 
 A file of a few kilobytes can keep a library busy for hours or ask it for all memory. The process is started with the
 first such file, and again after one that ended it.
@@ -13,10 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
+from base64 import b64decode, b64encode
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from dupmae_ir.io.documents.readers.extracted import Block, Extracted, Heading, Unreadable
+from dupmae_ir.io.documents.readers.extracted import (
+    Block,
+    Extracted,
+    Guess,
+    Heading,
+    Member,
+    Unreadable,
+)
 from dupmae_ir.io.documents.readers.registry import FORMATS
 
 SECONDS = 120
@@ -57,9 +65,12 @@ class Isolation:
         fields = json.loads(answer)
         if "problem" in fields:
             raise Unreadable(fields["problem"])
-        # JSON has lists for named tuples.
+        # JSON has lists for named tuples, and no bytes.
         fields["headings"] = [Heading(*heading) for heading in fields["headings"]]
         fields["blocks"] = [Block(*block) for block in fields["blocks"]]
+        fields["members"] = [Member(name, b64decode(member)) for name, member in fields["members"]]
+        if fields["guess"] is not None:
+            fields["guess"] = Guess(*fields["guess"])
         return Extracted(**fields)
 
     def close(self) -> None:
@@ -119,8 +130,15 @@ def described(error: Exception) -> str:
 
 
 def _answer(kind: str, data: bytes) -> bytes:
+    read = FORMATS[kind].read
+    assert read is not None
     try:
-        return json.dumps(asdict(FORMATS[kind].read(data))).encode("ascii")
+        extracted = read(data)
+        members = [
+            (member.name, b64encode(member.data).decode("ascii")) for member in extracted.members
+        ]
+        fields = asdict(replace(extracted, members=()))
+        return json.dumps(fields | {"members": members}).encode("ascii")
     except Exception as e:
         return json.dumps({"problem": described(e)}).encode("ascii")
 

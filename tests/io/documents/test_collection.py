@@ -53,14 +53,18 @@ def test_links_lead_to_no_loop_and_no_file_twice(tmp_path):
     (tmp_path / "docs/out.txt").symlink_to(tmp_path / "outside.txt")
     (tmp_path / "docs/broken.txt").symlink_to("nowhere")
     os.mkfifo(tmp_path / "docs/pipe.txt")
-    _, documents = read(tmp_path / "docs")
+    collection, documents = read(tmp_path / "docs")
+    assert [d.text for d in documents] == ["one", "two"]
+    assert collection.report["skipped"] == {"links out of the folder": 1}
+    _, documents = read(tmp_path / "docs", follow_links=True)
     assert [(d.metadata["path"], d.text) for d in documents] == [
         ("a.txt", "one"),
         ("out.txt", "three"),
         ("sub/b.txt", "two"),
     ]
     (tmp_path / "link").symlink_to("docs")
-    assert [d.docid for d in read(tmp_path / "link")[1]] == [d.docid for d in documents]
+    _, linked = read(tmp_path / "link", follow_links=True)
+    assert [d.docid for d in linked] == [d.docid for d in documents]
 
 
 def test_files_that_may_not_be_read(tmp_path, monkeypatch):

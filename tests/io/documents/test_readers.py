@@ -8,10 +8,9 @@ import random
 import time
 
 import pytest
-from support.document_samples import FILES, HTML, docx, epub, pdf, write_folder, zipped
+from support.document_samples import FILES, HTML, docx, epub, extract, pdf, write_folder, zipped
 
 from dupmae_ir.io.documents.collection import DocumentCollection
-from dupmae_ir.io.documents.files import extract
 from dupmae_ir.io.documents.readers import registry
 from dupmae_ir.io.documents.readers.books import read_epub
 from dupmae_ir.io.documents.readers.code import read_code
@@ -37,12 +36,10 @@ def test_every_format_in_a_folder(tmp_path):
     collection, documents = read(write_folder(tmp_path / "docs"))
     found = by_path(documents)
     assert set(found) == set(FILES)
-    assert collection.report == {
-        "files": len(FILES),
-        "skipped": {},
-        "unreadable": {},
-        "unreadable_files": 0,
-    }
+    report = collection.report
+    assert report["files"] == sum(report["kinds"].values()) == len(FILES)
+    assert (report["skipped"], report["unreadable"], report["unreadable_files"]) == ({}, {}, 0)
+    assert list(report["guessed"]) == ["src/latin.txt"]
     types = {path: passages[0].metadata["type"] for path, passages in found.items()}
     assert types["guide/with blank.md"] == "md"
     assert types["src/copyright"] == "text"

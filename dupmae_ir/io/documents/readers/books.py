@@ -6,7 +6,8 @@ import posixpath
 from urllib.parse import unquote
 
 from dupmae_ir.io.documents.readers.archive import open_archive, read_member, xml_elements
-from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable, decoded
+from dupmae_ir.io.documents.readers.encodings import decoded
+from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable
 from dupmae_ir.io.documents.readers.format import Format
 from dupmae_ir.io.documents.readers.markup import parse_html
 
@@ -31,7 +32,8 @@ def read_epub(data: bytes) -> Extracted:
             name = chapters.get(reference.get("idref"))
             if name:
                 builder.gap("\n\n")
-                parse_html(decoded(read_member(book, name), declared=True), builder)
+                chapter = decoded(read_member(book, name), declared=True)
+                parse_html(chapter.text, builder)
     return builder.done(next(filter(None, titles), ""))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from dupmae_ir.io.documents.readers.extracted import Extracted, Heading, decoded
+from dupmae_ir.io.documents.readers.encodings import decoded
+from dupmae_ir.io.documents.readers.extracted import Extracted, Heading
 from dupmae_ir.io.documents.readers.format import Format
 
 _ENDINGS = (
@@ -29,7 +30,7 @@ def read_code(data: bytes) -> Extracted:
 
     Comments and decorators on the lines directly above a definition belong to it.
     """
-    text = decoded(data)
+    text, guess = decoded(data)
     headings: list[Heading] = []
     outer = ""
     previous_end = 0
@@ -39,7 +40,7 @@ def read_code(data: bytes) -> Extracted:
         start = _with_comments(text, match.start(), previous_end)
         headings.append(Heading(start, 1, name))
         previous_end = match.end()
-    return Extracted(text, "", headings, lines=True)
+    return Extracted(text, "", headings, lines=True, guess=guess)
 
 
 def _with_comments(text: str, start: int, floor: int) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,13 +41,31 @@ class Block(NamedTuple):
     place: Mapping[str, MetadataValue]
 
 
+class Member(NamedTuple):
+    """A file inside a file: an attachment of a mail, a mail of a mailbox, a file of an archive.
+
+    ``name`` is unique among the members of its file, with ``/`` between folders.
+    """
+
+    name: str
+    data: bytes
+
+
+class Guess(NamedTuple):
+    """The encoding that a detector found likely, and how certain it is, from 0 to 1."""
+
+    encoding: str
+    certainty: float
+
+
 @dataclass(frozen=True)
 class Extracted:
     """The text of a file.
 
     ``lines``: split it at line ends instead of sentences (code, tables). ``blocks``: in the order of their starts; none
     for formats whose only places are offsets. ``metadata``: about the complete file. ``problems``: what was left out,
-    and why.
+    and why. ``members``: the files inside it, such as attachments, each of which is read as a document of its own.
+    ``guess``: the encoding, if the file does not say it.
     """
 
     text: str
@@ -59,6 +75,8 @@ class Extracted:
     blocks: Sequence[Block] = ()
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
     problems: Sequence[str] = ()
+    members: Sequence[Member] = ()
+    guess: Guess | None = None
 
     def place(self, offset: int) -> Mapping[str, MetadataValue]:
         """The place of the block that an offset is in; empty for a format without blocks."""
@@ -136,44 +154,3 @@ def joined(lines: Iterable[str]) -> str:
 def reason(error: BaseException) -> str:
     """An error's message, or its type if it has none."""
     return str(error) or type(error).__name__
-
-
-_META_CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*(?:["']\s*)?([A-Za-z0-9_.:-]{2,40})""")
-
-
-def decoded(data: bytes, declared: bool = False) -> str:
-    """Bytes as text, line ends as ``\\n``: by a byte order mark, else (with ``declared``) by the encoding that the
-    first 2,048 bytes name, else UTF-8, else Windows-1252. Raises :class:`Unreadable` for binary data."""
-    text = _decoded_by_mark(data)
-    if text is None:
-        if b"\0" in data[:8192]:
-            raise Unreadable("binary data, not text")
-        text = _decoded_by_name(data, declared)
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
-
-
-def _decoded_by_name(data: bytes, declared: bool) -> str:
-    encodings = ["utf-8"]
-    declaration = _META_CHARSET.search(data[:2048]) if declared else None
-    if declaration:
-        encodings.insert(0, declaration.group(1).decode("ascii"))
-    for encoding in encodings:
-        # A page may declare an encoding that does not exist, or that its bytes are not in.
-        with suppress(UnicodeError, LookupError):
-            return data.decode(encoding)
-    return data.decode("cp1252", "replace")
-
-
-def _decoded_by_mark(data: bytes) -> str | None:
-    # The mark of UTF-32 begins with that of UTF-16, so it is tried first.
-    marks = {
-        b"\xef\xbb\xbf": "utf-8",
-        b"\xff\xfe\0\0": "utf-32-le",
-        b"\0\0\xfe\xff": "utf-32-be",
-        b"\xff\xfe": "utf-16-le",
-        b"\xfe\xff": "utf-16-be",
-    }
-    for mark, encoding in marks.items():
-        if data.startswith(mark):
-            return data[len(mark) :].decode(encoding, "replace")
-    return None

@@ -10,14 +10,10 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
-from dupmae_ir.io.documents.readers.extracted import (
-    Builder,
-    Extracted,
-    Heading,
-    Unreadable,
-    decoded,
-)
+from dupmae_ir.io.documents.readers.encodings import decoded
+from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Heading, Unreadable
 from dupmae_ir.io.documents.readers.format import Format
 from dupmae_ir.io.documents.readers.text import MAX_HEADING, underlined_headings
 
@@ -76,7 +72,7 @@ MAX_STRAY_END_TAGS = 1_000
 
 def read_markdown(data: bytes) -> Extracted:
     """Markdown: ``#`` and underlined headings outside of code; the title of the front matter."""
-    text = decoded(data)
+    text, guess = decoded(data)
     title_line = None
     front_matter = _FRONT_MATTER.match(text)
     if front_matter:
@@ -102,7 +98,7 @@ def read_markdown(data: bytes) -> Extracted:
         title = title_line.group(1).strip().strip("\"'")
     elif headings:
         title = headings[0].text
-    return Extracted(text, title, headings)
+    return Extracted(text, title, headings, guess=guess)
 
 
 def _fence_borders(text: str) -> list[int]:
@@ -126,7 +122,9 @@ def _in_code(place: int, borders: list[int]) -> bool:
 
 def read_html(data: bytes) -> Extracted:
     """An HTML file."""
-    return parse_html(decoded(data, declared=True), Builder()).finish()
+    page = decoded(data, declared=True)
+    extracted = parse_html(page.text, Builder()).finish()
+    return replace(extracted, guess=page.guess)
 
 
 def parse_html(markup: str, builder: Builder) -> PageEvents:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable, decoded, reason
+from dupmae_ir.io.documents.readers.encodings import decoded
+from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable, reason
 from dupmae_ir.io.documents.readers.format import Format
 from dupmae_ir.io.documents.readers.markup import read_markdown
 
@@ -12,7 +13,7 @@ from dupmae_ir.io.documents.readers.markup import read_markdown
 def read_notebook(data: bytes) -> Extracted:
     """A Jupyter notebook: Markdown and code cells, without outputs."""
     try:
-        cells = json.loads(decoded(data))["cells"]
+        cells = json.loads(decoded(data).text)["cells"]
         sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise Unreadable(f"not a notebook: {reason(e)}") from None

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable, decoded, joined, reason
+from dupmae_ir.io.documents.readers.encodings import decoded
+from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable, joined, reason
 from dupmae_ir.io.documents.readers.format import Format
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
@@ -17,7 +18,7 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
 def read_table(data: bytes) -> Extracted:
     """CSV or tab-separated: each row as ``name: value; ...``; split at rows."""
-    text = decoded(data)
+    text, guess = decoded(data)
     first_line = text.lstrip("\n").partition("\n")[0]
     delimiter = max(",;\t|", key=first_line.count)
     # The module's limit is 128 KiB a cell; the size of the file is limited anyway.
@@ -36,7 +37,7 @@ def read_table(data: bytes) -> Extracted:
         header = rows.pop(0)
     # A generator: `joined` stops at the limit, before all lines are in memory.
     lines = (_row_text(row, header) for row in rows)
-    return Extracted(joined(lines), "", (), lines=True)
+    return Extracted(joined(lines), lines=True, guess=guess)
 
 
 def _is_header(row: list[str]) -> bool:
@@ -61,7 +62,7 @@ def _row_text(row: list[str], header: list[str]) -> str:
 
 def read_json(data: bytes) -> Extracted:
     """JSON, or JSON lines: each value as ``path: value`` on its own line."""
-    text = decoded(data)
+    text, guess = decoded(data)
     try:
         roots = [json.loads(text)]
     except (ValueError, RecursionError) as whole_file:
@@ -70,7 +71,7 @@ def read_json(data: bytes) -> Extracted:
         except (ValueError, RecursionError):
             # What is wrong with the file as one value says more than what is wrong with its first line.
             raise Unreadable(f"not JSON: {reason(whole_file)}") from None
-    return Extracted(joined(_all_lines(roots)), "", (), lines=True)
+    return Extracted(joined(_all_lines(roots)), lines=True, guess=guess)
 
 
 def _all_lines(roots: list[Any]) -> Iterator[str]:

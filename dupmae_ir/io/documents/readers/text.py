@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from dupmae_ir.io.documents.readers.extracted import Extracted, Heading, decoded
+from dupmae_ir.io.documents.readers.encodings import decoded
+from dupmae_ir.io.documents.readers.extracted import Extracted, Heading
 from dupmae_ir.io.documents.readers.format import Format
 
 MAX_HEADING = 200
@@ -22,7 +23,7 @@ _QUESTION = re.compile(
 
 def read_text(data: bytes) -> Extracted:
     """Plain text and reStructuredText: underlined lines are headings, and so are the questions of a FAQ."""
-    text = decoded(data)
+    text, guess = decoded(data)
     headings = list(underlined_headings(text, ()))
     title = ""
     # The first heading is the title only if nothing is above it.
@@ -35,7 +36,7 @@ def read_text(data: bytes) -> Extracted:
     for match in _QUESTION.finditer(text):
         if match.start() not in underlined_starts:
             headings.append(Heading(match.start(), question_level, match[1]))
-    return Extracted(text, title, headings)
+    return Extracted(text, title, headings, guess=guess)
 
 
 def underlined_headings(text: str, taken: Collection[int]) -> Iterator[Heading]:
