@@ -16,8 +16,8 @@ from dupmae_ir.console import megabytes
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import DocumentSource, FileReport, Input
 from dupmae_ir.io.documents.files import (
-    FoundFile,
     FilePart,
+    FoundFile,
     ending_of,
     find_files,
     kind_of,
