@@ -20,6 +20,7 @@ from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import natural_key
 from dupmae_ir.io.documents.isolation import ISOLATION, described
+from dupmae_ir.io.documents.readers.encodings import SNIFFED_BYTES, looks_like_text
 from dupmae_ir.io.documents.readers.extracted import (
     LARGEST,
     MAX_CHARACTERS_PER_BYTE,
@@ -38,15 +39,12 @@ _OTHER_ENDING_WORDS = """
 """
 _OTHER_ENDINGS = frozenset(_OTHER_ENDING_WORDS.split())
 _SKIPPED_FOLDERS = frozenset({"CVS", "_darcs", "node_modules", "__pycache__"})
-_SNIFFED_BYTES = 8192
 MAX_DEPTH = 5
 """Files in files: a mail in a mailbox in an archive has depth 2."""
 MAX_MEMBERS = 200_000
 """Files that are read inside one file."""
 MAX_UNPACKED = 1 << 30
 """Bytes that are read inside one file, in all its members together."""
-_TEXT_CONTROLS = (9, 10, 12, 13, 27)
-"""Control characters that text may have: tab, line feed, form feed, carriage return, and escape for colours."""
 
 
 class FilePart(NamedTuple):
@@ -241,11 +239,11 @@ class _Unpacking:
 
 def _kind_by_contents(data: bytes) -> str | None:
     """The kind of a file whose name does not say it; None for no document."""
-    start = data[:_SNIFFED_BYTES]
+    start = data[:SNIFFED_BYTES]
     for kind, document_format in FORMATS.items():
         if document_format.recognise is not None and document_format.recognise(start):
             return kind
-    return "text" if _looks_like_text(start) else None
+    return "text" if looks_like_text(start) else None
 
 
 def _read(kind: str, data: bytes) -> Extracted:
@@ -288,13 +286,3 @@ def _unzipped(data: bytes) -> bytes:
     if len(unpacked) > LARGEST:
         raise Unreadable(f"unpacks to more than {LARGEST >> 20} MiB, the limit")
     return unpacked
-
-
-def _looks_like_text(start: bytes) -> bool:
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16 has zero bytes
-        return True
-    if b"\0" in start:
-        return False
-    controls = sum(start.count(bytes([code])) for code in range(32) if code not in _TEXT_CONTROLS)
-    # At most one control character in twenty bytes.
-    return controls * 20 <= len(start)

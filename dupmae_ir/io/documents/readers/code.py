@@ -30,7 +30,7 @@ def read_code(data: bytes) -> Extracted:
 
     Comments and decorators on the lines directly above a definition belong to it.
     """
-    text, guess = decoded(data)
+    text, guess = decoded(data, declared=True)
     headings: list[Heading] = []
     outer = ""
     previous_end = 0
