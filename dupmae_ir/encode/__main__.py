@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dupmae_ir.command import Command
 from dupmae_ir.encode.config import EncodeConfig, EncodeResult
-from dupmae_ir.io.sources import left_out
+from dupmae_ir.io.sources import file_report
 
 
 def summarize(config: EncodeConfig, result: EncodeResult) -> str:
@@ -13,7 +13,7 @@ def summarize(config: EncodeConfig, result: EncodeResult) -> str:
     text = f"{config.index}: {result['documents']:,} {unit}"
     if result["status"] == "already complete":
         text += ", already complete from the same input and settings; nothing to do"
-        return text + left_out(result.get("sources"))
+        return text + file_report(result.get("sources"))
     if result["empty_documents"]:
         text += f" ({result['empty_documents']:,} without text)"
     if result["scale"] is not None:
@@ -24,7 +24,7 @@ def summarize(config: EncodeConfig, result: EncodeResult) -> str:
         text += f", in {result['seconds']:,.0f} s ({result['documents_per_second']:,} {unit}/s)"
     if result["resumed"]:
         text += f", {result['resumed']:,} {unit} from an earlier run"
-    return text + left_out(result.get("sources"))
+    return text + file_report(result.get("sources"))
 
 
 main = Command(

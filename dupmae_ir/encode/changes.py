@@ -40,7 +40,7 @@ from dupmae_ir.index.config import AddConfig, ChangeOptions, ChangeResult, SyncC
 from dupmae_ir.index.format.manifest import Meta, recorded_options
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
-from dupmae_ir.io.sources import READING, left_out
+from dupmae_ir.io.sources import READING, file_report
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder, EncoderOptions
 
@@ -185,7 +185,7 @@ class _Change:
                 else:
                     self._plan_encoding(document, row, plan)
                 bar.update()
-        unread = left_out(collection.report)
+        unread = file_report(collection.report)
         if unread:
             say(f"{collection.source}:{unread}", self.config.quiet)
         if self.command == "index sync":

@@ -89,6 +89,8 @@ class FileReport(TypedDict):
     kinds: dict[str, int]  #: kind -> documents that were read, those inside files included
     guessed: dict[str, str]  #: name -> encoding that had to be guessed, and how certain it is
     guessed_files: int
+    garbage: dict[str, str]  #: name -> passages of it that are no text, and what they have instead
+    garbage_passages: int
     skipped: dict[str, int]  #: by ending: those that are no documents, or have no text
     unreadable: dict[str, str]  #: name -> reason
     unreadable_files: int

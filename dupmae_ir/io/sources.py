@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import itertools
 import json
 import sys
 from abc import abstractmethod
@@ -172,25 +173,59 @@ class CorpusOptions(Config):
         return self.collection().read_digests()
 
 
-def left_out(sources: FileReport | None, most: int = 20) -> str:
-    """How many files the documents are from, and which could not be read; empty for other collections."""
+def file_report(sources: FileReport | None, most: int = 20) -> str:
+    """What became of the files of a collection, as lines of text; empty for other collections.
+
+    ``most`` files are named in each list.
+    """
     if not sources:
         return ""
-    lines = [f"  from {sources['files']:,} files"]
+    # The most frequent come first, as in the counts of what was skipped.
+    kinds = sorted(sources["kinds"].items(), key=lambda item: (-item[1], item[0]))
+    first = f"  from {sources['files']:,} files"
+    if kinds:
+        first += f" ({_counts(dict(kinds))})"
     skipped = sources["skipped"]
     if skipped:
-        # The report has the most frequent endings first.
-        endings = [f"{ending} {count:,}" for ending, count in list(skipped.items())[:5]]
-        if len(skipped) > 5:
-            endings.append("...")
-        lines[0] += f"; left out: {sum(skipped.values()):,} ({', '.join(endings)})"
-    unreadable_count = sources["unreadable_files"]
-    if unreadable_count:
-        shortened = f"; the first {most}" if unreadable_count > most else ""
-        lines.append(f"  {unreadable_count:,} could not be read{shortened}:")
-        for name, reason in list(sources["unreadable"].items())[:most]:
-            lines.append(f"    {name}: {reason}")
+        first += f"; left out: {sum(skipped.values()):,} ({_counts(skipped)})"
+    lines = [first]
+    lines += _named(
+        f"{sources['guessed_files']:,} read in an encoding that had to be guessed",
+        sources["guessed_files"],
+        sources["guessed"],
+        most,
+    )
+    lines += _named(
+        f"{sources['garbage_passages']:,} passages without text left out",
+        len(sources["garbage"]),
+        sources["garbage"],
+        most,
+    )
+    lines += _named(
+        f"{sources['unreadable_files']:,} could not be read",
+        sources["unreadable_files"],
+        sources["unreadable"],
+        most,
+    )
     return "\n".join(["", *lines])
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    """The first five of some counts in one line."""
+    parts = [f"{name} {count:,}" for name, count in itertools.islice(counts.items(), 5)]
+    if len(counts) > 5:
+        parts.append("...")
+    return ", ".join(parts)
+
+
+def _named(heading: str, files: int, reasons: Mapping[str, str], most: int) -> Iterator[str]:
+    """A heading, and the first files that it is about with what is said of each; nothing without files."""
+    if not files:
+        return
+    shortened = f"; the first {most}" if files > most else ""
+    yield f"  {heading}{shortened}:"
+    for name, reason in itertools.islice(reasons.items(), most):
+        yield f"    {name}: {reason}"
 
 
 def _are_lines(sources: Sequence[str], read_as: str) -> bool:

@@ -27,6 +27,7 @@ from dupmae_ir.models.analyzer import (
     stems_and_parts,
     word_pattern,
 )
+from dupmae_ir.models.normal_form import aligned, normal_form
 from dupmae_ir.registry import suggest
 
 ENGLISH = "en"
@@ -134,7 +135,8 @@ Spans = list[tuple[str, int, int]]
 class Analyzer:
     """The words of a text and their index terms, in one language.
 
-    ``terms``: the index terms of a text, in order; ``spans``: the same with their positions.
+    Words are compared in the normal form of the text (:mod:`dupmae_ir.models.normal_form`); positions are those in the
+    text as it is.
 
     Args:
         language: a code of :data:`LANGUAGES`.
@@ -148,11 +150,12 @@ class Analyzer:
         self.language = language
         self.with_parts = with_parts
         self.terms_per_word = _TERMS_PER_WORD.get(language, 1)
-        self.terms: Callable[[str], list[str]] = stems_and_parts if with_parts else stems
-        self.spans: Callable[[str], Spans] = partial(stem_spans, with_parts=with_parts)
+        # Of texts in their normal form.
+        self._terms: Callable[[str], list[str]] = stems_and_parts if with_parts else stems
+        self._spans: Callable[[str], Spans] = partial(stem_spans, with_parts=with_parts)
         if language != ENGLISH:
-            self.terms = self._terms
-            self.spans = self._spans
+            self._terms = self._terms_of_language
+            self._spans = self._spans_of_language
             self._stem = _stemmer(language)
             self.term = lru_cache(1 << 18)(self.term)  # type: ignore[method-assign]
 
@@ -162,6 +165,17 @@ class Analyzer:
         if folded in function_words(self.language):
             return ""
         return self._stem(folded)
+
+    def terms(self, text: str) -> list[str]:
+        """The index terms of a text, in order."""
+        return self._terms(normal_form(text))
+
+    def spans(self, text: str) -> Spans:
+        """The index terms of a text, in order, with their positions."""
+        form = aligned(text)
+        if form is None:
+            return self._spans(text)
+        return [(term, *form.original(start, end)) for term, start, end in self._spans(form.text)]
 
     def query_terms(self, text: str) -> list[str]:
         """The index terms of a query. Texts in English or several languages keep their function words; a query keeps
@@ -176,10 +190,10 @@ class Analyzer:
             unimportant = function_words(ENGLISH)
         return [term for term in terms if term not in unimportant] or terms
 
-    def _terms(self, text: str) -> list[str]:
-        return [term for term, _, _ in self._spans(text)]
+    def _terms_of_language(self, text: str) -> list[str]:
+        return [term for term, _, _ in self._spans_of_language(text)]
 
-    def _spans(self, text: str) -> Spans:
+    def _spans_of_language(self, text: str) -> Spans:
         spans = []
         for word, start, end in self._words(text):
             term = self.term(word)

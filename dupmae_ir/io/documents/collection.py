@@ -25,6 +25,7 @@ from dupmae_ir.io.documents.files import (
     read_file,
     read_file_parts,
 )
+from dupmae_ir.io.documents.garbage import garbage_kind
 from dupmae_ir.io.documents.passages import TextSpan, structured_passages
 from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable
 from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
@@ -50,7 +51,8 @@ class DocumentCollection(DocumentSource):
     it), ``type``, ``title``, what the format knows of the document, ``encoding`` if it was guessed, ``heading``,
     ``start`` and ``end`` (places in the document's text), the place (``page`` of a PDF), ``modified`` (UTC).
 
-    Files that cannot be read are collected in ``unreadable`` (name -> reason) and stop nothing. Iterate once; then
+    Passages of base64, hexadecimal data, minified code and numbers are left out; their numbers stay free. Files that
+    cannot be read are collected in ``unreadable`` (name -> reason) and stop nothing. Iterate once; then
     ``inputs`` and ``report`` are complete.
     """
 
@@ -85,6 +87,7 @@ class DocumentCollection(DocumentSource):
             self.skipped["links out of the folder"] = len(walk.links)
         self.kinds: Counter[str] = Counter()
         self.guessed: dict[str, str] = {}
+        self.garbage: dict[str, Counter[str]] = {}
         self.read = 0
         self._digests: list[str] = []
 
@@ -107,10 +110,21 @@ class DocumentCollection(DocumentSource):
             "kinds": dict(sorted(self.kinds.items())),
             "guessed": dict(list(self.guessed.items())[:MAX_NAMED_FILES]),
             "guessed_files": len(self.guessed),
+            "garbage": self._garbage_by_file(),
+            "garbage_passages": sum(counts.total() for counts in self.garbage.values()),
             "skipped": dict(most_frequent_first),
             "unreadable": dict(list(self.unreadable.items())[:MAX_NAMED_FILES]),
             "unreadable_files": len(self.unreadable),
         }
+
+    def _garbage_by_file(self) -> dict[str, str]:
+        """The files with the most passages that are no text, first, and what these have instead."""
+        most_first = sorted(self.garbage.items(), key=lambda item: (-item[1].total(), item[0]))
+        by_file = {}
+        for name, counts in most_first[:MAX_NAMED_FILES]:
+            kinds = [f"{count:,} of {kind}" for kind, count in counts.most_common()]
+            by_file[name] = ", ".join(kinds)
+        return by_file
 
     @property
     def dominating(self) -> str | None:
@@ -257,11 +271,13 @@ class DocumentCollection(DocumentSource):
             metadata["modified"] = modified
             # Progress inside a file: its bytes in proportion to the characters so far.
             self.bytes_read = bytes_before + size * span.end // len(extracted.text)
+            text = extracted.text[span.start : span.end]
+            garbage = garbage_kind(text)
+            if garbage is not None:
+                self.garbage.setdefault(shown_name(part.shown), Counter())[garbage] += 1
+                continue
             yield Document(
-                f"{prefix}{PASSAGE_DELIMITER}{number}",
-                extracted.text[span.start : span.end],
-                _passage_title(title, span),
-                metadata,
+                f"{prefix}{PASSAGE_DELIMITER}{number}", text, _passage_title(title, span), metadata
             )
 
     def _size(self, file: FoundFile) -> int:

@@ -42,6 +42,7 @@ from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.model_config import WITH_PARTS, LexicalSettings
 from dupmae_ir.models.languages import ENGLISH, Analyzer
+from dupmae_ir.models.normal_form import normal_form
 from dupmae_ir.types import CollectionStatistics
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ class Lexicon:
         # Keys of a dictionary: each spelling once, in the order of the text.
         spellings: dict[int, dict[str, None]] = {}
         for dimension, start, end in self.spans(text):
-            spellings.setdefault(dimension, {})[text[start:end].lower()] = None
+            spelling = normal_form(text[start:end]).lower()
+            spellings.setdefault(dimension, {})[spelling] = None
         return {dimension: "/".join(words) for dimension, words in spellings.items()}
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:

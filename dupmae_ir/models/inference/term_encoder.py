@@ -19,6 +19,7 @@ from dupmae_ir.models.heads.lexical import Lexicon, TermWeights
 from dupmae_ir.models.heads.query_table import QueryTable
 from dupmae_ir.models.languages import ENGLISH
 from dupmae_ir.models.names import embedded_folder, model_folder, model_name
+from dupmae_ir.models.normal_form import normal_form
 from dupmae_ir.types import (
     CollectionStatistics,
     Document,
@@ -207,7 +208,7 @@ class TermEncoder:
         if "cls" not in self.parts and self._lexicon is not None and not self._lexicon.pieces:
             return [[] for _ in texts]  # no layer of the model reads them
         out = self.tokenizer(
-            [prompt + text for text in texts],
+            [prompt + self._readable(text) for text in texts],
             add_special_tokens=special,
             truncation=True,
             max_length=length,
@@ -226,6 +227,11 @@ class TermEncoder:
                 [piece if piece < self._width else unknown for piece in text_pieces]
             )
         return known_pieces
+
+    def _readable(self, text: str) -> str:
+        """A text for the tokenizer. That of an embedded model has ``efficient`` but no ligature in it; a trained model
+        reads texts as in its training."""
+        return text if self._lexicon is None else normal_form(text)
 
     def _query_pieces(self, texts: Sequence[str]) -> list[list[int]]:
         # A table of query weights has none for special tokens.

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from dupmae_ir.models.analyzer import MAX_TOKEN_LENGTH, stem, word_spans
 from dupmae_ir.models.languages import is_letter, separates_words
+from dupmae_ir.models.normal_form import normal_form, shown_character
 from dupmae_ir.types import LexicalEncoder
 
 SNIPPET = 240
@@ -263,7 +264,7 @@ def _words_by_term(texts: Iterable[tuple[str, Sequence[TermSpan]]]) -> dict[str,
     words: dict[str, dict[str, None]] = {}
     for text, spans in texts:
         for span in spans:
-            word = text[slice(*span.word)].lower()
+            word = normal_form(text[slice(*span.word)]).lower()
             if word:
                 words.setdefault(span.term, {})[word] = None
     return {term: list(term_words) for term, term_words in words.items()}
@@ -293,8 +294,9 @@ def _complete_word(text: str, start: int, end: int) -> tuple[int, int]:
 
 @lru_cache(1 << 14)
 def _in_word(character: str) -> bool:
-    is_mark = unicodedata.category(character).startswith("M")
-    return (character.isalnum() or is_mark) and separates_words(character)
+    # Also marks on letters, and soft hyphens between them.
+    is_inside = unicodedata.category(character).startswith(("M", "Cf"))
+    return (character.isalnum() or is_inside) and separates_words(character)
 
 
 def _best_window(
@@ -356,32 +358,40 @@ def _on_one_line(
     marks: Sequence[tuple[int, int]],
     hidden: Sequence[tuple[int, int]],
 ) -> Snippet:
-    """The part with white space collapsed and without what is hidden, and the marks moved accordingly."""
+    """The part in its normal form, with white space collapsed and without what is hidden, and the marks moved
+    accordingly."""
     hidden_positions: set[int] = set()
     for hidden_start, hidden_end in hidden:
         hidden_positions.update(range(max(hidden_start, start), min(hidden_end, end)))
 
-    # Position in the text -> position in the line, of each character and each run of white space that is kept.
-    positions: dict[int, int] = {}
-    characters: list[str] = []
+    # Position in the text -> (start, end) in the line, of each character and each run of white space that is kept.
+    positions: dict[int, tuple[int, int]] = {}
+    pieces: list[str] = []
+    length = 0
     for match in re.finditer(r"\s+|\S", text[start:end]):
         position = start + match.start()
         if match.group().isspace():
             at_the_end = match.end() == end - start
-            if not characters or characters[-1] == " " or at_the_end:
+            if not pieces or pieces[-1] == " " or at_the_end:
                 continue
-            positions[position] = len(characters)
-            characters.append(" ")
-        elif position not in hidden_positions:
-            positions[position] = len(characters)
-            characters.append(match.group())
+            piece = " "
+        elif position in hidden_positions:
+            continue
+        else:
+            piece = shown_character(match.group())
+        positions[position] = (length, length + len(piece))
+        if piece:
+            pieces.append(piece)
+            length += len(piece)
 
     moved = []
     for mark_start, mark_end in marks:
         if mark_start in positions and mark_end - 1 in positions:
-            moved.append((positions[mark_start], positions[mark_end - 1] + 1))
+            line_start, _ = positions[mark_start]
+            _, line_end = positions[mark_end - 1]
+            moved.append((line_start, line_end))
     return Snippet(
-        "".join(characters),
+        "".join(pieces),
         tuple(_without_overlaps(moved)),
         start,
         end,

@@ -197,10 +197,10 @@ DAMAGED = {
     "f.pdf": pdf(())[:200],
     "g.ipynb": b'{"cells": 3}',
     "h.json": b"{no json",
-    "i.txt": b"text with \0 in it",
+    "i.txt": b"text\0\1\2\3\0with \0 in it\0",
     "j.html.gz": gzip.compress(b"<p>cut")[:-9],
     "k.md": b"\0" * 100,
-    "l.csv": b'a,b\n"\0',
+    "l.csv": b'a,b\n"\0\1\0\2\0',
 }
 
 
