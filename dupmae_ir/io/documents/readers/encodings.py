@@ -75,12 +75,17 @@ class Decoded(NamedTuple):
     guess: Guess | None = None
 
 
-def decoded(data: bytes, declared: bool = False) -> Decoded:
-    """Bytes as text: by a byte order mark, else (with ``declared``) by the encoding that the first 2,048 bytes name,
-    else UTF-8, else by a guess. Raises :class:`Unreadable` for binary data, and if no encoding fits."""
-    for mark, encoding in _MARKS.items():
+def decoded(data: bytes, declared: bool = False, encoding: str | None = None) -> Decoded:
+    """Bytes as text: by a byte order mark, else by ``encoding`` or (with ``declared``) the encoding that the first
+    2,048 bytes name, else UTF-8, else by a guess.
+
+    Raises :class:`Unreadable` for binary data, and if no encoding fits.
+    """
+    for mark, marked in _MARKS.items():
         if data.startswith(mark):
-            return Decoded(_plain(data[len(mark) :].decode(encoding, "replace")))
+            return Decoded(_plain(data[len(mark) :].decode(marked, "replace")))
+    if encoding is None and declared:
+        encoding = _declaration(data)
     if not looks_like_text(data):
         raise Unreadable("binary data, not text")
     wide = None
@@ -89,8 +94,8 @@ def decoded(data: bytes, declared: bool = False) -> Decoded:
     if wide is not None:
         return Decoded(_plain(data.decode(wide, "replace")), Guess(wide, _WIDE_CERTAINTY))
     # ISO-2022 is valid ASCII, but not meant so.
-    if not _ISO_2022.search(data):
-        text = _by_name(data, declared)
+    if encoding or not _ISO_2022.search(data):
+        text = _by_name(data, encoding)
         if text is not None:
             return Decoded(_plain(text))
     text, guess = _guessed(data)
@@ -142,17 +147,20 @@ def _plain(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", " ")
 
 
-def _by_name(data: bytes, declared: bool) -> str | None:
-    """Decoded by the encoding that the data declares, or as UTF-8; None if neither fits."""
-    names = ["utf-8"]
-    declaration = _DECLARATION.search(data[:_DECLARED_IN]) if declared else None
-    if declaration:
-        names.insert(0, (declaration[1] or declaration[2]).decode("ascii"))
-    for name in names:
+def _declaration(data: bytes) -> str | None:
+    match = _DECLARATION.search(data[:_DECLARED_IN])
+    if match is None:
+        return None
+    return (match[1] or match[2]).decode("ascii")
+
+
+def _by_name(data: bytes, encoding: str | None) -> str | None:
+    """Decoded by ``encoding``, or as UTF-8; None if neither fits."""
+    for name in (encoding, "utf-8"):
         # A page may declare an encoding that does not exist, that is of no text, or that its bytes are not in.
-        with suppress(UnicodeError, LookupError):
-            encoding = codecs.lookup(name).name
-            return data.decode(_SUPERSETS.get(encoding, encoding))
+        with suppress(UnicodeError, LookupError, ValueError):
+            canonical = codecs.lookup(name or "utf-8").name
+            return data.decode(_SUPERSETS.get(canonical, canonical))
     return None
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dupmae_ir.io.documents.readers import books, code, markup, notebook, office, pdf, table, text
+from dupmae_ir.io.documents.readers import (
+    books,
+    code,
+    mail,
+    markup,
+    notebook,
+    office,
+    pdf,
+    table,
+    text,
+)
 from dupmae_ir.io.documents.readers.format import Format
 
 # The order is also the order in which an error message counts the files that need a package.
-_READERS = (text, markup, table, notebook, code, books, office, pdf)
+_READERS = (text, markup, table, notebook, code, mail, books, office, pdf)
 
 
 def _all_formats() -> Iterator[Format]:
