@@ -487,7 +487,12 @@ def passages_of(generation: OpenIndex, path: str) -> list[StoredDocument]:
             hint = suggest(path, index.files)
         raise NotFound(f"index {generation.name!r} has no file {path[:200]!r}.{hint}")
     documents = index.texts.get_all(index.files[path].tolist())
-    return sorted(documents, key=lambda document: int(str(document.metadata["start"])))
+    return sorted(documents, key=_position_in_file)
+
+
+def _position_in_file(document: StoredDocument) -> tuple[str, int]:
+    """The file inside the file, none first, and the place in it."""
+    return str(document.metadata.get("member", "")), int(str(document.metadata["start"]))
 
 
 def with_neighbours(generation: OpenIndex, docid: str, count: int) -> list[StoredText]:
@@ -499,7 +504,11 @@ def with_neighbours(generation: OpenIndex, docid: str, count: int) -> list[Store
     place = Place.of(text.metadata)
     if not count or place is None or place.path not in generation.searcher.index.files:
         return [text]
-    passages = passages_of(generation, place.path)
+    passages = [
+        passage
+        for passage in passages_of(generation, place.path)
+        if passage.metadata.get("member") == text.metadata.get("member")
+    ]
     position = [passage.docid for passage in passages].index(docid)
     neighbours = []
     for passage in passages[max(0, position - count) : position + count + 1]:
@@ -520,7 +529,13 @@ def file_text(generation: OpenIndex, path: str, start: int, most: int) -> FileTe
     passages = passages_of(generation, path)
     text = ""
     end = 0  # of what is put together so far, as an offset in the file
+    member = None
     for passage in passages:
+        if passage.metadata.get("member") != member:
+            # Offsets begin again in an attachment.
+            member = passage.metadata.get("member")
+            text += f"\n\n{member}\n\n"
+            end = 0
         passage_start = int(str(passage.metadata["start"]))
         passage_end = int(str(passage.metadata["end"]))
         if 0 < end < passage_start:

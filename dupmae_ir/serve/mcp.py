@@ -258,7 +258,7 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
                 title=hit.document.title if hit.document else "",
                 passage=passage,
                 matched=matched,
-                **hit.model_dump(include={"path", "page", "heading"}),
+                **hit.model_dump(include=set(InFile.model_fields)),
             )
         )
     note = None

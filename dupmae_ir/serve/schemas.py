@@ -154,7 +154,12 @@ class InFile(BaseModel):
     """Where a passage of a file is; all null for a document that is of no file."""
 
     path: str | None = Field(None, description="the file")
+    member: str | None = Field(None, description="the file inside it, such as an attachment")
     page: int | None = Field(None, description="page of a PDF, from 1")
+    slide: int | None = Field(None, description="slide of a presentation, from 1")
+    sheet: str | None = Field(None, description="sheet of a workbook")
+    row: int | None = Field(None, description="first row of the passage in its sheet, from 1")
+    time: str | None = Field(None, description="time of a subtitle, in hours, minutes and seconds")
     heading: str | None = Field(None, description="the nearest heading above the passage")
 
 

@@ -16,15 +16,40 @@ NOTHING_MISSED = "nothing missed"
 NOTABLE = 0.01
 """A word is listed with a hit if it has this share of the score."""
 NO_WORD = "note: no word of the query is in these texts; they are the nearest in meaning"
-_UNDERLINE = r"^[ \t]*([=\-~^*_#])\1{2,}[ \t]*(?:\n|\Z)"
+_UNDERLINE = r"^[ \t]*([=\-~^*_#+.])\1{2,}[ \t]*(?:\n|\Z)"
+_HTML_TAG = (
+    r"</?(?:a|b|br|center|code|details|div|em|h[1-6]|hr|i|img|kbd|li|ol|p|pre|span|strong|sub|summary|sup|table|tbody|"
+    r"td|th|thead|tr|u|ul)(?:[ \t][^<>\n]{0,300})?/?>|<!--[^\n]{0,300}?-->"
+)
 _MARKUP = {
     "text": re.compile(_UNDERLINE, re.MULTILINE),
     "md": re.compile(
-        rf"{_UNDERLINE}|^[ \t]*#{{1,6}}[ \t]+|\*\*|(?<!\w)__|__(?!\w)|`+"
-        r"|(?<=\])\([^)\s]{0,300}\)|[\[\]]|^[ \t:|-]{5,}\n",
+        # Fences with the language of the code; wiki links, of which the name after the bar is shown; callouts.
+        r"^[ \t]*(?:```|~~~)[^\n`]*(?:\n|\Z)|!?\[\[(?:[^\[\]|\n]{1,200}\|)?|\[![A-Za-z]{1,20}\][-+]?"
+        rf"|{_HTML_TAG}|{_UNDERLINE}|^[ \t]*#{{1,6}}[ \t]+|\*\*|(?<!\w)__|__(?!\w)|`+"
+        r"|!?(?<=\])\([^)\s]{0,300}\)|!(?=\[)|[\[\]]|^[ \t:|-]{5,}\n",
+        re.MULTILINE,
+    ),
+    "rst": re.compile(
+        rf"{_UNDERLINE}|^[ \t]*\.\. [\w:.+-]{{1,40}}::|^[ \t]+:[\w-]{{1,40}}:[^\n]{{0,200}}\n|:[\w:.+-]{{1,40}}:(?=`)"
+        r"|[ \t]*<[^<>\n`]{1,300}>(?=`)|`+_{0,2}|\*\*|\|(?=\w)|(?<=\w)\|",
+        re.MULTILINE,
+    ),
+    "adoc": re.compile(
+        # Attributes, comments, borders of blocks, and lines that describe the next block.
+        r"^:!?[\w-]{1,60}!?:[^\n]{0,300}\n|^//[^\n]*\n|^(?:-{2,}|={4,}|\*{4,}|_{4,}|\.{4,}|\+{4,}|\|={3,})[ \t]*\n"
+        r"|^\[[^\[\]\n]{0,200}\][ \t]*\n|^={1,6}[ \t]+|^\.(?=\w)|^[*.-]{1,5}[ \t]+|<<(?:[^<>,\n]{1,100},)?[ \t]*|>>"
+        r"|(?:link|xref|image|include|mailto):{1,2}[^\s\[]{0,300}(?=\[)|https?://[^\s\[]{1,300}(?=\[)"
+        r"|(?<=\S)\[|\](?!\w)|\*{1,2}(?=\w)|(?<=\w)\*{1,2}|`+|\{\w[\w-]{0,60}\}",
+        re.MULTILINE,
+    ),
+    "org": re.compile(
+        r"^[ \t]*#\+[^\n]*\n|^[ \t]*:[A-Z_]{1,40}:[^\n]*\n|^\*+[ \t]+(?:(?:TODO|DONE|NEXT|WAITING)[ \t]+)?"
+        r"|\[\[(?:[^\[\]\n]{1,300}\]\[)?|\]\]|(?<!\w)[*/=~](?=\w)|(?<=\w)[*/=~](?!\w)",
         re.MULTILINE,
     ),
 }
+"""Kind of a file -> what is hidden of its text. Wiki links come before brackets, and fences before grave accents."""
 _MARKUP["ipynb"] = _MARKUP["md"]
 _MAX_HEADING_CHARACTERS = 400
 MAX_HIDDEN = 300
@@ -34,10 +59,15 @@ LONGEST_MARKUP = 1 << 15
 
 
 class Place(NamedTuple):
-    """Where a passage is: its file, and the page or the nearest heading, if they are known."""
+    """Where a passage is: its file, the name of the file inside it, and its place there as far as it is known."""
 
     path: str
+    member: str | None = None
     page: int | None = None
+    slide: int | None = None
+    sheet: str | None = None
+    row: int | None = None
+    time: str | None = None
     heading: str | None = None
 
     @classmethod
@@ -46,20 +76,46 @@ class Place(NamedTuple):
         path = metadata.get("path")
         if not isinstance(path, str):
             return None
-        page = metadata.get("page")
-        nearest_heading = None
-        headings = metadata.get("heading")
-        if isinstance(headings, str):
+        heading = None
+        headings = _text(metadata, "heading")
+        if headings:
             # "Chapter > Section": the last is the nearest.
-            _, _, nearest_heading = headings.rpartition(" > ")
-        return cls(path, page if isinstance(page, int) else None, nearest_heading or None)
+            heading = headings.rpartition(" > ")[2] or None
+        return cls(
+            path,
+            member=_text(metadata, "member"),
+            page=_number(metadata, "page"),
+            slide=_number(metadata, "slide"),
+            sheet=_text(metadata, "sheet"),
+            row=_number(metadata, "row"),
+            time=_text(metadata, "time"),
+            heading=heading,
+        )
 
     def __str__(self) -> str:
-        if self.page is not None:
-            return f"{self.path}, page {self.page}"
-        if self.heading:
-            return f"{self.path}, {self.heading}"
-        return self.path
+        names = [self.path]
+        if self.member:
+            names.append(self.member)
+        if self.sheet:
+            names.append(f"sheet {self.sheet}")
+        numbers = {"page": self.page, "slide": self.slide, "row": self.row, "at": self.time}
+        for name, number in numbers.items():
+            if number is not None:
+                names.append(f"{name} {number}")
+        # The heading is the nearest name where there is no number; that of a sheet is the sheet's.
+        if self.heading and not any(value is not None for value in numbers.values()):
+            names.append(self.heading)
+        return ", ".join(names)
+
+
+def _text(metadata: Mapping[str, MetadataValue], name: str) -> str | None:
+    value = metadata.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _number(metadata: Mapping[str, MetadataValue], name: str) -> int | None:
+    value = metadata.get(name)
+    return value if isinstance(value, int) else None
 
 
 def digits(number: float) -> str:

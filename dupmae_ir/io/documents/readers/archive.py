@@ -1,4 +1,4 @@
-"""Zip archives, as Word documents and EPUB books are: limits on what they unpack to, and their XML."""
+"""Zip archives, as office documents and EPUB books are: limits on what they unpack to, and their XML."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from typing import Any
 from dupmae_ir.io.documents.readers.extracted import LARGEST, Unreadable
 
 _MAX_MEMBERS = 20_000
+MAX_TAGS = 5_000_000
+"""Tags of an office document above which it is refused: an empty paragraph has 6 bytes, and 130 in memory."""
+OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""The first bytes of compound files: office documents of 1997 to 2003, and encrypted ones of today."""
+_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
 
 def open_archive(data: bytes) -> zipfile.ZipFile:
@@ -29,24 +34,47 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
     return archive
 
 
+def refuse_hostile_package(data: bytes) -> None:
+    """Raise :class:`Unreadable` for an office document that is encrypted, or too large for a library's tree."""
+    if data.startswith(OLE_MAGIC) and _ENCRYPTED in data:
+        raise Unreadable("encrypted with a password")
+    tags = 0
+    with open_archive(data) as package:
+        for name in package.namelist():
+            if name.endswith(".xml"):
+                tags += package.read(name).count(b"<")
+    if tags > MAX_TAGS:
+        raise Unreadable(f"more than {MAX_TAGS:,} tags")
+
+
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The bytes of a member of a book. Raises :class:`Unreadable` if it is missing or encrypted."""
+    """The bytes of a member. Raises :class:`Unreadable` if it is missing or encrypted."""
     try:
         return archive.read(name)
     except KeyError:
-        raise Unreadable(f"{name} is not in the book") from None
+        raise Unreadable(f"{name} is not in it") from None
     except RuntimeError as e:  # an encrypted member
         raise Unreadable(f"{name}: {e}") from None
 
 
-def xml_elements(xml: bytes, name: str) -> Iterator[Any]:
-    """The elements with a local name; no entity is resolved and nothing is loaded."""
+def xml_root(xml: bytes) -> Any:
+    """The root element of a document; no entity is resolved and nothing is loaded. Raises :class:`Unreadable`."""
     from lxml import etree
 
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
     try:
-        root = etree.fromstring(xml, parser)
+        return etree.fromstring(xml, parser)
     except etree.LxmlError as e:
         raise Unreadable(f"damaged XML: {e}") from None
-    # The tag of a comment or a processing instruction is a function.
-    return (e for e in root.iter() if isinstance(e.tag, str) and etree.QName(e).localname == name)
+
+
+def local_name(element: Any) -> str:
+    """The name of an element without its namespace; empty for a comment or a processing instruction."""
+    tag = element.tag
+    # That of a comment is a function.
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
+
+
+def xml_elements(xml: bytes, name: str) -> Iterator[Any]:
+    """The elements with a local name."""
+    return (element for element in xml_root(xml).iter() if local_name(element) == name)

@@ -10,8 +10,8 @@ from dupmae_ir.io.documents.readers.format import Format
 
 _ENDINGS = (
     "py pyi pyx js mjs cjs ts jsx tsx java c h cc cpp cxx hpp hh cs go rs rb php pl pm swift kt kts scala sh bash zsh "
-    "fish lua r jl sql m mm hs ml erl ex exs clj el lisp vim awk sed cmake mk tcl css scss less xml yaml yml toml ini "
-    "cfg conf properties proto graphql tex bib diff patch"
+    "fish lua r jl sql m mm hs ml erl ex exs clj el lisp vim awk sed cmake mk tcl css scss less yaml yml toml ini "
+    "cfg conf properties proto graphql sty cls bib diff patch"
 )
 # Group 1 is a definition at the left margin, group 2 a method one step from it.
 _DEFINITION = re.compile(

@@ -11,17 +11,24 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 
 from dupmae_ir.io.documents.readers.encodings import decoded
 from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Heading, Unreadable
 from dupmae_ir.io.documents.readers.format import Format
 from dupmae_ir.io.documents.readers.text import MAX_HEADING, underlined_headings
+from dupmae_ir.types import MetadataValue
 
 _HASH_HEADING = re.compile(r"^ {0,3}(#{1,6})[ \t]+(\S.*)$", re.MULTILINE)
 _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*\n", re.DOTALL)
 _TITLE_LINE = re.compile(r"^title:(.*)$", re.MULTILINE)
 
+MAX_FRONT_MATTER = 10_000
+"""Characters of a front matter that are read: YAML takes long, and its anchors multiply what it says."""
+_LIST_FIELDS = frozenset(["tags", "categories", "keywords", "aliases", "author", "authors"])
+_DATE_FIELDS = frozenset(["date", "created", "updated", "published", "modified_on"])
+_SCALARS = (str, int, float, date)
 _SKIPPED_TAGS = frozenset(
     [
         "script",
@@ -60,6 +67,8 @@ _LINE_TAGS = frozenset(
 )
 _HEADING_LEVELS = {f"h{level}": level for level in range(1, 7)} | {"dt": 7}
 """Element -> level; what a ``dd`` describes is the heading of it."""
+_NO_CONTENT_ROLES = frozenset(["navigation", "search", "dialog", "alertdialog", "menu", "menubar"])
+_COOKIES = re.compile(r"cookie|consent|gdpr")
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 _XML_DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
@@ -74,9 +83,11 @@ def read_markdown(data: bytes) -> Extracted:
     """Markdown: ``#`` and underlined headings outside of code; the title of the front matter."""
     text, guess = decoded(data)
     title_line = None
+    metadata: dict[str, MetadataValue] = {}
     front_matter = _FRONT_MATTER.match(text)
     if front_matter:
         title_line = _TITLE_LINE.search(front_matter.group(1))
+        metadata = _front_matter_metadata(front_matter.group(1))
         # White space of the same length instead of the front matter, so that offsets stay those of the file.
         blank = re.sub(r"[^\n]", " ", text[: front_matter.end()])
         text = blank + text[front_matter.end() :]
@@ -98,7 +109,29 @@ def read_markdown(data: bytes) -> Extracted:
         title = title_line.group(1).strip().strip("\"'")
     elif headings:
         title = headings[0].text
-    return Extracted(text, title, headings, guess=guess)
+    return Extracted(text, title, headings, metadata=metadata, guess=guess)
+
+
+def _front_matter_metadata(source: str) -> dict[str, MetadataValue]:
+    """The tags, authors and dates of a front matter in YAML; none for one that is damaged."""
+    import yaml
+
+    try:
+        fields = yaml.safe_load(source[:MAX_FRONT_MATTER])
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date that is none
+        return {}
+    if not isinstance(fields, dict):
+        return {}
+    metadata: dict[str, MetadataValue] = {}
+    for name, values in fields.items():
+        if name in _LIST_FIELDS:
+            # "bread, yeast", or a list.
+            items = values.split(",") if isinstance(values, str) else values
+            if isinstance(items, list) and all(isinstance(item, _SCALARS) for item in items):
+                metadata[name] = [str(item).strip().lstrip("#") for item in items]
+        elif name in _DATE_FIELDS and isinstance(values, _SCALARS):
+            metadata[name] = str(values)
+    return metadata
 
 
 def _fence_borders(text: str) -> list[int]:
@@ -154,6 +187,14 @@ def _refuse_stray_end_tags(markup: str) -> None:
         raise Unreadable(f"more than {MAX_STRAY_END_TAGS:,} end tags without a start")
 
 
+def _is_no_content(attributes: Mapping[str, str]) -> bool:
+    """Whether an element is a table of contents, which repeats the headings, navigation, or a banner about cookies."""
+    if attributes.get("role") in _NO_CONTENT_ROLES or "hidden" in attributes:
+        return True
+    names = f"{attributes.get('class', '')} {attributes.get('id', '')}".lower()
+    return "toc" in names.split() or _COOKIES.search(names) is not None
+
+
 class PageEvents:
     """Collects the events of the parser."""
 
@@ -164,8 +205,8 @@ class PageEvents:
         # How many elements are open whose text is left out, and how many in which white space counts.
         self._skipped = 0
         self._pre = 0
-        self._contents_depth = (
-            0  # of the table of contents that is being left out; 0 outside of one
+        self._left_out_depth = (
+            0  # of the element that is being left out for its attributes; 0 outside of one
         )
         self._in_title = False
         self._heading: list[str] | None = None
@@ -179,9 +220,9 @@ class PageEvents:
             self._skipped += 1
         elif self._skipped:
             return
-        elif "toc" in attributes.get("class", "").split():  # it repeats the headings
+        elif _is_no_content(attributes):
             self._skipped = 1
-            self._contents_depth = self._depth
+            self._left_out_depth = self._depth
         elif tag == "title":
             self._in_title = not self.title
         elif tag in _HEADING_LEVELS and self._heading is None:
@@ -193,9 +234,9 @@ class PageEvents:
     def end(self, tag: str) -> None:
         """An element ends."""
         self._depth -= 1
-        if self._contents_depth and self._depth + 1 == self._contents_depth:
+        if self._left_out_depth and self._depth + 1 == self._left_out_depth:
             self._skipped = 0
-            self._contents_depth = 0
+            self._left_out_depth = 0
         elif tag in _SKIPPED_TAGS:
             self._skipped -= 1
         elif self._skipped:

@@ -1,17 +1,17 @@
-"""Word documents, read by python-docx."""
+"""Documents of Word and slides of PowerPoint, read by python-docx and python-pptx."""
 
 from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
-from dupmae_ir.io.documents.readers.archive import open_archive
-from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable
+from dupmae_ir.io.documents.readers.archive import OLE_MAGIC, refuse_hostile_package
+from dupmae_ir.io.documents.readers.extracted import Block, Builder, Extracted, Unreadable
 from dupmae_ir.io.documents.readers.format import Format
-
-MAX_TAGS = 5_000_000
-"""Tags of a Word document above which it is refused: an empty paragraph has 6 bytes, and 130 in memory."""
+from dupmae_ir.io.documents.readers.markup import read_html
+from dupmae_ir.io.documents.readers.rtf import read_rtf
 
 _HEADING_STYLE = re.compile(r"heading (\d)", re.IGNORECASE)
 
@@ -20,15 +20,7 @@ def read_docx(data: bytes) -> Extracted:
     """A Word document: paragraphs and tables in their order; styles ``Heading N`` and ``Title`` are headings."""
     from docx import Document
 
-    # Counted before python-docx builds its tree.
-    tags = 0
-    with open_archive(data) as package:
-        for name in package.namelist():
-            if name.endswith(".xml"):
-                tags += package.read(name).count(b"<")
-    if tags > MAX_TAGS:
-        raise Unreadable(f"more than {MAX_TAGS:,} tags")
-
+    refuse_hostile_package(data)
     document = Document(io.BytesIO(data))
     builder = Builder()
     for block in document.iter_inner_content():
@@ -68,4 +60,70 @@ def _heading_level(paragraph: Any) -> int:
     return int(match.group(1)) if match else 0
 
 
-FORMATS = (Format("docx", ("docx",), read_docx, ("lxml", "docx"), isolated=True),)
+def read_pptx(data: bytes) -> Extracted:
+    """A slide show: the title of each slide, its text and tables, and the speaker's notes."""
+    from pptx import Presentation
+
+    refuse_hostile_package(data)
+    presentation = Presentation(io.BytesIO(data))
+    builder = Builder()
+    slides = []
+    for number, slide in enumerate(presentation.slides, 1):
+        builder.gap("\n\n")
+        slides.append(Block(builder.next_start, {"slide": number}))
+        title = slide.shapes.title
+        if title is not None:
+            builder.heading(1, title.text_frame.text)
+        for shape in slide.shapes:
+            # Two views of one shape are different objects.
+            if title is None or shape.shape_id != title.shape_id:
+                _write_shape(shape, builder)
+        if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
+            notes = slide.notes_slide.notes_text_frame.text.strip()
+            if notes:
+                builder.gap("\n\n")
+                builder.write(f"Notes: {notes}")
+    extracted = builder.done(presentation.core_properties.title or "")
+    return replace(extracted, blocks=slides)
+
+
+def _write_shape(shape: Any, builder: Builder) -> None:
+    """Append the text of a shape of a slide, and of the shapes that it groups."""
+    builder.gap("\n\n")
+    if hasattr(shape, "shapes"):
+        for inner in shape.shapes:
+            _write_shape(inner, builder)
+    elif shape.has_text_frame:
+        paragraphs = (paragraph.text.strip() for paragraph in shape.text_frame.paragraphs)
+        # A line break inside a paragraph is a vertical tab.
+        builder.write("\n".join(filter(None, paragraphs)).replace("\v", "\n"))
+    elif getattr(shape, "has_table", False):
+        for row in shape.table.rows:
+            builder.gap("\n")
+            builder.write(" | ".join(" ".join(cell.text.split()) for cell in row.cells))
+
+
+def read_old_word(data: bytes) -> Extracted:
+    """A file that ends in ``.doc``: often Rich Text, HTML or a Word document of today under an old name."""
+    if data.startswith(b"{\\rtf"):
+        return read_rtf(data)
+    if data.startswith(b"PK"):
+        return read_docx(data)
+    if data.startswith(OLE_MAGIC):
+        raise Unreadable("a document of Word 97 to 2003; save it as .docx")
+    return read_html(data)
+
+
+def read_old_slides(data: bytes) -> Extracted:
+    """A file that ends in ``.ppt``."""
+    if data.startswith(b"PK"):
+        return read_pptx(data)
+    raise Unreadable("slides of PowerPoint 97 to 2003; save them as .pptx")
+
+
+FORMATS = (
+    Format("docx", ("docx", "docm", "dotx"), read_docx, ("lxml", "docx"), isolated=True),
+    Format("pptx", ("pptx", "pptm", "ppsx", "potx"), read_pptx, ("lxml", "pptx"), isolated=True),
+    Format("doc", ("doc", "dot"), read_old_word, ("lxml", "docx", "striprtf"), isolated=True),
+    Format("ppt", ("ppt", "pps"), read_old_slides, ("lxml", "pptx"), isolated=True),
+)

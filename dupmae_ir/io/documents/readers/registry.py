@@ -7,18 +7,44 @@ from collections.abc import Iterator
 from dupmae_ir.io.documents.readers import (
     books,
     code,
+    latex,
+    lightweight,
     mail,
+    manual,
     markup,
     notebook,
     office,
+    opendocument,
+    packed,
     pdf,
+    rtf,
+    sheets,
     table,
     text,
+    xml,
 )
 from dupmae_ir.io.documents.readers.format import Format
 
 # The order is also the order in which an error message counts the files that need a package.
-_READERS = (text, markup, table, notebook, code, mail, books, office, pdf)
+_READERS = (
+    text,
+    markup,
+    lightweight,
+    table,
+    notebook,
+    code,
+    mail,
+    manual,
+    packed,
+    xml,
+    books,
+    latex,
+    office,
+    opendocument,
+    rtf,
+    sheets,
+    pdf,
+)
 
 
 def _all_formats() -> Iterator[Format]:

@@ -33,21 +33,21 @@ def read_table(data: bytes) -> Extracted:
         raise Unreadable(f"not a table: {e}") from None
 
     header = []
-    if len(rows) > 1 and _is_header(rows[0]):
+    if len(rows) > 1 and is_header(rows[0]):
         header = rows.pop(0)
     # A generator: `joined` stops at the limit, before all lines are in memory.
-    lines = (_row_text(row, header) for row in rows)
+    lines = (row_text(row, header) for row in rows)
     return Extracted(joined(lines), lines=True, guess=guess)
 
 
-def _is_header(row: list[str]) -> bool:
+def is_header(row: list[str]) -> bool:
     """Whether all cells are different and none is a number."""
     if len(set(row)) < len(row):
         return False
     return not any(_NUMBER.fullmatch(cell) for cell in row)
 
 
-def _row_text(row: list[str], header: list[str]) -> str:
+def row_text(row: list[str], header: list[str]) -> str:
     """A row as ``name: value; ...``; empty cells are left out, and a cell without a name has none."""
     parts = []
     for column, cell in enumerate(row):

@@ -65,4 +65,7 @@ def underlined_headings(text: str, taken: Collection[int]) -> Iterator[Heading]:
         yield Heading(start, characters.index(character) + 1, title)
 
 
-FORMATS = (Format("text", ("txt", "text", "rst", "log", "me", "asc", "adoc"), read_text),)
+FORMATS = (
+    Format("text", ("txt", "text", "log", "me"), read_text),
+    Format("rst", ("rst", "rest"), read_text),
+)

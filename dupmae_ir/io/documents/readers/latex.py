@@ -1,0 +1,58 @@
+"""LaTeX, read by pylatexenc: the text of a document without its commands."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from dupmae_ir.io.documents.readers.encodings import decoded
+from dupmae_ir.io.documents.readers.extracted import Builder, Extracted
+from dupmae_ir.io.documents.readers.format import Format
+
+_LEVELS = {
+    "part": 1,
+    "chapter": 2,
+    "section": 3,
+    "subsection": 4,
+    "subsubsection": 5,
+    "paragraph": 6,
+}
+# Braces in braces, two deep, as in \section{The \emph{first} one}.
+_GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+_SECTION = re.compile(rf"\\({'|'.join(_LEVELS)})\*?[ \t]*(?:\[[^\]]*\])?[ \t]*{_GROUP}")
+_TITLE = re.compile(rf"\\title[ \t]*(?:\[[^\]]*\])?[ \t]*{_GROUP}")
+_COMMENT = re.compile(r"(?<!\\)%.*")
+_PLACEHOLDER = re.compile(r"[ \u00a0~]?<(?:cit\.|ref|graphics|label)>|< g r a p h i c s >")
+"""What the library writes for citations, references and pictures."""
+_BLANKS = re.compile(r"[ \t\u00a0]+")
+_BLANK_LINES = re.compile(r"\n\s*\n\s*")
+
+
+def read_latex(data: bytes) -> Extracted:
+    """The body of a document: its sections are headings, formulas are in Unicode."""
+    source, guess = decoded(data)
+    source = _COMMENT.sub("", source)
+    title = _TITLE.search(source)
+    _, begin, body = source.partition(r"\begin{document}")
+    # A chapter that another file includes has no beginning.
+    body = (body if begin else source).partition(r"\end{document}")[0]
+
+    builder = Builder()
+    start = 0
+    for match in _SECTION.finditer(body):
+        builder.write(_plain(body[start : match.start()]))
+        builder.heading(_LEVELS[match[1]], _plain(match[2]))
+        start = match.end()
+    builder.write(_plain(body[start:]))
+    return replace(builder.done(_plain(title[1]) if title else ""), guess=guess)
+
+
+def _plain(source: str) -> str:
+    from pylatexenc.latex2text import LatexNodes2Text
+
+    text = LatexNodes2Text(math_mode="text", keep_comments=False).latex_to_text(source)
+    lines = (_BLANKS.sub(" ", line).strip() for line in _PLACEHOLDER.sub("", text).split("\n"))
+    return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
+
+
+FORMATS = (Format("tex", ("tex", "ltx", "latex"), read_latex, ("pylatexenc",), isolated=True),)
