@@ -13,7 +13,7 @@ import pytest
 from support.document_samples import extract, pdf
 
 from dupmae_ir.io.documents.isolation import Isolation
-from dupmae_ir.io.documents.readers import extracted, office
+from dupmae_ir.io.documents.readers import archive, extracted, office
 from dupmae_ir.io.documents.readers.books import read_epub
 from dupmae_ir.io.documents.readers.extracted import Block, Unreadable
 from dupmae_ir.io.documents.readers.markup import read_html, read_markdown
@@ -134,7 +134,7 @@ def test_a_document_of_empty_paragraphs_is_refused_before_they_are_in_memory(
                 data = data.replace(b"<w:body>", b"<w:body>" + b"<w:p/>" * 5_000)
             new.writestr(member, data)
     assert "in a cell" in office.read_docx(many.getvalue()).text
-    monkeypatch.setattr(office, "MAX_TAGS", 5_000)
+    monkeypatch.setattr(archive, "MAX_TAGS", 5_000)
     with pytest.raises(Unreadable, match="more than 5,000 tags"):
         office.read_docx(many.getvalue())
 

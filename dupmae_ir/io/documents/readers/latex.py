@@ -21,6 +21,10 @@ _LEVELS = {
 _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 _SECTION = re.compile(rf"\\({'|'.join(_LEVELS)})\*?[ \t]*(?:\[[^\]]*\])?[ \t]*{_GROUP}")
 _TITLE = re.compile(rf"\\title[ \t]*(?:\[[^\]]*\])?[ \t]*{_GROUP}")
+_PAGE_MAKING = re.compile(
+    rf"\\(?:maketitle|tableofcontents|listoffigures|listoftables)\b|\\(?:title|author|date){_GROUP}"
+)
+"""Commands for which the library writes a page of its own, and what they show; the title is kept apart."""
 _COMMENT = re.compile(r"(?<!\\)%.*")
 _PLACEHOLDER = re.compile(r"[ \u00a0~]?<(?:cit\.|ref|graphics|label)>|< g r a p h i c s >")
 """What the library writes for citations, references and pictures."""
@@ -33,6 +37,7 @@ def read_latex(data: bytes) -> Extracted:
     source, guess = decoded(data)
     source = _COMMENT.sub("", source)
     title = _TITLE.search(source)
+    source = _PAGE_MAKING.sub("", source)
     _, begin, body = source.partition(r"\begin{document}")
     # A chapter that another file includes has no beginning.
     body = (body if begin else source).partition(r"\end{document}")[0]
