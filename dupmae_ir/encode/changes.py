@@ -143,7 +143,9 @@ class _Change:
                         segment, clipped = self._encode_segment(job, index, collection, plan)
                     now |= {"clipped_now": clipped, "resumed": self.resumed}
                     deleted = np.array(plan.rows_to_delete, np.int64)
-                    result = job.commit(index, deleted, segment, now)
+                    # Only `index sync` reads everything that the index has afterwards.
+                    sources = collection.report if self.command == "index sync" else None
+                    result = job.commit(index, deleted, segment, now, sources=sources)
             # Only after the commit: until then a killed run continues from its windows.
             _sweep_windows(job)
             return {**result, "seconds": round(time.monotonic() - self.started, 2)}

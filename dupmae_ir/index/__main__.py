@@ -17,6 +17,7 @@ from dupmae_ir.index.config import (
     DeleteConfig,
     DenseConfig,
     DenseResult,
+    IndexedFile,
     IndexResult,
     PostingsConfig,
     PostingsResult,
@@ -31,6 +32,7 @@ from dupmae_ir.index.config import (
     VerifyResult,
 )
 from dupmae_ir.io.jobs import COMPLETE
+from dupmae_ir.io.sources import file_report
 
 
 def summarize_bm25(config: Bm25Config, result: IndexResult) -> str:
@@ -102,12 +104,13 @@ def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
     rows = [*_shown(meta), *extras.items()]
     lines = [config.index, *(f"  {name.ljust(18)}{value}" for name, value in rows)]
     if config.files:
-        files: dict[str, int] = load("dupmae_ir.index.run:show_files")(config)
-        lines += [
-            "",
-            table([[path, f"{count:,}"] for path, count in files.items()], ["file", "passages"]),
-        ]
-    return "\n".join(lines)
+        files: dict[str, IndexedFile] = load("dupmae_ir.index.run:show_files")(config)
+        table_rows = []
+        for path, file in files.items():
+            kinds = ", ".join(file.kinds)
+            table_rows.append([path, f"{file.passages:,}", kinds, file.guessed])
+        lines += ["", table(table_rows, ["file", "passages", "type", "encoding (guessed)"])]
+    return "\n".join(lines) + file_report(meta.get("sources"))
 
 
 def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

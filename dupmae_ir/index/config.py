@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NotRequired, TypedDict
+from typing import ClassVar, NamedTuple, NotRequired, TypedDict
 
 from dupmae_ir.config import OneOf, OutputOptions, Requires, ThreadOptions, option
 from dupmae_ir.io.sources import CorpusOptions
@@ -134,6 +134,14 @@ class PostingsConfig(OutputOptions):
     index: str = option(
         help="index folder that encode made, with impacts", metavar="FOLDER", positional=True
     )
+
+
+class IndexedFile(NamedTuple):
+    """A file of an index: its passages, its kinds (that of an attachment, too), and its encoding if it was guessed."""
+
+    passages: int
+    kinds: tuple[str, ...]
+    guessed: str
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dupmae_ir.index.config import (
     Bm25Config,
     DenseConfig,
     DenseResult,
+    IndexedFile,
     IndexResult,
     PostingsConfig,
     PostingsResult,
@@ -189,12 +190,22 @@ def show_extras(config: ShowIndexConfig) -> dict[str, str]:
     return extras
 
 
-def show_files(config: ShowIndexConfig) -> dict[str, int]:
-    """The files of an index, with their number of passages. Raises :class:`UsageError` for an index of none."""
-    files = Index.open(config.index).files
-    if not files:
+def show_files(config: ShowIndexConfig) -> dict[str, IndexedFile]:
+    """The files of an index in natural order. Raises :class:`UsageError` for an index of none."""
+    index = Index.open(config.index)
+    files = index.files
+    if not files or index.texts is None:
         raise UsageError(f"{config.index} was not made of files, so `files` has nothing to list")
-    return {path: len(files[path]) for path in sorted(files, key=natural_key)}
+    sources = index.meta.get("sources") or {}
+    guessed = sources.get("guessed", {})
+    kinds = index.texts.column("type")
+    shown = {}
+    for path in sorted(files, key=natural_key):
+        rows = files[path]
+        codes = sorted(set(kinds.codes[rows].tolist()))
+        names = tuple(str(kinds.values[code]) for code in codes)
+        shown[path] = IndexedFile(len(rows), names, guessed.get(path, ""))
+    return shown
 
 
 def _together(index: str, results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -40,13 +40,17 @@ def index(tmp_path):
 
 def test_files_are_listed(index, capsys):
     assert main(["show", "--index", index, "--files"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in lines[-4:]] == [
-        str(len(Index.open(index).files["a.txt"])),
-        "1",
-        "1",
-        "1",
+    out = capsys.readouterr().out
+    table, _, report = out.partition("\n  from ")
+    rows = [line.rsplit(None, 2) for line in table.splitlines()[-4:]]
+    passages = str(len(Index.open(index).files["a.txt"]))
+    assert rows == [
+        ["a.txt", passages, "text"],
+        ["notes 2/d.md", "1", "md"],
+        ["notes/b.md", "1", "md"],
+        ["notes/old/c.md", "1", "md"],
     ]
+    assert report.strip() == "4 files (md 3, text 1)"
     assert len(Index.open(index).files["a.txt"]) > 1
 
 

@@ -40,6 +40,7 @@ from dupmae_ir.index.format.manifest import (
 from dupmae_ir.index.format.segment import Segment, sweep_segments
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
+from dupmae_ir.io.collections import FileReport
 from dupmae_ir.io.jobs import COMPLETE, STATE, Job
 from dupmae_ir.io.publishing import atomic_write, fsync_folder, fsync_tree, sha256_file
 from dupmae_ir.registry import suggest
@@ -108,9 +109,10 @@ class ChangeJob(Job):
         new: Path | None,
         now: Mapping[str, int],
         alone: bool = False,
+        sources: FileReport | None = None,
     ) -> ChangeResult:
         """Make the next generation: ``index`` without the rows ``deleted``, and with the segment of the index folder
-        ``new``, if any; ``alone``: instead of all others.
+        ``new``, if any; ``alone``: instead of all others. ``sources``: what became of the files that it agrees with.
         """
         rows = np.union1d(np.flatnonzero(~index.live), deleted).astype(np.int64)
         # The last moment: from here on the change is made completely.
@@ -128,6 +130,8 @@ class ChangeJob(Job):
                 record = self._move_segment(new, added.segments[0], segments)
                 segments = [record] if alone else [*segments, record]
                 meta = {**meta, "inputs": _join_inputs(meta, added.meta)}
+            if sources is not None:
+                meta = {**meta, "sources": sources}
             record_of_deleted = None
             if not alone:
                 record_of_deleted = self._write_deleted(generation, rows)

@@ -208,11 +208,15 @@ class DocumentCollection(DocumentSource):
             if extracted.guess is not None:
                 encoding, certainty = extracted.guess
                 self.guessed[shown_name(part.shown)] = f"{encoding}, {certainty:.0%} certain"
-            self.kinds[str(part.kind)] += 1
-            has_text = True
+            passages = 0
             for passage in self._documents(file, part, extracted):
+                passages += 1
                 self.documents += 1
                 yield passage
+            # A file of nothing but garbage is named as such.
+            if passages:
+                self.kinds[str(part.kind)] += 1
+                has_text = True
         self.read += has_text
 
     def _read(self, file: FoundFile) -> bytes | Unreadable | None:
