@@ -1,4 +1,4 @@
-"""``dupmae-ir index add``, ``index update`` and ``index sync``: encode what is new or changed into a new segment.
+"""``dupmae-ir index add`` and ``index update``: encode what is new or changed into a new segment.
 
 The collection is read once, without a model: the digest of each document tells whether the index has it. Documents that
 it lacks are written to a nameless temporary file and then encoded in windows, each saved in the work folder under the
@@ -12,7 +12,7 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ from dupmae_ir.index.config import AddConfig, ChangeOptions, ChangeResult, SyncC
 from dupmae_ir.index.format.manifest import Meta, recorded_options
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
+from dupmae_ir.io.documents.collection import DocumentCollection, is_at
 from dupmae_ir.io.sources import READING, file_report
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder, EncoderOptions
@@ -68,19 +69,13 @@ def run_add(config: AddConfig) -> ChangeResult:
 
     Raises :class:`UsageError` for a document whose id the index has with another text; nothing is added then.
     """
-    return _Change(config, "index add")()
+    return Change(config, "index add")()
 
 
 @with_torch_threads
 def run_update(config: UpdateConfig) -> ChangeResult:
     """Add documents, replacing those of the same ids that changed, and return a summary."""
-    return _Change(config, "index update")()
-
-
-@with_torch_threads
-def run_sync(config: SyncConfig) -> ChangeResult:
-    """Make the index agree with the collection: as :func:`run_update`, and delete what the collection lacks."""
-    return _Change(config, "index sync")()
+    return Change(config, "index update")()
 
 
 @dataclass
@@ -107,12 +102,38 @@ class _Plan:
             yield Document(*json.loads(line))
 
 
-class _Change:
-    """One run of a command."""
+class EncoderCache:
+    """The encoder of an index, loaded for the first documents, kept for the next change."""
 
-    def __init__(self, config: ChangeOptions, command: str) -> None:
+    def __init__(self) -> None:
+        self._encoder: Encoder | None = None
+
+    def get(self, index: Index, config: ChangeOptions) -> Encoder:
+        """The encoder that the index records, or ``config.model``. Raises :class:`IndexMismatch` for another one."""
+        if self._encoder is None:
+            self._encoder = _load_encoder(index, config)
+        else:
+            _check_encoder(self._encoder, index.meta["encoder"], config.index)
+        return self._encoder
+
+
+class Change:
+    """One run of a command.
+
+    ``changed``: absolute paths; only files at these places, and below them, are compared with the index.
+    """
+
+    def __init__(
+        self,
+        config: ChangeOptions,
+        command: str,
+        encoders: EncoderCache | None = None,
+        changed: Collection[str] | None = None,
+    ) -> None:
         self.config = config
         self.command = command
+        self.encoders = encoders or EncoderCache()
+        self.changed = changed
         self.started = time.monotonic()
         self.resumed = 0
 
@@ -124,10 +145,14 @@ class _Change:
             index = job.current()
             job.settings = _work_settings(index, config.index)
             collection = self._collection(index.meta)
+            places = None
+            if self.changed is not None:
+                assert isinstance(collection, DocumentCollection)
+                places = collection.restrict(self.changed)
             # Not in /tmp, which is often small: this may be most of a collection.
             with tempfile.TemporaryFile("w+", encoding="utf-8", dir=job.target.parent) as spool:
                 plan = _Plan(spool)
-                self._compare(index, collection, plan)
+                self._compare(index, collection, plan, places)
                 now = {
                     "added_now": plan.added,
                     "updated_now": plan.updated,
@@ -144,7 +169,8 @@ class _Change:
                     now |= {"clipped_now": clipped, "resumed": self.resumed}
                     deleted = np.array(plan.rows_to_delete, np.int64)
                     # Only `index sync` reads everything that the index has afterwards.
-                    sources = collection.report if self.command == "index sync" else None
+                    reads_all = self.command == "index sync" and places is None
+                    sources = collection.report if reads_all else None
                     result = job.commit(index, deleted, segment, now, sources=sources)
             # Only after the commit: until then a killed run continues from its windows.
             _sweep_windows(job)
@@ -163,9 +189,13 @@ class _Change:
             changes[option.name] = tuple(value) if isinstance(value, list) else value
         return dataclasses.replace(self.config, **changes).collection()
 
-    def _compare(self, index: Index, collection: DocumentSource, plan: _Plan) -> None:
-        """Compare the collection with the index and fill the plan."""
+    def _compare(
+        self, index: Index, collection: DocumentSource, plan: _Plan, places: Collection[str] | None
+    ) -> None:
+        """Compare the collection with the index and fill the plan; with ``places``, only the files at these."""
         live = index.live
+        if places is not None:
+            live = live & _rows_at(index, places)
         rows = {docid: row for row, docid in enumerate(index.docids) if live[row]}
         digests = index.digests
         if digests is None and self.command != "index add":
@@ -187,9 +217,11 @@ class _Change:
                 else:
                     self._plan_encoding(document, row, plan)
                 bar.update()
-        unread = file_report(collection.report)
-        if unread:
-            say(f"{collection.source}:{unread}", self.config.quiet)
+        # Of a few changed files, only what is wrong with them is news.
+        if places is None or collection.has_problems:
+            report = file_report(collection.report)
+            if report:
+                say(f"{collection.source}:{report}", self.config.quiet)
         if self.command == "index sync":
             self._plan_deletions(index, collection, np.flatnonzero(unseen).tolist(), plan)
 
@@ -232,7 +264,7 @@ class _Change:
     ) -> tuple[Path, int]:
         """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""
         work = job.begin()
-        encoder = _load_encoder(index, self.config)
+        encoder = self.encoders.get(index, self.config)
         paths = self._encode_windows(job, work, index, encoder, plan)
         new = job.fresh("segment")
         with progress("index", collection.unit, total=plan.encoded, quiet=self.config.quiet) as bar:
@@ -283,6 +315,15 @@ class _Change:
                 paths.append(path)
                 bar.update(len(window))
         return paths
+
+
+def _rows_at(index: Index, places: Collection[str]) -> np.ndarray:
+    """(rows,) bool: the rows whose files are at some places, or below them."""
+    is_there = np.zeros(len(index.live), bool)
+    for path, rows in index.files.items():
+        if is_at(path, places):
+            is_there[rows] = True
+    return is_there
 
 
 def _sweep_windows(job: ChangeJob) -> None:

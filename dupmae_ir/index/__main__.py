@@ -175,7 +175,11 @@ update = Command(
     "index update", UpdateConfig, f"{CHANGES}:run_update", summarize=summarize_change, resumes=True
 )
 sync = Command(
-    "index sync", SyncConfig, f"{CHANGES}:run_sync", summarize=summarize_change, resumes=True
+    "index sync",
+    SyncConfig,
+    "dupmae_ir.encode.sync:run_sync",
+    summarize=summarize_change,
+    resumes=True,
 )
 delete = Command(
     "index delete",

@@ -238,7 +238,14 @@ class SyncConfig(ChangeOptions):
 
     Examples:
         dupmae-ir index sync --index indexes/mine --corpus corpus.jsonl
+        dupmae-ir index sync --index my-index --corpus my-docs/ --watch
     """
+
+    watch: bool = option(
+        False,
+        "keep running: take in each file that is saved, moved or deleted, until Ctrl-C (extra documents)",
+        group="input",
+    )
 
     replace_all: bool = option(
         False,

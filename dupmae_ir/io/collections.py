@@ -118,6 +118,11 @@ class DocumentSource(ABC):
         """What became of the files, if some may be left out."""
         return None
 
+    @property
+    def has_problems(self) -> bool:
+        """Whether some files were not read, or not as they are."""
+        return False
+
     @abstractmethod
     def __iter__(self) -> Iterator[Document]:
         """The documents in a fixed order."""

@@ -11,9 +11,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.encode.changes import run_add, run_sync, run_update
+from dupmae_ir.encode.changes import run_add, run_update
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
+from dupmae_ir.encode.sync import run_sync
 from dupmae_ir.encode.window_encoding import represent
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.changes.changes import run_compact as compact

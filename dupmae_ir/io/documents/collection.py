@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -78,7 +78,9 @@ class DocumentCollection(DocumentSource):
         self.archives = archives
         self.follow_links = follow_links
         walk = find_files([Path(source) for source in sources], exclude, follow_links)
+        self.base = walk.base
         self.files = walk.files
+        self._is_restricted = False
         self.total_bytes = sum(map(self._size, self.files))
         self.unreadable = dict(walk.unreadable)
         self._unread = {f"{path_id(folder)}/" for folder in walk.unreadable}  #: beginnings of ids
@@ -117,6 +119,10 @@ class DocumentCollection(DocumentSource):
             "unreadable_files": len(self.unreadable),
         }
 
+    @property
+    def has_problems(self) -> bool:
+        return bool(self.unreadable or self.guessed or self.garbage)
+
     def _garbage_by_file(self) -> dict[str, str]:
         """The files with the most passages that are no text, first, and what these have instead."""
         most_first = sorted(self.garbage.items(), key=lambda item: (-item[1].total(), item[0]))
@@ -141,6 +147,20 @@ class DocumentCollection(DocumentSource):
             f"the time; --exclude {pattern} leaves it out"
         )
 
+    def restrict(self, paths: Collection[str]) -> tuple[str, ...]:
+        """Leave only the files at some absolute paths and below them, which may be none.
+
+        Returns the names of these paths in the collection; files that are gone have one, too.
+        """
+        names = []
+        for path in paths:
+            names.append(shown_name(os.path.relpath(path, self.base).replace(os.sep, "/")))
+        restricted = tuple(sorted(names))
+        self.files = [file for file in self.files if is_at(shown_name(file.name), restricted)]
+        self.total_bytes = sum(map(self._size, self.files))
+        self._is_restricted = True
+        return restricted
+
     def check(self) -> None:
         """Raise unless there is a document that can be read, and every package that some file needs is installed."""
         need_extra(self.files, self.source)
@@ -159,7 +179,7 @@ class DocumentCollection(DocumentSource):
             before = self.bytes_read
             yield from self._passages(file)
             self.bytes_read = before + self._size(file)
-        if not self.documents:
+        if not self.documents and not self._is_restricted:
             raise self._nothing()
         self.inputs.append(Input(self.source, self._digest(), self.documents))
 
@@ -303,6 +323,11 @@ class DocumentCollection(DocumentSource):
         reasons = [f"{name}: {reason}" for name, reason in list(self.unreadable.items())[:3]]
         why = f" ({'; '.join(reasons)})" if reasons else ""
         return InputError(f"{self.source}: no text in any of its {len(self.files):,} files{why}")
+
+
+def is_at(name: str, places: Collection[str]) -> bool:
+    """Whether a name is one of some names of files and folders, or below one."""
+    return any(name == place or name.startswith(f"{place}/") for place in places)
 
 
 def path_id(name: str) -> str:

@@ -75,8 +75,9 @@ class FoundFile(NamedTuple):
 
 @dataclass
 class Walk:
-    """The files below some roots, and what is no file of a collection."""
+    """The files below some roots, and what is no file of a collection. Names are relative to ``base``."""
 
+    base: str = ""
     files: list[FoundFile] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)  #: name -> reason
     links: list[str] = field(default_factory=list)  #: names of links that lead out of the roots
@@ -93,12 +94,12 @@ def find_files(
     own name, and one outside of them may be private (``/etc/shadow``); with ``follow_links``, those outside are read.
     Raises :class:`InputError` for a root that does not exist.
     """
-    walk = Walk()
     seen: set[str] = set()
     if len(roots) == 1 and roots[0].is_dir():
         base = str(roots[0])
     else:
         base = os.path.commonpath([os.path.abspath(root.parent) for root in roots])  # noqa: PTH100 (links stay)
+    walk = Walk(base)
     real_roots = [os.path.realpath(root) for root in roots]
     for root in roots:
         if not root.exists():
