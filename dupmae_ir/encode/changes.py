@@ -120,7 +120,7 @@ class EncoderCache:
 class Change:
     """One run of a command.
 
-    ``changed``: absolute paths; only files at these places, and below them, are compared with the index.
+    ``changed``: absolute paths; only files at these paths, and below them, are compared with the index.
     """
 
     def __init__(
@@ -145,14 +145,14 @@ class Change:
             index = job.current()
             job.settings = _work_settings(index, config.index)
             collection = self._collection(index.meta)
-            places = None
+            paths = None
             if self.changed is not None:
                 assert isinstance(collection, DocumentCollection)
-                places = collection.restrict(self.changed)
+                paths = collection.restrict(self.changed)
             # Not in /tmp, which is often small: this may be most of a collection.
             with tempfile.TemporaryFile("w+", encoding="utf-8", dir=job.target.parent) as spool:
                 plan = _Plan(spool)
-                self._compare(index, collection, plan, places)
+                self._compare(index, collection, plan, paths)
                 now = {
                     "added_now": plan.added,
                     "updated_now": plan.updated,
@@ -169,7 +169,7 @@ class Change:
                     now |= {"clipped_now": clipped, "resumed": self.resumed}
                     deleted = np.array(plan.rows_to_delete, np.int64)
                     # Only `index sync` reads everything that the index has afterwards.
-                    reads_all = self.command == "index sync" and places is None
+                    reads_all = self.command == "index sync" and paths is None
                     sources = collection.report if reads_all else None
                     result = job.commit(index, deleted, segment, now, sources=sources)
             # Only after the commit: until then a killed run continues from its windows.
@@ -190,12 +190,12 @@ class Change:
         return dataclasses.replace(self.config, **changes).collection()
 
     def _compare(
-        self, index: Index, collection: DocumentSource, plan: _Plan, places: Collection[str] | None
+        self, index: Index, collection: DocumentSource, plan: _Plan, paths: Collection[str] | None
     ) -> None:
-        """Compare the collection with the index and fill the plan; with ``places``, only the files at these."""
+        """Compare the collection with the index and fill the plan; with ``paths``, only the files at these."""
         live = index.live
-        if places is not None:
-            live = live & _rows_at(index, places)
+        if paths is not None:
+            live = live & _rows_at(index, paths)
         rows = {docid: row for row, docid in enumerate(index.docids) if live[row]}
         digests = index.digests
         if digests is None and self.command != "index add":
@@ -218,7 +218,7 @@ class Change:
                     self._plan_encoding(document, row, plan)
                 bar.update()
         # Of a few changed files, only what is wrong with them is news.
-        if places is None or collection.has_problems:
+        if paths is None or collection.has_problems:
             report = file_report(collection.report)
             if report:
                 say(f"{collection.source}:{report}", self.config.quiet)
@@ -317,11 +317,11 @@ class Change:
         return paths
 
 
-def _rows_at(index: Index, places: Collection[str]) -> np.ndarray:
-    """(rows,) bool: the rows whose files are at some places, or below them."""
+def _rows_at(index: Index, paths: Collection[str]) -> np.ndarray:
+    """(rows,) bool: the rows whose files are at some paths, or below them."""
     is_there = np.zeros(len(index.live), bool)
     for path, rows in index.files.items():
-        if is_at(path, places):
+        if is_at(path, paths):
             is_there[rows] = True
     return is_there
 

@@ -325,9 +325,9 @@ class DocumentCollection(DocumentSource):
         return InputError(f"{self.source}: no text in any of its {len(self.files):,} files{why}")
 
 
-def is_at(name: str, places: Collection[str]) -> bool:
+def is_at(name: str, paths: Collection[str]) -> bool:
     """Whether a name is one of some names of files and folders, or below one."""
-    return any(name == place or name.startswith(f"{place}/") for place in places)
+    return any(name == path or name.startswith(f"{path}/") for path in paths)
 
 
 def path_id(name: str) -> str:
