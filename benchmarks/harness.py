@@ -77,7 +77,9 @@ class Claim:
 
     def reached_by(self, figure: float) -> bool:
         """Whether a figure would reach the goal."""
-        return figure >= self.goal if self.sense == ">=" else figure <= self.goal
+        if self.sense == ">=":
+            return figure >= self.goal
+        return figure <= self.goal
 
 
 def arguments(doc: str | None, repeats: int = 5) -> argparse.ArgumentParser:
@@ -114,22 +116,22 @@ def both_times(
     for turn in range(-warm, repeats):
         for name, work in variants.items():
             taken, value = timed(work)
-            took, used = value if isinstance(value, Taken) else taken
+            if isinstance(value, Taken):
+                taken = value
             if turn >= 0:
-                wall[name].append(took)
-                processor_time[name].append(used)
+                wall[name].append(taken.wall)
+                processor_time[name].append(taken.used)
             if not quiet:
-                print(
-                    f"  turn {turn + 1 if turn >= 0 else 'warm':>4} {name:<44} {took:10.4f} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                label = turn + 1 if turn >= 0 else "warm"
+                line = f"  turn {label:>4} {name:<44} {taken.wall:10.4f} s"
+                print(line, file=sys.stderr, flush=True)
     return wall, processor_time
 
 
 def speedup(seconds: Mapping[str, Sequence[float]], peer: str, ours: str) -> float:
     """How many times faster ``ours`` is than ``peer``: the median of the ratio within a turn."""
-    return statistics.median(p / o for p, o in zip(seconds[peer], seconds[ours], strict=True))
+    turns = zip(seconds[peer], seconds[ours], strict=True)
+    return statistics.median(peer_seconds / our_seconds for peer_seconds, our_seconds in turns)
 
 
 def middle(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -141,28 +143,30 @@ def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """b of ``cost = a * size ** b`` by least squares on logarithms: 1 is linear, 0 is constant."""
     import numpy as np
 
-    return float(
-        np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(costs, float)), 1)[0]
-    )
+    log_sizes = np.log(np.asarray(sizes, float))
+    log_costs = np.log(np.asarray(costs, float))
+    slope, _ = np.polyfit(log_sizes, log_costs, 1)
+    return float(slope)
 
 
 def print_profile(name: str, work: Callable[[], Any], operators: int = 12) -> None:
     """The operators of torch that take most of the processor time of ``work``, each with its share."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
         work()
-    events = sorted(found.key_averages(), key=lambda event: event.self_cpu_time_total, reverse=True)
+    events = profiled.key_averages()
+    events = sorted(events, key=lambda event: event.self_cpu_time_total, reverse=True)
     total = sum(event.self_cpu_time_total for event in events)
     print(f"{name}: {total / 1e6:.3f} s")
-    rows = [
-        [e.key, f"{e.self_cpu_time_total / total:.1%}", f"{e.count:,}"] for e in events[:operators]
-    ]
+    rows = []
+    for event in events[:operators]:
+        rows.append([event.key, f"{event.self_cpu_time_total / total:.1%}", f"{event.count:,}"])
     print(table(rows, ["operator", "share", "calls"]))
 
 
 def machine() -> dict[str, Any]:
-    """Where the figures are from."""
+    """The machine and the versions of the packages that were compared."""
     versions = {}
     for name in COMPARED:
         try:
@@ -195,11 +199,10 @@ def report(
     if args.no_save:
         return
     RESULTS.mkdir(parents=True, exist_ok=True)
+    script = f"benchmarks/{Path(sys.argv[0]).name}"
     record = {
         "name": name,
-        "command": " ".join(
-            ["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_told, sys.argv[1:])]
-        ),
+        "command": " ".join(["python", script, *map(_portable, sys.argv[1:])]),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(),
         "claims": [asdict(claim) for claim in claims],
@@ -207,11 +210,13 @@ def report(
         "details": dict(details or {}),
     }
     path = RESULTS / f"{name}.json"
-    if path.is_file() and (
-        other := processor_kind(json.loads(path.read_text("utf-8")))
-    ) != processor_kind(record):
-        path.rename(RESULTS / f"{name}.{other}.json")
-    (RESULTS / f"{name}.{processor_kind(record)}.json").unlink(missing_ok=True)
+    kind = processor_kind(record)
+    if path.is_file():
+        earlier_kind = processor_kind(json.loads(path.read_text("utf-8")))
+        if earlier_kind != kind:
+            path.rename(RESULTS / f"{name}.{earlier_kind}.json")
+    # A record of this kind that an earlier exchange put aside is superseded.
+    (RESULTS / f"{name}.{kind}.json").unlink(missing_ok=True)
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"saved {path.relative_to(ROOT)}")
     if picture is not None:
@@ -221,28 +226,22 @@ def report(
 
 
 def processor_kind(record: Mapping[str, Any]) -> str:
-    """The maker's name of the processor of a record: figures of different kinds stand side by side in tables."""
+    """The vendor of the processor of a record. Tables list the records of different kinds side by side."""
     return str(record["machine"]["cpu"]).partition(" ")[0].partition("(")[0]
 
 
-def _told(word: str) -> str:
-    """An argument as others can use it: a path of this machine says nothing to them."""
+def _portable(word: str) -> str:
+    """An argument of the recorded command, with ``FOLDER`` for an absolute path of this machine."""
     return "FOLDER" if Path(word).is_absolute() else word
 
 
 def claims_table(claims: Sequence[Claim]) -> str:
-    """What a person reads at the end of a benchmark."""
-    rows = [
-        [
-            str(c.row),
-            c.what,
-            c.peer,
-            figure(c),
-            f"{c.sense} {c.goal:g}{c.unit}",
-            "reached" if c.reached else "missed",
-        ]
-        for c in claims
-    ]
+    """The table that is printed at the end of a benchmark."""
+    rows = []
+    for claim in claims:
+        goal = f"{claim.sense} {claim.goal:g}{claim.unit}"
+        verdict = "reached" if claim.reached else "missed"
+        rows.append([str(claim.row), claim.what, claim.peer, figure(claim), goal, verdict])
     return table(rows, ["row", "what", "against", "figure", "goal", ""])
 
 
@@ -251,25 +250,25 @@ def figure(claim: Claim) -> str:
     value = claim.figure
     if abs(value) >= 100:
         return f"{value:.0f}{claim.unit}"
-    written = (f"{value:.{digits}g}" for digits in itertools.count(3))
-    return (
-        next(text for text in written if claim.reached_by(float(text)) == claim.reached)
-        + claim.unit
-    )
+    for digits in itertools.count(3):
+        text = f"{value:.{digits}g}"
+        if claim.reached_by(float(text)) == claim.reached:
+            break
+    return text + claim.unit
 
 
 def bars(
     title: str, unit: str, values: Mapping[str, float], ours: Sequence[str] = ()
 ) -> Callable[[Path], None]:
-    """A picture of horizontal bars, longest best; the names in ``ours`` in the house's colour."""
+    """A picture of horizontal bars, of which longer ones are better; the names in ``ours`` are highlighted."""
 
     def draw(path: Path) -> None:
         plt = _pyplot()
         fig, ax = plt.subplots(figsize=(8, 0.9 + 0.42 * len(values)))
         names = list(values)[::-1]
         colours = ["#1b6ca8" if name in ours else "#b8bcc2" for name in names]
-        found = ax.barh(names, [values[name] for name in names], color=colours)
-        ax.bar_label(found, fmt=lambda v: f"{v:,.3g}", padding=3, fontsize=8)
+        container = ax.barh(names, [values[name] for name in names], color=colours)
+        ax.bar_label(container, fmt=lambda v: f"{v:,.3g}", padding=3, fontsize=8)
         ax.set_xlabel(unit)
         ax.set_title(title, fontsize=10)
         ax.margins(x=0.12)
@@ -290,17 +289,16 @@ def grouped_bars(
         )
         greys = ["#4d5156", "#8a8f96", "#b8bcc2", "#dcdfe3"]
         for ax, (panel, series) in zip(axes[0], panels.items(), strict=True):
-            others = iter(greys)
+            peer_colours = iter(greys)
+            # The bars of a group share 0.8 of its width; they are centred on its tick.
+            width = 0.8 / len(series)
             for number, (name, values) in enumerate(series.items()):
-                places = [
-                    group + (number - (len(series) - 1) / 2) * 0.8 / len(series)
-                    for group in range(len(values))
-                ]
-                colour = "#1b6ca8" if name == ours else next(others)
-                found = ax.bar(
-                    places, list(values.values()), 0.8 / len(series), label=name, color=colour
-                )
-                ax.bar_label(found, fmt=lambda v: f"{v:.2g}" if v < 100 else f"{v:.0f}", fontsize=6)
+                offset = (number - (len(series) - 1) / 2) * width
+                positions = [group + offset for group in range(len(values))]
+                colour = "#1b6ca8" if name == ours else next(peer_colours)
+                heights = list(values.values())
+                container = ax.bar(positions, heights, width, label=name, color=colour)
+                ax.bar_label(container, fmt=_bar_label, fontsize=6)
             ax.set_xticks(range(len(values)), list(values), fontsize=8)
             ax.set_yscale("log")
             ax.set_title(panel, fontsize=9)
@@ -341,6 +339,10 @@ def curves(
         _finish(plt, fig, ax, path)
 
     return draw
+
+
+def _bar_label(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
 
 
 def _pyplot() -> Any:

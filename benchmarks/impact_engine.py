@@ -17,6 +17,7 @@ peer puts ties in docid order, and so do we for it. This package's own Lucene se
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +33,9 @@ from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
 
-VOCABULARY, TOPICS, TOPIC_TERMS = 28_000, 2_000, 300
+VOCABULARY = 28_000
+TOPICS = 2_000
+TOPIC_TERMS = 300
 BATCH = 5_000
 """Documents drawn at a time; each batch has a seed of its own, so memory does not grow with the collection."""
 GOALS = {
@@ -44,8 +47,11 @@ GOALS = {
     (10, 8_800_000): 1.0,
 }
 ROWS = {1000: 10, 10: 11}
-PEER, LUCENE = "LuceneImpactSearcher", "ImpactSearcher (ours, Lucene)"
-OURS, BY_ROW = "postings", "postings, ties by row"
+"""Number of hits -> row in the table of goals."""
+PEER = "LuceneImpactSearcher"
+LUCENE = "ImpactSearcher (ours, Lucene)"
+OURS = "postings"
+BY_ROW = "postings, ties by row"
 GATE = "every query: the same documents, scores and order of ties"
 
 
@@ -71,20 +77,19 @@ class Collection:
         rng = np.random.default_rng([1, number])
         count = min(BATCH, self.documents - number * BATCH)
         lengths = np.clip(rng.lognormal(np.log(190), 0.3, count), 128, 384).astype(np.int64)
-        main, second = (lengths * 0.9).astype(np.int64), (lengths * 0.2).astype(np.int64)
+        main = (lengths * 0.9).astype(np.int64)
+        second = (lengths * 0.2).astype(np.int64)
         common = lengths - main // 2 - second
-        columns, rows, strengths = [], [], []
-        for share, strength, topical in (
-            (main, 1.6, True),
-            (second, 1.0, True),
-            (common, 0.7, False),
-        ):
-            owner = np.repeat(np.arange(count), share)
+        columns = []
+        rows = []
+        strengths = []
+        sources = ((main, 1.6, True), (second, 1.0, True), (common, 0.7, False))
+        for word_counts, strength, topical in sources:
+            owner = np.repeat(np.arange(count), word_counts)
             if topical:
                 topic = rng.integers(0, TOPICS, count)[owner]
-                columns.append(
-                    self.topics[topic, np.searchsorted(self.within, rng.random(len(owner)))]
-                )
+                words = np.searchsorted(self.within, rng.random(len(owner)))
+                columns.append(self.topics[topic, words])
             else:
                 columns.append(np.searchsorted(self.background, rng.random(len(owner))))
             rows.append(owner)
@@ -103,34 +108,40 @@ class Collection:
     def queries(self, count: int) -> list[dict[str, int]]:
         """Questions: three quarters of their terms are strong ones of some document, the rest are background."""
         rng = np.random.default_rng(2)
-        made = []
-        first = self.batch(0)
+        queries = []
+        batch = self.batch(0)
         for _ in range(count):
-            document = first[int(rng.integers(first.shape[0]))]
+            document = batch[int(rng.integers(batch.shape[0]))]
             length = int(rng.integers(32, 65))
-            own = int(length * 0.75)
+            document_share = int(length * 0.75)
             chance = document.data / document.data.sum(dtype=np.float64)
-            drawn = rng.choice(document.indices, own, replace=False, p=chance)
-            other = np.searchsorted(self.background, rng.random(length - own))
-            weights = {int(t): rng.gamma(1.0, 20) for t in other} | {
-                int(t): rng.gamma(1.5, 40) for t in drawn
-            }
-            made.append({f"t{t}": int(np.clip(np.round(w), 1, 255)) for t, w in weights.items()})
-        return made
+            document_terms = rng.choice(document.indices, document_share, replace=False, p=chance)
+            common_terms = np.searchsorted(self.background, rng.random(length - document_share))
+
+            # A term that is drawn from both has the weight of a document's term.
+            weights = {int(term): rng.gamma(1.0, 20) for term in common_terms}
+            weights |= {int(term): rng.gamma(1.5, 40) for term in document_terms}
+            query = {}
+            for term, weight in weights.items():
+                query[f"t{term}"] = int(np.clip(np.round(weight), 1, 255))
+            queries.append(query)
+        return queries
 
 
 def _cumulative(count: int, exponent: float) -> np.ndarray:
     shares = np.arange(1, count + 1) ** -exponent
     total = np.cumsum(shares / shares.sum())
-    total[-1] = 1.0
+    total[-1] = 1.0  # may be rounded to less, and a number above it would have no term
     return total
 
 
 def opened(work: Path, documents: int) -> tuple[Index, dict[str, float]]:
-    """The index of the collection with its postings, written unless it is there, and what the writing took."""
-    folder, took = work / f"impacts-{documents}", {}
+    """The index of the collection with its postings, written unless it is there, and the seconds of writing it."""
+    folder = work / f"impacts-{documents}"
+    took = {}
     if not (folder / "meta.json").is_file():
-        collection, written = Collection(documents), 0
+        collection = Collection(documents)
+        written = 0
         start = time.perf_counter()
         terms = [f"t{i}" for i in range(VOCABULARY)]
         with IndexBuilder(folder, dim=None, terms=terms, scale=1.0) as builder:
@@ -168,10 +179,8 @@ class Contest:
     def __init__(self, work: Path, documents: int, queries: int) -> None:
         self.index, self.took = opened(work, documents)
         self.queries = Collection(documents).queries(queries)
-        self.texts, self.qids = (
-            [json.dumps(query) for query in self.queries],
-            [str(i) for i in range(queries)],
-        )
+        self.texts = [json.dumps(query) for query in self.queries]
+        self.qids = [str(number) for number in range(queries)]
         self.peer = pyserini.LuceneImpactSearcher(str(self.index.path / "ot"), Ready(), min_idf=-1)
 
     def variants(self, k: int) -> dict[str, Callable[[], Any]]:
@@ -185,31 +194,30 @@ class Contest:
 
     def gate(self, k: int) -> None:
         """End the program unless all engines agree, hit for hit."""
-        found = {name: work() for name, work in self.variants(k).items()}
+        results = {name: work() for name, work in self.variants(k).items()}
         docids = self.index.docids
-        for q, qid in enumerate(self.qids):
-            theirs = [(hit.docid, round(hit.score)) for hit in found[PEER][qid]]
-            rows, scores = found[OURS][q]
-            if theirs != [
-                (docids[row], score)
-                for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
-            ]:
-                raise SystemExit(f"query {q}, k={k}: {OURS} and {PEER} differ")
-            for ours, lucene in zip(found[BY_ROW][q], found[LUCENE][q], strict=True):
+        for number, qid in enumerate(self.qids):
+            peer_hits = [(hit.docid, round(hit.score)) for hit in results[PEER][qid]]
+            rows, scores = results[OURS][number]
+            our_docids = [docids[row] for row in rows.tolist()]
+            our_hits = list(zip(our_docids, scores.tolist(), strict=True))
+            if peer_hits != our_hits:
+                raise SystemExit(f"query {number}, k={k}: {OURS} and {PEER} differ")
+            # The pairs are the rows and the scores of the list.
+            pairs = zip(results[BY_ROW][number], results[LUCENE][number], strict=True)
+            for ours, lucene in pairs:
                 if not np.array_equal(ours, lucene):
-                    raise SystemExit(f"query {q}, k={k}: {BY_ROW} and {LUCENE} differ")
+                    raise SystemExit(f"query {number}, k={k}: {BY_ROW} and {LUCENE} differ")
 
     def sizes(self) -> dict[str, float]:
         """Bytes per posting on disk."""
         postings = self.index.meta["postings"]
-        return {
-            name: round(
-                sum(f.stat().st_size for f in (self.index.only_segment.path / name).iterdir())
-                / postings,
-                3,
-            )
-            for name in ("ot", "forward", "postings")
-        }
+        sizes = {}
+        for name in ("ot", "forward", "postings"):
+            part = self.index.only_segment.path / name
+            size = sum(file.stat().st_size for file in part.iterdir())
+            sizes[name] = round(size / postings, 3)
+        return sizes
 
 
 def main() -> None:
@@ -224,25 +232,29 @@ def main() -> None:
         "--work", default=str(Path(tempfile.gettempdir()) / "impact-engine"), metavar="FOLDER"
     )
     args = parser.parse_args()
-    claims, seconds, details = [], {}, {}
+    claims = []
+    seconds = {}
+    details: dict[str, Any] = {}
     rates: dict[str, dict[int, float]] = {}
     for documents in args.documents:
-        queries = args.queries if documents < 500_000 else -(-args.queries // 5)
+        queries = args.queries if documents < 500_000 else math.ceil(args.queries / 5)
         contest = Contest(Path(args.work), documents, queries)
-        details[f"{documents:,} documents"] = figures = {
+        sizes = contest.sizes()
+        figures = {
             "queries": queries,
             "terms_per_query": round(float(np.mean([len(q) for q in contest.queries])), 1),
             "postings": contest.index.meta["postings"],
-            "bytes_per_posting": contest.sizes(),
+            "bytes_per_posting": sizes,
             "building": contest.took,
         }
+        details[f"{documents:,} documents"] = figures
         claims.append(
             Claim(
                 12,
                 f"bytes a posting of the postings, {documents:,} made-up documents",
                 "postings",
                 "their format so far, 3 bytes",
-                figures["bytes_per_posting"]["postings"],
+                sizes["postings"],
                 1.6,
                 "<=",
                 " bytes",
@@ -255,15 +267,16 @@ def main() -> None:
         for k in ROWS:
             contest.gate(k)
             taken = in_turns(contest.variants(k), args.repeats, warm=2)
-            seconds |= {
-                f"{name}, {documents:,} documents, k={k}": values for name, values in taken.items()
-            }
-            figures[f"queries_per_second_k{k}"] = {
-                n: float(f"{queries / s:.4g}") for n, s in middle(taken).items()
-            }
-            for name, middling in middle(taken).items():
-                rates.setdefault(f"{name}, k={k}", {})[documents] = queries / middling
-            if goal := GOALS.get((k, documents)):
+            for name, values in taken.items():
+                seconds[f"{name}, {documents:,} documents, k={k}"] = values
+            per_second = {}
+            for name, median in middle(taken).items():
+                rate = queries / median
+                per_second[name] = float(f"{rate:.4g}")
+                rates.setdefault(f"{name}, k={k}", {})[documents] = rate
+            figures[f"queries_per_second_k{k}"] = per_second
+            goal = GOALS.get((k, documents))
+            if goal:
                 claims.append(
                     Claim(
                         ROWS[k],
@@ -276,24 +289,20 @@ def main() -> None:
                         note=f"{speedup(taken, LUCENE, BY_ROW):.3g}x of {LUCENE}, ties by row",
                     )
                 )
-    for name, by in rates.items():
-        if len(by) > 1 and not name.startswith(BY_ROW):
-            seconds_each = [1 / rate for rate in by.values()]
-            details[f"time of a query by {name}_exponent"] = fitted_exponent(list(by), seconds_each)
-    shown = {
-        name: (list(by), list(by.values()))
-        for name, by in rates.items()
-        if not name.startswith(BY_ROW)
-    }
+
+    series = {}
+    for name, by_size in rates.items():
+        if name.startswith(BY_ROW):
+            continue
+        sizes_measured = list(by_size)
+        series[name] = (sizes_measured, list(by_size.values()))
+        if len(by_size) > 1:
+            seconds_each = [1 / rate for rate in by_size.values()]
+            exponent = fitted_exponent(sizes_measured, seconds_each)
+            details[f"time of a query by {name}_exponent"] = exponent
     title = "Impact search, one thread: queries per second"
-    report(
-        "impact_engine",
-        claims,
-        seconds,
-        args,
-        details,
-        curves(title, "documents", "queries / s", shown),
-    )
+    picture = curves(title, "documents", "queries / s", series)
+    report("impact_engine", claims, seconds, args, details, picture)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ import argparse
 import importlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,14 @@ from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.query.encoder import QueryEncodings, load_query_encoder
 
 PEERS = ("bmp", "pisa", "pisa-bmw", "seismic")
-HIGHEST = 255
-OURS, OURS_BMP = "postings", "postings, bmp's query weights"
+MAX_WEIGHT = 255
+OURS = "postings"
+OURS_BMP = "postings, bmp's query weights"
 GOALS = {
     "bmp": {10: {100_000: 10.0, 1_000_000: 4.0, 8_800_000: 2.0}, 1000: 50.0},
     "pisa": {10: 3.0, 1000: 10.0},
 }
-"""Those of PISA are Lucene's, too."""
+"""Engine -> number of hits -> speedup, for bmp at 10 by number of documents. Lucene has the goals of PISA."""
 GATE = "every query: the scores of the exact peers are ours in the same order, and each document's score is exact"
 BOUNDS = {
     10: "a query adds up all postings of its terms in each window of 65,536 rows that can reach the top 10, where the "
@@ -77,44 +79,50 @@ class Contest:
         peers: Sequence[str],
         pythons: Sequence[str] = (),
     ) -> None:
-        self.label, self.index, self.segment = label, index, index.only_segment
-        self.queries = [rounded_to(query, HIGHEST) for query in queries]
+        self.label = label
+        self.index = index
+        self.segment = index.only_segment
+        self.queries = [rounded_to(query, MAX_WEIGHT) for query in queries]
         self.peers, self.missing = engines(index, work, peers, pythons)
 
-    def asked(self, peer: Engine) -> list[Weights]:
+    def adapted_queries(self, peer: Engine) -> list[Weights]:
         """The queries whose exact answers ``peer`` gives; one without terms is left out."""
         return [query for query in map(peer.adapted, self.queries) if query]
 
     def variants(self, k: int) -> dict[str, Callable[[], Any]]:
         """Each engine over all queries, one by one."""
         top = self.segment.postings.top
-        work: dict[str, Callable[[], Any]] = {
-            OURS: lambda: [top([query], k) for query in self.queries]
-        }
+
+        def search_ours(queries: list[Weights]) -> list[Any]:
+            return [top([query], k) for query in queries]
+
+        def search_peer(peer: Engine, prepared: list[Any]) -> list[Any]:
+            return [peer.search(query, k) for query in prepared]
+
+        variants: dict[str, Callable[[], Any]] = {OURS: partial(search_ours, self.queries)}
         for peer in self.peers:
-            asked = self.asked(peer)
+            queries = self.adapted_queries(peer)
             if peer.name == "bmp":
-                work[OURS_BMP] = lambda asked=asked: [top([query], k) for query in asked]
+                variants[OURS_BMP] = partial(search_ours, queries)
             if isinstance(peer, Lucene):
-                work[peer.name] = lambda peer=peer, asked=asked: peer.taken(asked, k)
+                # It times itself, in its process.
+                variants[peer.name] = partial(peer.taken, queries, k)
                 continue
-            ready = [peer.prepare(query) for query in asked]
-            work[peer.name] = lambda peer=peer, ready=ready: [
-                peer.search(query, k) for query in ready
-            ]
-        return work
+            prepared = [peer.prepare(query) for query in queries]
+            variants[peer.name] = partial(search_peer, peer, prepared)
+        return variants
 
     def gate(self, k: int) -> dict[str, float]:
-        """Recall of the approximate peers; ends the program when an exact one differs from us."""
+        """Recall of the approximate peers; ends the program if an exact one differs from us."""
         recall = {}
         for peer in self.peers:
-            shares = [self._compared(peer, query, k) for query in self.asked(peer)]
+            shares = [self._recall(peer, query, k) for query in self.adapted_queries(peer)]
             if not peer.exact:
                 recall[peer.name] = float(np.mean(shares))
         return recall
 
-    def _compared(self, peer: Engine, query: Weights, k: int) -> float:
-        """Share of our documents that ``peer`` finds."""
+    def _recall(self, peer: Engine, query: Weights, k: int) -> float:
+        """Share of our documents that ``peer`` finds, after the gate for exact peers."""
         rows, scores = peer.hits(peer.search(peer.prepare(query), k))
         ours, sums = self.segment.postings.top([query], k)[0]
         if peer.exact:
@@ -129,48 +137,56 @@ class Contest:
 
 def encoded_queries(index: Index, topics: Sequence[str], count: int) -> list[Weights]:
     """``count`` queries spread evenly over the topics, encoded by the index's encoder; those without terms left out."""
-    texts = [query.text for source in topics for query in read_topics(source)]
-    chosen = [texts[i * len(texts) // count] for i in range(count)] if count < len(texts) else texts
+    texts = []
+    for source in topics:
+        texts += [query.text for query in read_topics(source)]
+    if count < len(texts):
+        texts = [texts[i * len(texts) // count] for i in range(count)]
     encoder = load_query_encoder(index, None, "cpu", None, None)
-    made = QueryEncodings(encoder, index.scale, 1024, chosen).take(chosen)
-    known = np.bincount(index.only_segment.forward.terms, minlength=len(index.terms)) > 0
-    found = [
-        {index.terms[i]: int(w) for i, w in zip(*query.ot, strict=True) if known[i]}
-        for query in made
-    ]
-    return [query for query in found if query]
+    encodings = QueryEncodings(encoder, index.scale, 1024, texts).take(texts)
+
+    frequencies = np.bincount(index.only_segment.forward.terms, minlength=len(index.terms))
+    queries = []
+    for encoding in encodings:
+        query = {}
+        for term_id, weight in zip(*encoding.ot, strict=True):
+            if frequencies[term_id]:
+                query[index.terms[term_id]] = int(weight)
+        if query:
+            queries.append(query)
+    return queries
 
 
 def contests(args: argparse.Namespace, work: Path) -> list[Contest]:
-    """What the arguments ask for, built where it was not built before."""
+    """The contests that the arguments select; indexes that do not exist yet are built."""
     if args.index:
         index = Index.open(args.index)
         if not index.only_segment.has_part("postings"):
             export_postings(index.only_segment)
         queries = encoded_queries(index, args.topics, args.queries)
-        label, where = f"{index.documents:,} encoded passages", work / "peers-encoded"
-        return [Contest(label, index, queries, where, args.peers, args.pyserini)]
-    found = []
+        label = f"{index.documents:,} encoded passages"
+        folder = work / "peers-encoded"
+        return [Contest(label, index, queries, folder, args.peers, args.pyserini)]
+    selected = []
     for documents in args.documents:
         index, _ = opened(work, documents)
         queries = Collection(documents).queries(args.queries)
-        where = work / f"peers-{documents}"
-        peers = [
-            name for name in args.peers if name != "seismic" or documents <= args.seismic_up_to
-        ]
-        found.append(
-            Contest(f"{documents:,} made-up documents", index, queries, where, peers, args.pyserini)
-        )
-    return found
+        folder = work / f"peers-{documents}"
+        peers = list(args.peers)
+        if "seismic" in peers and documents > args.seismic_up_to:
+            peers.remove("seismic")
+        label = f"{documents:,} made-up documents"
+        selected.append(Contest(label, index, queries, folder, peers, args.pyserini))
+    return selected
 
 
 def goal_of(peer: str, k: int, documents: int) -> float:
+    """The goal of the nearest number of documents."""
     goals = GOALS["bmp" if peer == "bmp" else "pisa"][k]
-    return (
-        goals
-        if isinstance(goals, float)
-        else goals[min(goals, key=lambda size: abs(size - documents))]
-    )
+    if isinstance(goals, float):
+        return goals
+    nearest = min(goals, key=lambda size: abs(size - documents))
+    return goals[nearest]
 
 
 def claim(
@@ -183,21 +199,29 @@ def claim(
 ) -> Claim:
     """A row: the ratio of processor times."""
     ours = OURS_BMP if peer == "bmp" else OURS
-    found, goal = speedup(used, peer, ours), goal_of(peer, k, contest.index.documents)
-    note = f"{speedup(wall, peer, ours):.3g}x by wall time" + (
-        "" if found >= goal else f"; {BOUNDS[k]}"
-    )
-    third = peer.startswith("Pyserini")
+    figure = speedup(used, peer, ours)
+    goal = goal_of(peer, k, contest.index.documents)
+    note = f"{speedup(wall, peer, ours):.3g}x by wall time"
+    if figure < goal:
+        note += f"; {BOUNDS[k]}"
+
+    lucene = peer.startswith("Pyserini")
+    if real or lucene:
+        row = 11
+    elif peer == "bmp":
+        row = 9
+    else:
+        row = 10
     return Claim(
-        11 if real or third else 9 if peer == "bmp" else 10,
+        row,
         f"one query, {contest.label}, k={k}, processor time",
         ours,
         peer,
-        found,
+        figure,
         goal,
         gate=GATE,
         note=note,
-        round=3 if third else 2,
+        round=3 if lucene else 2,
     )
 
 
@@ -208,17 +232,20 @@ def measured(
     claims = []
     for k in args.k:
         recall = contest.gate(k)
-        wall, used = both_times(
-            contest.variants(k), args.repeats, warm=3 if args.pyserini else 1
-        )  # Java compiles
+        # Java compiles its loops in the first turns.
+        warm = 3 if args.pyserini else 1
+        wall, used = both_times(contest.variants(k), args.repeats, warm)
+        used_medians = middle(used)
+        wall_medians = middle(wall)
+        per_query = 1000 / len(contest.queries)
         for name in wall:
-            per_query = 1000 / len(contest.queries)
-            cpu, clock = middle(used)[name] * per_query, middle(wall)[name] * per_query
+            cpu = used_medians[name] * per_query
+            clock = wall_medians[name] * per_query
             share = f"{recall[name]:.3f}" if name in recall else "exact"
             rows.append([name, contest.label, str(k), f"{cpu:.3g}", f"{clock:.3g}", share])
             if name != OURS_BMP:
-                short = contest.label.partition(" ")[0] + "\n" + contest.label.partition(" ")[2]
-                panels.setdefault(f"k = {k}", {}).setdefault(name, {})[short] = cpu
+                two_lines = contest.label.replace(" ", "\n", 1)
+                panels.setdefault(f"k = {k}", {}).setdefault(name, {})[two_lines] = cpu
             seconds[f"{name}, {contest.label}, k={k}"] = wall[name]
             seconds[f"{name}, {contest.label}, k={k}, processor"] = used[name]
         exact = [peer.name for peer in contest.peers if peer.exact]
@@ -229,15 +256,14 @@ def measured(
 def figures(contest: Contest) -> dict[str, Any]:
     """What a reader needs to repeat it: sizes, seconds of building and settings."""
     postings = contest.index.meta["postings"]
-    sizes = {
-        peer.name: round(size_of(peer.folder, peer.files) / postings, 2) for peer in contest.peers
-    }
+    bytes_per_posting = {OURS: round(size_of(folder_of(contest.segment.path)) / postings, 2)}
+    for peer in contest.peers:
+        bytes_per_posting[peer.name] = round(size_of(peer.folder, peer.files) / postings, 2)
     return {
         "queries": len(contest.queries),
         "terms_per_query": round(float(np.mean([len(query) for query in contest.queries])), 1),
         "postings": postings,
-        "bytes_per_posting": {OURS: round(size_of(folder_of(contest.segment.path)) / postings, 2)}
-        | sizes,
+        "bytes_per_posting": bytes_per_posting,
         "building_s": {peer.name: peer.took for peer in contest.peers},
         "missing": contest.missing,
     }
@@ -279,20 +305,26 @@ def main() -> None:
     importlib.import_module("dupmae_ir.index.postings.kernels")
     if args.index and not args.topics:
         parser.error("--index needs --topics: topic files")
-    found = contests(args, Path(args.work))
+    selected = contests(args, Path(args.work))
     if args.build:
         return
-    claims, rows, panels, seconds, details = [], [], {}, {}, {}
-    for contest in found:
+    claims: list[Claim] = []
+    rows: list[list[str]] = []
+    panels: dict[str, Any] = {}
+    seconds: dict[str, list[float]] = {}
+    details: dict[str, Any] = {}
+    for contest in selected:
         claims += measured(contest, args, rows, panels, seconds)
         details[contest.label] = figures(contest)
     header = ["engine", "collection", "k", "ms a query, processor", "ms a query, wall", "recall"]
     details["table"] = {"header": header, "rows": rows}
-    usual = args.documents == parser.get_default("documents")
-    name = "impact_peers" + (
-        "_encoded" if args.index else "" if usual else f"_{max(args.documents)}"
-    )
-    name += "_lucene" if args.pyserini else ""
+    name = "impact_peers"
+    if args.index:
+        name += "_encoded"
+    elif args.documents != parser.get_default("documents"):
+        name += f"_{max(args.documents)}"
+    if args.pyserini:
+        name += "_lucene"
     picture = grouped_bars(
         "Impact search, one query at a time, one thread", "ms of processor time", panels, OURS
     )

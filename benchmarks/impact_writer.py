@@ -36,11 +36,15 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene import impacts as lucene
 
 VOCABULARY = 28_000
-DRAWN = 218
+TERMS_DRAWN = 218
 """Terms drawn for each document; about 207 are distinct."""
-QUERIES, TERMS_OF_A_QUERY, K = 200, 40, 100
+QUERIES = 200
+QUERY_TERMS = 40
+K = 100
 BATCH = 512
-PEER, STRINGS, OURS = "Anserini IndexCollection", "ImpactWriter, as strings", "ImpactWriter"
+PEER = "Anserini IndexCollection"
+STRINGS = "ImpactWriter, as strings"
+OURS = "ImpactWriter"
 
 
 def synthetic(documents: int, seed: int = 0) -> sp.csr_matrix:
@@ -48,7 +52,8 @@ def synthetic(documents: int, seed: int = 0) -> sp.csr_matrix:
     rng = np.random.default_rng(seed)
     share = np.arange(1, VOCABULARY + 1) ** -0.7
     edges = np.cumsum(share / share.sum())
-    drawn = np.minimum(np.searchsorted(edges, rng.random((documents, DRAWN))), VOCABULARY - 1)
+    # The last edge may be rounded to less than 1, so a number above it is given the last term.
+    drawn = np.minimum(np.searchsorted(edges, rng.random((documents, TERMS_DRAWN))), VOCABULARY - 1)
     drawn.sort(axis=1)
     first = np.ones(drawn.shape, bool)
     first[:, 1:] = drawn[:, 1:] != drawn[:, :-1]
@@ -60,15 +65,17 @@ def synthetic(documents: int, seed: int = 0) -> sp.csr_matrix:
 
 
 class Builders:
-    """The same impacts into a fresh folder, each way."""
+    """The ways to write an index of the same impacts, each into a folder of ``folder`` with the name of the way."""
 
     def __init__(self, folder: Path, impacts: sp.csr_matrix, terms: list[str]) -> None:
-        self.folder, self.impacts, self.terms = folder, impacts, terms
+        self.folder = folder
+        self.impacts = impacts
+        self.terms = terms
         self.docids = [f"d{row}" for row in range(impacts.shape[0])]
         self.cpu: dict[str, list[float]] = {}
 
     def write_json(self) -> int:
-        """What the peer reads; returns its bytes."""
+        """Write the JSONL that the peer reads, and return its bytes."""
         (self.folder / "json").mkdir()
         path = self.folder / "json" / "documents.jsonl"
         m = self.impacts
@@ -79,8 +86,7 @@ class Builders:
                 out.write(json.dumps({"id": docid, "contents": "", "vector": vector}) + "\n")
         return path.stat().st_size
 
-    def place(self, name: str) -> Path:
-        """An empty folder."""
+    def empty_folder(self, name: str) -> Path:
         path = self.folder / name
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
@@ -88,34 +94,22 @@ class Builders:
 
     def anserini(self) -> None:
         start = time.process_time()
-        pyserini.autoclass("io.anserini.index.IndexCollection").main(
-            [
-                "-collection",
-                "JsonVectorCollection",
-                "-input",
-                str(self.folder / "json"),
-                "-index",
-                str(self.place(PEER)),
-                "-generator",
-                "DefaultLuceneDocumentGenerator",
-                "-threads",
-                "1",
-                "-impact",
-                "-pretokenized",
-                "-optimize",
-            ]
-        )
+        words = ["-collection", "JsonVectorCollection", "-input", str(self.folder / "json")]
+        words += ["-index", str(self.empty_folder(PEER))]
+        words += ["-generator", "DefaultLuceneDocumentGenerator", "-threads", "1"]
+        words += ["-impact", "-pretokenized", "-optimize"]
+        pyserini.autoclass("io.anserini.index.IndexCollection").main(words)
         self.cpu.setdefault(PEER, []).append(time.process_time() - start)
 
     def ours(
         self, name: str = OURS, impacts: sp.csr_matrix | None = None, feed: bool = True
     ) -> Path:
         start = time.process_time()
-        path = self.place(name)
+        path = self.empty_folder(name)
         m = self.impacts if impacts is None else impacts
         with lucene.ImpactWriter(path, self.terms) as writer:
             if not feed:
-                writer._feed = None
+                writer._feed = None  # the writer then passes terms and impacts as strings
             for first in range(0, m.shape[0], BATCH):
                 writer.add_batch(self.docids[first : first + BATCH], m[first : first + BATCH])
         self.cpu.setdefault(name, []).append(time.process_time() - start)
@@ -125,9 +119,9 @@ class Builders:
         self.ours(STRINGS, feed=False)
 
     def bytes_a_posting(self, name: str) -> float:
-        """Of the index in ``name``, without what the ids take."""
-        nothing = self.ours("ids", sp.csr_matrix(self.impacts.shape, dtype=np.uint8))
-        return (_size(self.folder / name) - _size(nothing)) / self.impacts.nnz
+        """Bytes a posting of the index in ``name``, less an index of the same ids without impacts."""
+        ids_only = self.ours("ids", sp.csr_matrix(self.impacts.shape, dtype=np.uint8))
+        return (_size(self.folder / name) - _size(ids_only)) / self.impacts.nnz
 
 
 def _size(folder: Path) -> int:
@@ -135,10 +129,11 @@ def _size(folder: Path) -> int:
 
 
 def entropy(impacts: sp.csr_matrix) -> dict[str, float]:
-    """Bits a posting: of the gaps between documents, of the impacts, and their sum in bytes."""
+    """Entropies of a posting: bits of the gap between documents, bits of the impact, and bytes of both."""
     documents = impacts.shape[0]
     share = np.bincount(impacts.indices, minlength=impacts.shape[1]) / documents
     share = share[share > 0]
+    # `where` computes both of its values: log2(0) of a term in all documents is not used.
     with np.errstate(divide="ignore", invalid="ignore"):
         binary = -share * np.log2(share) - np.where(share < 1, (1 - share) * np.log2(1 - share), 0)
     gaps = float(binary.sum() * documents / impacts.nnz)
@@ -151,35 +146,39 @@ def entropy(impacts: sp.csr_matrix) -> dict[str, float]:
 def same_hits(
     folders: Sequence[Path], impacts: sp.csr_matrix, terms: list[str], seed: int = 1
 ) -> str:
-    """What was compared; SystemExit where the hits or scores of stock LuceneImpactSearcher differ."""
+    """Compare the hits of stock LuceneImpactSearcher on all indexes, and return what was compared.
+
+    Raises SystemExit if hits or scores differ, or if a query has no hits.
+    """
     rng = np.random.default_rng(seed)
     queries = []
     for row in rng.integers(impacts.shape[0], size=QUERIES):
         part = slice(impacts.indptr[row], impacts.indptr[row + 1])
-        kept = rng.permutation(part.stop - part.start)[:TERMS_OF_A_QUERY]
-        weights = impacts.data[part][kept].tolist()
-        queries.append(
-            {terms[t]: float(w) for t, w in zip(impacts.indices[part][kept], weights, strict=True)}
-        )
+        sample = rng.permutation(part.stop - part.start)[:QUERY_TERMS]
+        query_terms = [terms[term_id] for term_id in impacts.indices[part][sample]]
+        weights = impacts.data[part][sample].astype(float).tolist()
+        queries.append(dict(zip(query_terms, weights, strict=True)))
 
-    class Told(pyserini.QueryEncoder):
+    class NumberedQueries(pyserini.QueryEncoder):
         def encode(self, text: str) -> dict[str, float]:
             return queries[int(text)]
 
-    lists = []
+    lists_by_index = []
     for folder in folders:
-        searcher = pyserini.LuceneImpactSearcher(str(folder), Told(), min_idf=-1)
-        lists.append(
-            [[(h.docid, h.score) for h in searcher.search(str(q), K)] for q in range(QUERIES)]
-        )
+        searcher = pyserini.LuceneImpactSearcher(str(folder), NumberedQueries(), min_idf=-1)
+        lists = []
+        for number in range(QUERIES):
+            lists.append([(hit.docid, hit.score) for hit in searcher.search(str(number), K)])
+        lists_by_index.append(lists)
         searcher.close()
-    if any(found != lists[0] for found in lists) or min(map(len, lists[0])) == 0:
+    reference = lists_by_index[0]
+    if any(lists != reference for lists in lists_by_index) or not all(reference):
         raise SystemExit("the indexes do not give the same hits and scores")
     return f"identical hits and scores of LuceneImpactSearcher, {QUERIES} queries at k={K}"
 
 
 def _quiet() -> None:
-    """Anserini's log to warnings."""
+    """Limit Anserini's log to errors."""
     log4j = "org.apache.logging.log4j."
     configurator = pyserini.autoclass(log4j + "core.config.Configurator")
     configurator.setLevel("io.anserini", pyserini.autoclass(log4j + "Level").ERROR)
@@ -189,24 +188,24 @@ def of_index(path: str) -> tuple[sp.csr_matrix, list[str]]:
     """The impacts of an index folder, (documents, V) uint8, and its terms."""
     index = Index.open(path)
     forward = index.only_segment.forward
-    parts = (np.asarray(part) for part in (forward.impacts, forward.terms, forward.indptr))
-    return sp.csr_matrix(tuple(parts), shape=(index.documents, len(index.terms))), index.terms
+    csr = (np.asarray(forward.impacts), np.asarray(forward.terms), np.asarray(forward.indptr))
+    return sp.csr_matrix(csr, shape=(index.documents, len(index.terms))), index.terms
 
 
 def compare(impacts: sp.csr_matrix, terms: list[str], repeats: int) -> dict[str, Any]:
-    """Seconds and processor seconds of every way in each turn, the gate, and bytes a posting."""
-    with tempfile.TemporaryDirectory() as name:
-        builders = Builders(Path(name), impacts, terms)
+    """Seconds and processor seconds of each builder in each turn, the gate, and bytes a posting."""
+    with tempfile.TemporaryDirectory() as folder:
+        builders = Builders(Path(folder), impacts, terms)
         json_bytes = builders.write_json()
         variants = {PEER: builders.anserini, STRINGS: builders.strings, OURS: builders.ours}
         seconds = in_turns(variants, repeats)
-        cpu = {n: builders.cpu[n][-repeats:] for n in variants}
-        gate = same_hits([builders.folder / n for n in variants], impacts, terms)
-        sizes = {n: builders.bytes_a_posting(n) for n in variants}
-    for n, taken in middle(seconds).items():
-        print(
-            f"{n:<28} {taken:8.3f} s  {1e9 * taken / impacts.nnz:8.0f} ns a posting  {sizes[n]:.3f} bytes a posting"
-        )
+        # Warm-up turns come first.
+        cpu = {name: builders.cpu[name][-repeats:] for name in variants}
+        gate = same_hits([builders.folder / name for name in variants], impacts, terms)
+        sizes = {name: builders.bytes_a_posting(name) for name in variants}
+    for name, median in middle(seconds).items():
+        pace = f"{1e9 * median / impacts.nnz:8.0f} ns a posting"
+        print(f"{name:<28} {median:8.3f} s  {pace}  {sizes[name]:.3f} bytes a posting")
     return {
         "documents": impacts.shape[0],
         "postings": int(impacts.nnz),
@@ -223,20 +222,20 @@ def compare(impacts: sp.csr_matrix, terms: list[str], repeats: int) -> dict[str,
 
 def drawn_again(impacts: sp.csr_matrix, terms: list[str], rows: int) -> dict[str, Any]:
     """Bytes a posting of ``rows`` documents drawn from ``impacts`` with replacement."""
-    more = impacts[np.random.default_rng(0).integers(impacts.shape[0], size=rows)]
-    with tempfile.TemporaryDirectory() as name:
-        builders = Builders(Path(name), more, terms)
+    sample = impacts[np.random.default_rng(0).integers(impacts.shape[0], size=rows)]
+    with tempfile.TemporaryDirectory() as folder:
+        builders = Builders(Path(folder), sample, terms)
         builders.ours()
         return {
             "documents": rows,
-            "postings": int(more.nnz),
+            "postings": int(sample.nnz),
             "bytes": {OURS: builders.bytes_a_posting(OURS)},
-            "entropy": entropy(more),
+            "entropy": entropy(sample),
             "gate": "",
         }
 
 
-def _claims(what: str, found: dict[str, Any]) -> list[Claim]:
+def _claims(what: str, result: dict[str, Any]) -> list[Claim]:
     def faster(by: str, seconds: dict[str, list[float]]) -> Claim:
         return Claim(
             9,
@@ -245,18 +244,18 @@ def _claims(what: str, found: dict[str, Any]) -> list[Claim]:
             PEER,
             speedup(seconds, PEER, OURS),
             8.0,
-            gate=found["gate"],
+            gate=result["gate"],
         )
 
     return [
-        faster("one thread", found["seconds"]),
-        faster("processor time", found["processor_seconds"]),
-        _bytes_claim(what, found),
+        faster("one thread", result["seconds"]),
+        faster("processor time", result["processor_seconds"]),
+        _bytes_claim(what, result),
     ]
 
 
-def _bytes_claim(what: str, found: dict[str, Any]) -> Claim:
-    e = found["entropy"]
+def _bytes_claim(what: str, result: dict[str, Any]) -> Claim:
+    e = result["entropy"]
     note = (
         f"entropy {e['gap_bits']:.2f} bits of gap + {e['impact_bits']:.2f} of impact = {e['bytes']:.2f} bytes; "
         "Lucene spends the bits of a block's largest gap on each of its 128, and whole bytes (2.6 to 2.9) on each "
@@ -267,11 +266,11 @@ def _bytes_claim(what: str, found: dict[str, Any]) -> Claim:
         f"bytes a posting: {what}",
         OURS,
         PEER,
-        found["bytes"][OURS],
+        result["bytes"][OURS],
         2.0,
         "<=",
         " bytes",
-        found["gate"],
+        result["gate"],
         note,
     )
 
@@ -292,40 +291,37 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OPENAI_API_KEY", "unused")
     pyserini.start_jvm("4g")
     _quiet()
-    sets = {
-        f"synthetic, {args.documents:,}": (
-            synthetic(args.documents),
-            [f"##t{i}" for i in range(VOCABULARY)],
-        )
-    }
+    synthetic_terms = [f"##t{i}" for i in range(VOCABULARY)]
+    collections = {f"synthetic, {args.documents:,}": (synthetic(args.documents), synthetic_terms)}
     if args.index:
-        real = of_index(args.index)
-        sets[f"{args.name}, {real[0].shape[0]:,}"] = real
-    found = {}
-    for name, (impacts, terms) in sets.items():
-        each, mean = impacts.nnz / impacts.shape[0], impacts.data.mean()
-        print(f"{name} documents, {each:.0f} terms each, mean impact {mean:.0f}")
-        found[name] = compare(impacts, terms, args.repeats)
-    claims = [claim for name, one in found.items() for claim in _claims(name, one)]
+        impacts, terms = of_index(args.index)
+        collections[f"{args.name}, {impacts.shape[0]:,}"] = (impacts, terms)
+
+    results: dict[str, dict[str, Any]] = {}
+    claims = []
+    seconds = {}
+    rates = {}
+    for name, (impacts, terms) in collections.items():
+        terms_each = impacts.nnz / impacts.shape[0]
+        mean = impacts.data.mean()
+        print(f"{name} documents, {terms_each:.0f} terms each, mean impact {mean:.0f}")
+        result = compare(impacts, terms, args.repeats)
+        results[name] = result
+        claims += _claims(name, result)
+        medians = middle(result["seconds"])
+        for builder, taken in result["seconds"].items():
+            seconds[f"{builder}: {name}"] = taken
+            rates[f"{builder}: {name}"] = result["documents"] / medians[builder]
+
     if args.index:
-        again = f"{args.name}, drawn to {args.rows:,}"
-        found[again] = drawn_again(*real, args.rows)
-        claims.append(_bytes_claim(again, found[again]))
-    timed = {name: one for name, one in found.items() if "seconds" in one}
-    seconds = {
-        f"{way}: {name}": taken
-        for name, one in timed.items()
-        for way, taken in one["seconds"].items()
-    }
-    rates = {
-        f"{way}: {name}": one["documents"] / s
-        for name, one in timed.items()
-        for way, s in middle(one["seconds"]).items()
-    }
-    details = {
-        name: {k: v for k, v in one.items() if k not in ("seconds", "gate")}
-        for name, one in found.items()
-    }
+        # The last collection is that of --index.
+        drawn_name = f"{args.name}, drawn to {args.rows:,}"
+        results[drawn_name] = drawn_again(impacts, terms, args.rows)
+        claims.append(_bytes_claim(drawn_name, results[drawn_name]))
+
+    details = {}
+    for name, result in results.items():
+        details[name] = {k: v for k, v in result.items() if k not in ("seconds", "gate")}
     ours = [name for name in rates if not name.startswith(PEER)]
     picture = bars("Building impact postings on one thread", "documents per second", rates, ours)
     report("impact_writer", claims, seconds, args, details, picture)

@@ -30,21 +30,14 @@ class Pyserini:
     def __init__(
         self, python: str | Path, segment: Path, work: Path, dense: Path | None = None
     ) -> None:
-        words = [
-            __file__,
-            "--forward",
-            segment,
-            "--work",
-            work,
-            *(["--dense", dense] if dense else []),
-        ]
+        words: list[str | Path] = [__file__, "--forward", segment, "--work", work]
+        if dense:
+            words += ["--dense", dense]
         self._ask = Worker(words, python=python)
         ready = self._ask.ready
-        self.folder, self.took, self.versions = (
-            Path(ready["folder"]),
-            ready["seconds"],
-            ready["versions"],
-        )
+        self.folder = Path(ready["folder"])
+        self.took = ready["seconds"]
+        self.versions = ready["versions"]
         self.name = "Pyserini {pyserini}, Lucene {lucene}".format(**self.versions)
 
     def search(self, queries: list[dict[str, int]], k: int, **hybrid: Any) -> Taken:
@@ -63,7 +56,7 @@ class Pyserini:
 
 
 def write_lucene(folder: Path, segment: Path, terms: list[str]) -> None:
-    """The Lucene index of a forward index."""
+    """Write the Lucene index of the impacts in a forward index."""
     from dupmae_ir.index.format.forward import Forward
     from dupmae_ir.index.lucene.impacts import ImpactWriter
 
@@ -118,36 +111,35 @@ def main() -> None:
             return json.loads(text)
 
     class Vectors:
-        known: dict[str, np.ndarray]
+        by_text: dict[str, np.ndarray]
 
         def encode(self, text: str, **_: Any) -> np.ndarray:
-            return self.known[text]
+            return self.by_text[text]
 
-    impact, vectors = (
-        pyserini.LuceneImpactSearcher(str(folder / "index"), Weights(), min_idf=-1),
-        Vectors(),
-    )
+    impact = pyserini.LuceneImpactSearcher(str(folder / "index"), Weights(), min_idf=-1)
+    vectors = Vectors()
     dense = pyserini.FaissSearcher(str(args.dense), vectors) if args.dense else None
     both = pyserini.HybridSearcher(dense, impact)
 
     def work(
-        queries: list[dict[str, int]], k: int, hybrid: dict[str, Any], told: bool
+        queries: list[dict[str, int]], k: int, hybrid: dict[str, Any], with_hits: bool
     ) -> tuple[float, float, Any]:
         texts = [json.dumps(query) for query in queries]
         if hybrid:
-            vectors.known = dict(zip(texts, np.array(hybrid["vectors"], np.float32), strict=True))
+            rows = np.array(hybrid["vectors"], np.float32)
+            vectors.by_text = dict(zip(texts, rows, strict=True))
             dense.index.hnsw.efSearch = hybrid["ef"]
-            depth, alpha = hybrid["depth"], hybrid["alpha"]
-            taken, found = timed(
+            depth = hybrid["depth"]
+            alpha = hybrid["alpha"]
+            taken, results = timed(
                 lambda: [both.search(text, k0=depth, k=k, alpha=alpha) for text in texts]
             )
         else:
-            taken, found = timed(lambda: [impact.search(text, k) for text in texts])
-        lists = (
-            [([int(h.docid) for h in hits], [float(h.score) for h in hits]) for hits in found]
-            if told
-            else []
-        )
+            taken, results = timed(lambda: [impact.search(text, k) for text in texts])
+        lists = []
+        if with_hits:
+            for hits in results:
+                lists.append(([int(hit.docid) for hit in hits], [float(hit.score) for hit in hits]))
         return *taken, lists
 
     answer(work, {"folder": str(folder), "seconds": seconds, "versions": versions})

@@ -37,7 +37,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,10 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
 
 @dataclass(frozen=True)
 class Kind:
-    """``body``: of a request, with a place for the query. ``threads``: of a query; None: as the command line says."""
+    """How a server is asked.
+
+    ``body`` is a request's JSON with ``%s`` for the query. ``threads`` are those of one query; None: ``--threads``.
+    """
 
     search: str
     route: str
@@ -116,12 +119,12 @@ SERVERS = {
     ),
     PYSERINI_NAME: Kind("impact", "/v1/indexes/mine/search", PLAIN_BODY),
 }
-"""Each but the first of a search is a peer of the first."""
+"""The first server of each kind of search is ours; the others are its peers."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What the clients of one turn measured. ``work``: the server's processor seconds."""
+    """The measurements of one turn's clients. ``work``: the server's processor seconds."""
 
     latencies: list[float]
     seconds: float
@@ -135,12 +138,13 @@ class Turn:
     @property
     def per_processor_second(self) -> float:
         """Requests per second of processor time."""
+        # /proc counts in ticks of 10 ms, so a short turn may read 0.
         return len(self.latencies) / max(self.work, 0.01)
 
 
 @dataclass
 class Server:
-    """A server that runs, and what its clients measured: number of clients -> each turn."""
+    """A running server. ``turns``: number of clients -> what they measured in each turn."""
 
     name: str
     port: int
@@ -150,8 +154,11 @@ class Server:
     @property
     def work(self) -> float:
         """Processor seconds of the process so far."""
+        # The name of the command, in parentheses, may contain spaces: the fields are counted from its end.
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        user_ticks = int(fields[11])
+        system_ticks = int(fields[12])
+        return (user_ticks + system_ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
@@ -161,42 +168,37 @@ def free_port() -> int:
 
 
 def command(name: str, args: argparse.Namespace, index: str, port: int) -> list[str]:
-    chosen = SERVERS[name].threads
-    threads = str(args.threads if chosen is None else chosen)
-    if not name.startswith("dupmae-ir"):
-        plain = PLAIN_START + (TOGETHER if name == JOINED else EACH_ALONE) + PLAIN_END
-        code = PYSERINI if name == PYSERINI_NAME else plain
-        return [
-            sys.executable,
-            "-c",
-            code,
-            index,
-            str(port),
-            threads,
-            *([args.dtype] if args.dtype else []),
-        ]
-    flags = ["--threads", threads, "--quiet", *(["--dtype", args.dtype] if args.dtype else [])]
-    flags += [] if args.repeated else ["--query-cache", "0"]
-    return [
-        sys.executable,
-        "-m",
-        "dupmae_ir",
-        "serve",
-        "--index",
-        index,
-        "--port",
-        str(port),
-        *flags,
-    ]
+    kind = SERVERS[name]
+    threads = str(args.threads if kind.threads is None else kind.threads)
+
+    if name.startswith("dupmae-ir"):
+        words = [sys.executable, "-m", "dupmae_ir", "serve", "--index", index, "--port", str(port)]
+        words += ["--threads", threads, "--quiet"]
+        if args.dtype:
+            words += ["--dtype", args.dtype]
+        if not args.repeated:
+            words += ["--query-cache", "0"]
+        return words
+
+    if name == PYSERINI_NAME:
+        code = PYSERINI
+    elif name == JOINED:
+        code = PLAIN_START + TOGETHER + PLAIN_END
+    else:
+        code = PLAIN_START + EACH_ALONE + PLAIN_END
+    words = [sys.executable, "-c", code, index, str(port), threads]
+    if args.dtype:
+        words.append(args.dtype)
+    return words
 
 
 @contextmanager
 def started(name: str, args: argparse.Namespace, index: str) -> Iterator[Server]:
-    """The server, once it listens."""
+    """Start a server, wait until it listens, and end it on exit."""
     port = free_port()
     process = subprocess.Popen(command(name, args, index, port))
     try:
-        for _ in range(1800):
+        for _ in range(1800):  # three minutes
             with socket.socket() as s:
                 if s.connect_ex(("127.0.0.1", port)) == 0:
                     break
@@ -224,75 +226,88 @@ async def ask(
 
 
 async def client(server: Server, texts: Iterator[str], until: float, pause: float) -> list[float]:
-    """Seconds of each answer of one connection."""
+    """Send queries on one connection until a time, and return the seconds of each answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    times = []
+    latencies = []
     while time.perf_counter() < until:
         sent = time.perf_counter()
         assert await ask(server, reader, writer, next(texts)), "an empty answer"
-        times.append(time.perf_counter() - sent)
+        latencies.append(time.perf_counter() - sent)
         await asyncio.sleep(pause)
     writer.close()
-    return times
+    return latencies
 
 
 async def load(
     server: Server, clients: int, texts: Iterator[str], seconds: float, pause: float = 0
 ) -> Turn:
-    """The load of ``clients`` clients for ``seconds``; each pauses after an answer."""
-    begun, work = time.perf_counter(), server.work
-    every = await asyncio.gather(
-        *(client(server, texts, begun + seconds, pause) for _ in range(clients))
-    )
-    return Turn([t for one in every for t in one], time.perf_counter() - begun, server.work - work)
+    """Send queries by ``clients`` clients for ``seconds``; each pauses for ``pause`` seconds after an answer."""
+    begun = time.perf_counter()
+    work_before = server.work
+    connections = [client(server, texts, begun + seconds, pause) for _ in range(clients)]
+    by_client = await asyncio.gather(*connections)
+    latencies = list(chain.from_iterable(by_client))
+    return Turn(latencies, time.perf_counter() - begun, server.work - work_before)
 
 
 def endless(texts: Sequence[str], numbered: bool) -> Iterator[str]:
-    """The texts again and again; ``numbered``: each with a number, so that no text comes twice."""
+    """Cycle through the texts; ``numbered``: append a number, so that no text is repeated."""
     for number in count():
         text = texts[number % len(texts)]
         yield f"{text} {number}" if numbered else text
 
 
 async def documents(server: Server, texts: Sequence[str]) -> list[list[str]]:
-    """The ids of each list."""
+    """The docids of each query's hits, in order."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     answers = [await ask(server, reader, writer, text) for text in texts]
     writer.close()
-    lists = [
-        a if isinstance(a, list) else a["candidates"] if "candidates" in a else a["results"][0]
-        for a in answers
-    ]
-    return [
-        [hit["docid"] for hit in (found["hits"] if isinstance(found, dict) else found)]
-        for found in lists
-    ]
+    return [[hit["docid"] for hit in hits_of(answer)] for answer in answers]
+
+
+def hits_of(answer: Any) -> list[dict[str, Any]]:
+    """The hits in the JSON of any of the servers."""
+    if isinstance(answer, list):  # the plain loop
+        return answer
+    if "candidates" in answer:  # Pyserini
+        return answer["candidates"]
+    result = answer["results"][0]
+    return result["hits"] if isinstance(result, dict) else result
 
 
 def same_lists(servers: Sequence[Server], texts: Sequence[str]) -> str:
-    """Compare the lists of each server with the first one's of the same search, and say how many are equal. Exits if
-    more than one in ten differs: rounding may order documents of almost equal scores differently."""
-    firsts: dict[str, list[list[str]]] = {}
-    found = []
+    """Compare each server's lists with those of the first server of the same search, and return how many are equal.
+
+    Exits if more than one in ten differs: rounding may order documents of almost equal scores differently.
+    """
+    references: dict[str, list[list[str]]] = {}
+    comparisons = []
     for server in servers:
         lists = asyncio.run(documents(server, texts))
-        first = firsts.setdefault(SERVERS[server.name].search, lists)
-        if lists is not first:
-            equal = sum(a == b for a, b in zip(lists, first, strict=True))
-            if equal < 0.9 * len(texts):
-                sys.exit(f"{server.name}: only {equal} of {len(texts)} lists are the same")
-            found.append(
-                f"{server.name}: {equal} of {len(texts)} lists have the same documents in the same order"
-            )
-    return "; ".join(found)
+        search = SERVERS[server.name].search
+        if search not in references:
+            references[search] = lists
+            continue
+        pairs = zip(lists, references[search], strict=True)
+        equal = sum(docids == reference for docids, reference in pairs)
+        if equal < 0.9 * len(texts):
+            sys.exit(f"{server.name}: only {equal} of {len(texts)} lists are the same")
+        same = f"{equal} of {len(texts)} lists have the same documents in the same order"
+        comparisons.append(f"{server.name}: {same}")
+    return "; ".join(comparisons)
 
 
-def percentile(times: list[float], part: float) -> float:
-    return sorted(times)[min(len(times) - 1, int(part * len(times)))]
+def percentile(latencies: list[float], share: float) -> float:
+    position = min(len(latencies) - 1, int(share * len(latencies)))
+    return sorted(latencies)[position]
+
+
+def latencies_of(turns: Sequence[Turn]) -> list[float]:
+    return [latency for turn in turns for latency in turn.latencies]
 
 
 def measure(servers: Sequence[Server], args: argparse.Namespace, texts: Iterator[str]) -> None:
-    """Rounds of all servers in turns, after one that does not count."""
+    """Load all servers in turns, after a warm-up of each."""
     for server in servers:
         asyncio.run(load(server, 8, texts, 2))
     for clients in args.clients:
@@ -300,18 +315,16 @@ def measure(servers: Sequence[Server], args: argparse.Namespace, texts: Iterator
             for server in servers:
                 turn = asyncio.run(load(server, clients, texts, args.seconds))
                 server.turns.setdefault(clients, []).append(turn)
-                print(
-                    f"{clients} clients, {server.name}: {turn.per_second:.1f}/s",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                line = f"{clients} clients, {server.name}: {turn.per_second:.1f}/s"
+                print(line, file=sys.stderr, flush=True)
 
 
 def ratio(ours: Sequence[Turn], peer: Sequence[Turn], rate: str) -> float:
-    """How many times as many requests ours answers: the median over the rounds."""
-    return statistics.median(
-        getattr(o, rate) / getattr(p, rate) for o, p in zip(ours, peer, strict=True)
-    )
+    """Our ``rate`` (a property of :class:`Turn`) divided by the peer's: the median of the ratios within a round."""
+    ratios = []
+    for our_turn, peer_turn in zip(ours, peer, strict=True):
+        ratios.append(getattr(our_turn, rate) / getattr(peer_turn, rate))
+    return statistics.median(ratios)
 
 
 HEADER = [
@@ -327,51 +340,46 @@ HEADER = [
 
 
 def table_rows(servers: Sequence[Server]) -> list[list[str]]:
-    """A row for each number of clients and server; ``ours``: times as many queries by the first of the same search."""
+    """A row for each number of clients and server.
+
+    ``ours`` in the header: the ratio of our server's rate, of the same search, to that of the row.
+    """
     rows = []
-    firsts = {SERVERS[s.name].search: s for s in reversed(servers)}
+    # Reversed, so that the first server of each search, which is ours, remains.
+    ours = {SERVERS[server.name].search: server for server in reversed(servers)}
     for clients in servers[0].turns:
         for server in servers:
-            first, turns = firsts[SERVERS[server.name].search].turns[clients], server.turns[clients]
+            our_turns = ours[SERVERS[server.name].search].turns[clients]
+            turns = server.turns[clients]
             row = [f"{clients}, {server.name}"]
             for rate in ("per_second", "per_processor_second"):
-                times = "" if turns is first else f"{ratio(first, turns, rate):.2f}x"
-                row += [f"{statistics.median(getattr(t, rate) for t in turns):,.1f}", times]
-            every = [latency for turn in turns for latency in turn.latencies]
-            rows.append(
-                row + [f"{1000 * percentile(every, part):,.0f}" for part in (0.5, 0.95, 0.99)]
-            )
+                median = statistics.median(getattr(turn, rate) for turn in turns)
+                row.append(f"{median:,.1f}")
+                row.append("" if turns is our_turns else f"{ratio(our_turns, turns, rate):.2f}x")
+            latencies = latencies_of(turns)
+            for share in (0.5, 0.95, 0.99):
+                row.append(f"{1000 * percentile(latencies, share):,.0f}")
+            rows.append(row)
     return rows
 
 
 def claims(servers: Sequence[Server], case: str, gate: str, note: str) -> list[Claim]:
     """Hybrid search at 8 clients against each plain loop, by the clock and by processor time."""
-    ours, *peers = [s for s in servers if SERVERS[s.name].search == "hybrid"]
+    ours, *peers = [server for server in servers if SERVERS[server.name].search == "hybrid"]
     if 8 not in ours.turns:
         return []
     turns = ours.turns[8]
-    p99 = 1000 * percentile([latency for turn in turns for latency in turn.latencies], 0.99)
-    found = []
-    for what, rate in (
-        ("queries a second", "per_second"),
-        ("queries a processor-second", "per_processor_second"),
-    ):
-        what = f"{case}, 8 clients, {what} (p99 {p99:.0f} ms)"
-        found += [
-            Claim(
-                ROW,
-                what,
-                ours.name,
-                s.name,
-                ratio(turns, s.turns[8], rate),
-                3,
-                gate=gate,
-                note=note,
-            )
-            for s in peers
-            if s.name != JOINED
-        ]
-    return found
+    p99 = 1000 * percentile(latencies_of(turns), 0.99)
+    rates = {"queries a second": "per_second", "queries a processor-second": "per_processor_second"}
+    claimed = []
+    for unit, rate in rates.items():
+        what = f"{case}, 8 clients, {unit} (p99 {p99:.0f} ms)"
+        for peer in peers:
+            if peer.name == JOINED:  # for comparison only, without a goal
+                continue
+            times = ratio(turns, peer.turns[8], rate)
+            claimed.append(Claim(ROW, what, ours.name, peer.name, times, 3, gate=gate, note=note))
+    return claimed
 
 
 ROW = 19
@@ -380,12 +388,13 @@ NOTE = "the encoder takes most of a request; neither server needs torch for a si
 
 def compare(args: argparse.Namespace, texts: Sequence[str]) -> None:
     """Measure, print and save."""
-    names = [
-        n
-        for n, kind in SERVERS.items()
-        if kind.search == "hybrid" or not (args.no_pyserini or args.repeated)
-    ]
-    names = [n for n in names if n != ALONE or args.threads != 1]
+    names = []
+    for name, kind in SERVERS.items():
+        if kind.search == "impact" and (args.no_pyserini or args.repeated):
+            continue
+        if name == ALONE and args.threads == 1:  # the same as "plain loop"
+            continue
+        names.append(name)
     busy = os.getloadavg()[0]
     with ExitStack() as stack:
         servers = [stack.enter_context(started(name, args, args.index)) for name in names]
@@ -394,26 +403,28 @@ def compare(args: argparse.Namespace, texts: Sequence[str]) -> None:
     rows = table_rows(servers)
     for row in [HEADER, [":--", *["--:"] * (len(HEADER) - 1)], *rows]:
         print(f"| {' | '.join(row)} |")
-    by_clients = {
-        f"{clients} clients: queries_per_second": {
-            s.name: round(statistics.median(t.per_second for t in s.turns[clients]), 1)
-            for s in servers
-        }
-        for clients in args.clients
-    }
+
+    details: dict[str, Any] = {"table": {"header": HEADER, "rows": rows}}
+    for clients in args.clients:
+        medians = {}
+        for server in servers:
+            median = statistics.median(turn.per_second for turn in server.turns[clients])
+            medians[server.name] = round(median, 1)
+        details[f"{clients} clients: queries_per_second"] = medians
+
     note = f"other work on the machine before: load average {busy:.0f} on {os.cpu_count()} cores"
-    case, note = (
-        ("serve, repeated queries", note) if args.repeated else ("serve", f"{NOTE}; {note}")
-    )
-    found = claims(servers, case, gate, note)
-    name = (
-        "serve_repeated"
-        if args.repeated
-        else "serve_bfloat16"
-        if args.dtype == "bfloat16"
-        else "serve"
-    )
-    report(name, found, {}, args, {"table": {"header": HEADER, "rows": rows}, **by_clients})
+    if args.repeated:
+        case = "serve, repeated queries"
+    else:
+        case = "serve"
+        note = f"{NOTE}; {note}"
+    if args.repeated:
+        record = "serve_repeated"
+    elif args.dtype == "bfloat16":
+        record = "serve_bfloat16"
+    else:
+        record = "serve"
+    report(record, claims(servers, case, gate, note), {}, args, details)
 
 
 def resident(pid: int) -> float:
@@ -422,33 +433,32 @@ def resident(pid: int) -> float:
 
 
 def soak(args: argparse.Namespace, texts: Sequence[str]) -> dict[str, Any]:
-    """Some clients for a long time; every ten seconds the index is exchanged for an identical copy of it."""
+    """Load our server for a long time; every ten seconds the index is exchanged for an identical copy of it."""
     with tempfile.TemporaryDirectory() as folder:
         copies = [shutil.copytree(args.index, Path(folder, name)) for name in ("a", "b")]
         link = Path(folder, "live")
         link.symlink_to(copies[0])
         with started("dupmae-ir", args, str(link)) as server:
-            memory, requests, begun, queries = (
-                [],
-                0,
-                time.perf_counter(),
-                endless(texts, not args.repeated),
-            )
+            memory: list[float] = []
+            requests = 0
+            queries = endless(texts, not args.repeated)
+            begun = time.perf_counter()
             while (elapsed := time.perf_counter() - begun) < args.soak:
                 turn = asyncio.run(load(server, args.clients[0], queries, 10, args.pause))
                 requests += len(turn.latencies)
-                memory.append(round(resident(server.process.pid), 1))
-                print(
-                    f"{elapsed + 10:6.0f} s  {requests:8d} requests  {memory[-1]:8.1f} MB",
-                    flush=True,
-                )
+                megabytes = round(resident(server.process.pid), 1)
+                memory.append(megabytes)
+                line = f"{elapsed + 10:6.0f} s  {requests:8d} requests  {megabytes:8.1f} MB"
+                print(line, flush=True)
+                # The link is replaced in one step: the server never sees a missing index.
                 new = link.with_name("new")
                 new.symlink_to(copies[len(memory) % 2])
                 new.replace(link)
     third = len(memory) // 3 or 1
-    thirds = [
-        round(statistics.mean(memory[start : start + third]), 1) for start in (0, third, 2 * third)
-    ]
+    thirds = []
+    for start in (0, third, 2 * third):
+        mean = statistics.mean(memory[start : start + third])
+        thirds.append(round(mean, 1))
     return {
         "seconds": args.soak,
         "requests": requests,

@@ -6,6 +6,7 @@ time on one thread. Packages are imported where they are used, so that a missing
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,20 +21,17 @@ from pyserini_process import Pyserini
 from dupmae_ir.index.index import Index
 
 Weights = dict[str, int]
-BLOCK = 32
+BMP_BLOCK = 32
 """Documents of a block of Block-Max Pruning."""
-BMP_HIGHEST = 32
+BMP_MAX_WEIGHT = 32
 """Block-Max Pruning scales a query so that its largest weight is 32 and rounds the others up."""
-BMP_TERMS = 1 << 16
+BMP_MAX_TERMS = 1 << 16
 """Block-Max Pruning keeps the ids of terms in 16 bits and returns wrong scores for more terms."""
-CHUNK = 20_000
+ROWS_AT_A_TIME = 20_000
 
 
 class Engine(Protocol):
-    """A built index of a peer. ``prepare`` converts a query to the peer's own arguments, outside the timing.
-
-    ``files``: the pattern of the files that a search reads.
-    """
+    """A built index of a peer. ``files`` is the pattern of the files that a search reads."""
 
     name: str
     exact: bool
@@ -43,21 +41,21 @@ class Engine(Protocol):
         """The query whose exact answer the peer gives."""
 
     def prepare(self, query: Weights) -> Any:
-        """The arguments of a search."""
+        """The query as the peer's search takes it, converted outside the timing."""
 
     def search(self, prepared: Any, k: int) -> Any:
-        """The peer's own answer, not read further."""
+        """The peer's answer, not converted: this is what is timed."""
 
     def hits(self, answer: Any) -> tuple[np.ndarray, np.ndarray]:
         """Rows (m,) int64 and scores (m,) float64 of an answer."""
 
 
-def rounded_to(query: Weights, highest: int) -> Weights:
-    """``query`` with weights of at most ``highest``: scaled in float32 and rounded up, as Block-Max Pruning does."""
+def rounded_to(query: Weights, max_weight: int) -> Weights:
+    """``query`` with weights of at most ``max_weight``: scaled in float32 and rounded up, as Block-Max Pruning does."""
     largest = max(query.values())
-    if largest <= highest:
+    if largest <= max_weight:
         return query
-    scale = np.float32(highest / largest)
+    scale = np.float32(max_weight / largest)
     return {term: int(np.ceil(np.float32(weight) * scale)) for term, weight in query.items()}
 
 
@@ -71,59 +69,61 @@ def documents(index: Index) -> Iterator[tuple[int, list[str], list[int]]]:
 
 
 def most_frequent(index: Index, count: int) -> frozenset[str]:
-    """The terms of the index that most documents have: all that occur, or ``count`` of them."""
+    """The ``count`` terms of the index with the highest document frequencies, without those of no document."""
     frequencies = np.bincount(index.only_segment.forward.terms, minlength=len(index.terms))
     best = np.argsort(-frequencies, kind="stable")[:count]
     return frozenset(index.terms[t] for t in best if frequencies[t])
 
 
 def once(folder: Path, build: Callable[[], None]) -> float | None:
-    """Seconds of ``build``, which ``folder`` records when it is complete; None if it was built before."""
+    """Run ``build`` unless ``folder`` records that it was completed, and return the seconds that it took."""
     mark = folder / "built.json"
     if not mark.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         start = time.perf_counter()
         build()
-        mark.write_text(
-            json.dumps({"seconds": round(time.perf_counter() - start, 1)}), encoding="utf-8"
-        )
+        seconds = round(time.perf_counter() - start, 1)
+        mark.write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
     return json.loads(mark.read_text(encoding="utf-8"))["seconds"]
 
 
 def size_of(folder: Path, names: str = "*") -> int:
-    """Bytes of all files of these names."""
+    """Bytes of all files below ``folder`` whose names match the pattern ``names``."""
     return sum(file.stat().st_size for file in folder.rglob(names) if file.is_file())
 
 
 class Bmp:
     """Block-Max Pruning (package ``bmp``), exact: alpha = beta = 1."""
 
-    name, exact, files = "bmp", True, "index.bmp"
+    name = "bmp"
+    exact = True
+    files = "index.bmp"
 
     def __init__(self, index: Index, work: Path) -> None:
         import bmp
 
         self.folder = work / "bmp"
-        self.terms = most_frequent(index, BMP_TERMS)
+        self.terms = most_frequent(index, BMP_MAX_TERMS)
         file = str(self.folder / "index.bmp")
 
         def build() -> None:
-            writer = bmp.Indexer(file, bsize=BLOCK, compress_range=False)
+            writer = bmp.Indexer(file, bsize=BMP_BLOCK, compress_range=False)
             for row, terms, impacts in documents(index):
-                known = (
-                    (term, impact)
-                    for term, impact in zip(terms, impacts, strict=True)
-                    if term in self.terms
-                )
-                writer.add_document(str(row), dict(known))
+                vector = {}
+                for term, impact in zip(terms, impacts, strict=True):
+                    if term in self.terms:
+                        vector[term] = impact
+                writer.add_document(str(row), vector)
             writer.finish()
 
         self.took = once(self.folder, build)
         self.searcher = bmp.Searcher(file)
 
     def adapted(self, query: Weights) -> Weights:
-        known = {term: weight for term, weight in query.items() if term in self.terms}
-        return rounded_to(known, BMP_HIGHEST) if known else {}
+        indexed = {term: weight for term, weight in query.items() if term in self.terms}
+        if not indexed:
+            return {}
+        return rounded_to(indexed, BMP_MAX_WEIGHT)
 
     def prepare(self, query: Weights) -> dict[str, float]:
         return {term: float(weight) for term, weight in query.items()}
@@ -132,48 +132,47 @@ class Bmp:
         return self.searcher.search(prepared, k=k, alpha=1.0, beta=1.0)
 
     def hits(self, answer: tuple[list[str], list[float]]) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([int(name) for name in answer[0]], np.int64), np.array(
-            answer[1], np.float64
-        )
+        names, scores = answer
+        rows = np.array([int(name) for name in names], np.int64)
+        return rows, np.array(scores, np.float64)
 
 
-def sums(index: Index) -> Iterator[np.ndarray]:
-    """The sum of the impacts of every document, some documents at a time."""
+def impact_sums(index: Index) -> Iterator[np.ndarray]:
+    """The sum of the impacts of each document, for ``ROWS_AT_A_TIME`` documents at a time."""
     forward = index.only_segment.forward
-    for first in range(0, index.documents, CHUNK):
-        starts = np.asarray(forward.indptr[first : first + CHUNK + 1])
+    for first in range(0, index.documents, ROWS_AT_A_TIME):
+        starts = np.asarray(forward.indptr[first : first + ROWS_AT_A_TIME + 1])
         up_to = np.cumsum(forward.impacts[starts[0] : starts[-1]], dtype=np.int64)
         yield np.diff(np.concatenate(([0], up_to))[starts - starts[0]])
 
 
 def write_pisa(index: Index, folder: Path) -> None:
-    """The collection in PISA's binary format: uint32 runs of rows and impacts, terms in the order of their names."""
+    """Write the collection in PISA's binary format: uint32 runs of rows and impacts, terms sorted by name."""
     from pyterrier_pisa import _pisathon
 
-    forward, rows = index.only_segment.forward, index.documents
-    by_term = sp.csr_matrix(
-        (forward.impacts, forward.terms, forward.indptr), (rows, len(index.terms))
-    ).tocsc()
-    used = np.flatnonzero(np.diff(by_term.indptr))
-    names = [index.terms[t] for t in used]
-    order = sorted(range(len(names)), key=lambda i: names[i].encode())
+    forward = index.only_segment.forward
+    rows = index.documents
+    csr = (forward.impacts, forward.terms, forward.indptr)
+    by_term = sp.csr_matrix(csr, (rows, len(index.terms))).tocsc()
+    used = np.flatnonzero(np.diff(by_term.indptr)).tolist()
+    # By bytes, as PISA compares the strings of its lexicon.
+    term_ids = sorted(used, key=lambda term_id: index.terms[term_id].encode())
     with open(folder / "inv.docs", "wb") as docs, open(folder / "inv.freqs", "wb") as freqs:
         docs.write(np.array([1, rows], np.uint32).tobytes())
-        for place in order:
-            part = slice(*by_term.indptr[used[place] : used[place] + 2])
+        for term_id in term_ids:
+            part = slice(by_term.indptr[term_id], by_term.indptr[term_id + 1])
             count = np.array([part.stop - part.start], np.uint32).tobytes()
             docs.write(count + by_term.indices[part].astype(np.uint32).tobytes())
             freqs.write(count + by_term.data[part].astype(np.uint32).tobytes())
-    sizes = np.concatenate(([rows], *sums(index))).astype(np.uint32)
+    sizes = np.concatenate(([rows], *impact_sums(index))).astype(np.uint32)
     (folder / "inv.sizes").write_bytes(sizes.tobytes())
-    (folder / "fwd.documents").write_text(
-        "".join(f"{row}\n" for row in range(rows)), encoding="utf-8"
-    )
-    (folder / "fwd.terms").write_text(
-        "".join(f"{names[place]}\n" for place in order), encoding="utf-8"
-    )
-    for kind, lexicon in (("documents", "doclex"), ("terms", "termlex")):
-        _pisathon.build_binlex(str(folder / f"fwd.{kind}"), str(folder / f"fwd.{lexicon}"))
+
+    document_lines = "".join(f"{row}\n" for row in range(rows))
+    (folder / "fwd.documents").write_text(document_lines, encoding="utf-8")
+    term_lines = "".join(f"{index.terms[term_id]}\n" for term_id in term_ids)
+    (folder / "fwd.terms").write_text(term_lines, encoding="utf-8")
+    _pisathon.build_binlex(str(folder / "fwd.documents"), str(folder / "fwd.doclex"))
+    _pisathon.build_binlex(str(folder / "fwd.terms"), str(folder / "fwd.termlex"))
     meta = {
         "type": "sparse_index",
         "format": "pisa",
@@ -190,12 +189,15 @@ class Pisa:
     package hands a weight of w to PISA as w copies of the term.
     """
 
-    exact, files = True, "quantized*"
+    exact = True
+    files = "quantized*"
 
     def __init__(self, index: Index, work: Path, algorithm: str, name: str) -> None:
         import pyterrier_pisa
 
-        self.name, self.algorithm, self.folder = name, algorithm, work / "pisa"
+        self.name = name
+        self.algorithm = algorithm
+        self.folder = work / "pisa"
         self.took = once(self.folder, lambda: write_pisa(index, self.folder))
         self._native = pyterrier_pisa._pisathon
         opened = pyterrier_pisa.PisaIndex(str(self.folder), stemmer="none", stops="none", threads=1)
@@ -210,13 +212,11 @@ class Pisa:
     def search(
         self, prepared: list[tuple[int, dict[str, float]]], k: int
     ) -> tuple[int, np.ndarray, np.ndarray]:
-        numbers, ranks, scores = (
-            np.empty(k, np.int32),
-            np.empty(k, np.int32),
-            np.empty(k, np.float32),
-        )
+        numbers = np.empty(k, np.int32)
         names = np.empty(k, object)
-        found = self._native.retrieve(
+        ranks = np.empty(k, np.int32)
+        scores = np.empty(k, np.float32)
+        count = self._native.retrieve(
             self._retrieve._ctxt,
             self.algorithm,
             prepared,
@@ -229,28 +229,31 @@ class Pisa:
             result_ranks=ranks,
             result_scores=scores,
         )
-        return found, names, scores
+        return count, names, scores
 
     def hits(self, answer: tuple[int, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        found, names, scores = answer
-        return np.array([int(name) for name in names[:found]], np.int64), scores[:found].astype(
-            np.float64
-        )
+        count, names, scores = answer
+        rows = np.array([int(name) for name in names[:count]], np.int64)
+        return rows, scores[:count].astype(np.float64)
 
 
 class Seismic:
     """Seismic (package ``pyseismic-lsr``) with its defaults for building; approximate."""
 
-    name, exact, files = "seismic", False, "index*"
-    QUERY_CUT, HEAP_FACTOR = 16, 0.8
+    name = "seismic"
+    exact = False
+    files = "index*"
+    QUERY_CUT = 16
+    HEAP_FACTOR = 0.8
 
     def __init__(self, index: Index, work: Path) -> None:
         import seismic
 
+        # SeismicIndexRaw keeps the ids of terms in 16 bits.
         large = len(index.terms) > 1 << 16
         kind = seismic.SeismicIndexRawLV if large else seismic.SeismicIndexRaw
-        self.ids, self.folder = index.term_ids, work / "seismic"
-        self.type = np.int32
+        self.term_ids = index.term_ids
+        self.folder = work / "seismic"
         saved = self.folder / "index"
 
         def build() -> None:
@@ -266,31 +269,32 @@ class Seismic:
         return query
 
     def prepare(self, query: Weights) -> tuple[np.ndarray, np.ndarray]:
-        pairs = sorted((self.ids[term], weight) for term, weight in query.items())
-        return np.array([i for i, _ in pairs], self.type), np.array(
-            [w for _, w in pairs], np.float32
-        )
+        pairs = sorted((self.term_ids[term], weight) for term, weight in query.items())
+        term_ids = np.array([term_id for term_id, _ in pairs], np.int32)
+        weights = np.array([weight for _, weight in pairs], np.float32)
+        return term_ids, weights
 
     def search(self, prepared: tuple[np.ndarray, np.ndarray], k: int) -> list[tuple[float, int]]:
         return self.index.search(*prepared, k, self.QUERY_CUT, self.HEAP_FACTOR, 0, True)
 
     def hits(self, answer: list[tuple[float, int]]) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([row for _, row in answer], np.int64), np.array(
-            [score for score, _ in answer], np.float64
-        )
+        rows = np.array([row for _, row in answer], np.int64)
+        scores = np.array([score for score, _ in answer], np.float64)
+        return rows, scores
 
 
 def write_seismic(index: Index, path: Path) -> None:
-    """Seismic's binary format: the number of documents, then of each its length, components and float32 values."""
+    """Write Seismic's binary format: the number of documents; for each its length, components and float32 values."""
     forward = index.only_segment.forward
     with open(path, "wb") as file:
         file.write(np.array([index.documents], np.uint32).tobytes())
-        for first in range(0, index.documents, CHUNK):
-            starts = np.asarray(forward.indptr[first : first + CHUNK + 1])
-            terms = np.asarray(forward.terms[starts[0] : starts[-1]]).astype(np.uint32)
-            values = np.asarray(forward.impacts[starts[0] : starts[-1]]).astype(np.float32)
+        for first in range(0, index.documents, ROWS_AT_A_TIME):
+            indptr = np.asarray(forward.indptr[first : first + ROWS_AT_A_TIME + 1])
+            terms = np.asarray(forward.terms[indptr[0] : indptr[-1]]).astype(np.uint32)
+            values = np.asarray(forward.impacts[indptr[0] : indptr[-1]]).astype(np.float32)
+            bounds = indptr - indptr[0]
             pieces = []
-            for start, end in zip(starts[:-1] - starts[0], starts[1:] - starts[0], strict=True):
+            for start, end in itertools.pairwise(bounds):
                 count = np.array([end - start], np.uint32).tobytes()
                 pieces += [count, terms[start:end].tobytes(), values[start:end].tobytes()]
             file.write(b"".join(pieces))
@@ -299,15 +303,14 @@ def write_seismic(index: Index, path: Path) -> None:
 class Lucene:
     """Pyserini's LuceneImpactSearcher, one query at a time, of the Pyserini that the interpreter ``python`` has."""
 
-    exact, files = True, "index/*"
+    exact = True
+    files = "index/*"
 
     def __init__(self, index: Index, work: Path, python: str) -> None:
         self._pyserini = Pyserini(python, index.only_segment.path, work)
-        self.name, self.folder, self.took = (
-            self._pyserini.name,
-            self._pyserini.folder,
-            self._pyserini.took,
-        )
+        self.name = self._pyserini.name
+        self.folder = self._pyserini.folder
+        self.took = self._pyserini.took
 
     def adapted(self, query: Weights) -> Weights:
         return query
@@ -319,31 +322,32 @@ class Lucene:
         return self._pyserini.hits([prepared], k)[0]
 
     def hits(self, answer: tuple[list[int], list[float]]) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(answer[0], np.int64), np.array(answer[1], np.float64)
+        rows, scores = answer
+        return np.array(rows, np.int64), np.array(scores, np.float64)
 
     def taken(self, queries: list[Weights], k: int) -> Taken:
-        """What its process takes for all queries, without what this one and it exchange."""
+        """The time that its process takes for all queries, without the exchange between the processes."""
         return self._pyserini.search(queries, k)
 
 
 def engines(
     index: Index, work: Path, wanted: Sequence[str], pythons: Sequence[str] = ()
 ) -> tuple[list[Any], dict[str, str]]:
-    """The peers that can be built here, one more for each interpreter with a Pyserini, and why others cannot."""
+    """The installed engines, one more for each interpreter with a Pyserini, and why others are missing."""
     makers: dict[str, Callable[[], Any]] = {
         "bmp": lambda: Bmp(index, work),
         "pisa": lambda: Pisa(index, work, "maxscore", "PISA MaxScore"),
         "pisa-bmw": lambda: Pisa(index, work, "block_max_wand", "PISA BlockMax-WAND"),
         "seismic": lambda: Seismic(index, work),
     }
-    found, missing = [], {}
+    built: list[Any] = []
+    missing = {}
     for name in wanted:
         try:
-            found.append(makers[name]())
+            built.append(makers[name]())
         except ImportError as e:
             missing[name] = f"not installed: {e}"
-            print(
-                f"{name} is left out, {missing[name]}; pip install 'dupmae-ir[benchmarks]'",
-                flush=True,
-            )
-    return found + [Lucene(index, work, python) for python in pythons], missing
+            hint = "pip install 'dupmae-ir[benchmarks]'"
+            print(f"{name} is left out, {missing[name]}; {hint}", flush=True)
+    built += [Lucene(index, work, python) for python in pythons]
+    return built, missing
