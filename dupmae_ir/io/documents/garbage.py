@@ -15,7 +15,8 @@ _MIN_CHARACTERS = 120
 """Non-blank characters of a passage below which it is kept: a checksum or a key in a note is looked for."""
 _MAX_SHARE = 0.6
 """Share of the non-blank characters of a passage that may be encoded."""
-_ENCODED_RUN = re.compile(r"[A-Za-z0-9+/]{32,}={0,2}|[A-Za-z0-9_-]{32,}")
+_MIN_RUN = 32
+_ENCODED_RUN = re.compile(rf"[A-Za-z0-9+/]{{{_MIN_RUN},}}={{0,2}}|[A-Za-z0-9_-]{{{_MIN_RUN},}}")
 """A line or more of base64, which has 60 to 76 characters; words and identifiers are shorter."""
 _MAX_SIGNS = 0.08
 """Signs in such a run: 2 of 64 characters of base64, but one of eight in a path."""
@@ -30,7 +31,7 @@ _MIN_HEX_LETTERS = 0.1
 _MIN_DIGITS = 0.12
 """Share of digits below which a passage is neither hexadecimal data, which has 0.6, nor a table of numbers with
 the names of its columns in each row."""
-_CODE_SIGNS = re.compile(r"[{}();=,:]")
+_CODE_SIGNS = "{}();=,:"
 _MIN_CODE_SIGNS = 0.15
 _MAX_BLANKS = 0.04
 """Minified code has a sign in every six characters and a blank in no twenty-five; readable code has a blank in six."""
@@ -48,14 +49,14 @@ _MIN_NUMBER_SHARE = 0.45
 
 def garbage_kind(text: str) -> str | None:
     """What a passage mostly has instead of text; None for text."""
-    dense = "".join(text.split())
-    size = len(dense)
+    words = text.split()
+    size = sum(map(len, words))
     if size < _MIN_CHARACTERS:
         return None
-    encoded = sum(len(run) for run in _ENCODED_RUN.findall(text) if _is_encoded(run))
-    if encoded > _MAX_SHARE * size:
+    # Lengths and counts are fast, and tell nearly every text from what the expressions look for.
+    long_words = [word for word in words if len(word) >= _MIN_RUN]
+    if sum(map(len, long_words)) > _MAX_SHARE * size and _is_base64(long_words, size):
         return "base64"
-    # Counting characters is fast, and tells nearly every text from those below.
     digits = sum(map(text.count, "0123456789"))
     if digits > _MIN_DIGITS * size:
         if _is_hexadecimal(text, size):
@@ -63,9 +64,18 @@ def garbage_kind(text: str) -> str | None:
         if _are_numbers(text):
             return "numbers"
     blanks = len(text) - size
-    if blanks < _MAX_BLANKS * size and len(_CODE_SIGNS.findall(dense)) > _MIN_CODE_SIGNS * size:
-        return "minified code"
+    if blanks < _MAX_BLANKS * size:
+        signs = sum(map(text.count, _CODE_SIGNS))
+        if signs > _MIN_CODE_SIGNS * size:
+            return "minified code"
     return None
+
+
+def _is_base64(words: list[str], size: int) -> bool:
+    encoded = 0
+    for word in words:
+        encoded += sum(len(run) for run in _ENCODED_RUN.findall(word) if _is_encoded(run))
+    return encoded > _MAX_SHARE * size
 
 
 def _is_hexadecimal(text: str, size: int) -> bool:

@@ -33,6 +33,9 @@ SECONDS = 120
 MEMORY = 4 << 30
 """Bytes of address space of the process (on systems that limit it)."""
 
+_MAX_MESSAGE = 150
+"""Characters of a reason."""
+
 
 class Isolation:
     """The process, for one file at a time."""
@@ -121,11 +124,12 @@ def _exchange(process: subprocess.Popen[bytes], kind: str, data: bytes) -> bytes
 
 def described(error: Exception) -> str:
     """Why a library could not read a file, in one line; what they raise for damaged files is not documented."""
-    if isinstance(error, Unreadable):
-        return str(error)
     if isinstance(error, MemoryError):
         return f"needs more than {MEMORY >> 30} GiB of memory"
-    message = " ".join(str(error).split())[:150]
+    # Messages of parsers quote the file.
+    message = " ".join(str(error).split())[:_MAX_MESSAGE]
+    if isinstance(error, Unreadable):
+        return message
     return f"damaged: {message or type(error).__name__}"
 
 
