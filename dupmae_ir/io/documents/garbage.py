@@ -79,6 +79,9 @@ def _is_base64(words: list[str], size: int) -> bool:
 
 
 def _is_hexadecimal(text: str, size: int) -> bool:
+    digits = sum(map(text.count, "0123456789abcdefABCDEF"))
+    if digits < _MAX_SHARE * size:
+        return False
     groups = "".join(_HEX_GROUP.findall(text))
     letters = sum(map(str.isalpha, groups))
     return len(groups) > _MAX_SHARE * size and letters > _MIN_HEX_LETTERS * len(groups)
@@ -86,6 +89,9 @@ def _is_hexadecimal(text: str, size: int) -> bool:
 
 def _is_encoded(run: str) -> bool:
     """Whether a run without blanks changes between kinds of characters as random ones do."""
+    # Paths and names in small letters are most of the long runs that people write.
+    if run.islower() or run.isupper():
+        return False
     kinds = [_kind(character) for character in run if character.isalnum()]
     if len(run) - len(kinds) > _MAX_SIGNS * len(run):
         return False
