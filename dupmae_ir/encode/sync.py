@@ -58,8 +58,8 @@ def _watch(config: SyncConfig, encoders: EncoderCache) -> ChangeResult:
     # The system collects changes from here on, so none is lost while the folder is compared.
     next(changes)
     result = Change(config, "index sync", encoders)()
-    # The first change would wait for the model, several seconds.
-    encoders.get(Index.open(config.index), config)
+    # The first change would wait for the model, several seconds, and its first text for compiled parts.
+    encoders.get(Index.open(config.index), config).encode_documents(["warm"])
     say(f"watching {', '.join(roots)}; Ctrl-C ends it", config.quiet)
     try:
         for changed in changes:

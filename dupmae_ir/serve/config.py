@@ -56,6 +56,11 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
     writable: bool = what_option(
         False, "accept new, changed and deleted documents at /api/indexes/NAME", only_with="!mcp"
     )
+    watch: tuple[str, ...] = what_option(
+        (),
+        "folders of documents that the index was made of: keep it in step with them (extra documents)",
+        metavar="FOLDER",
+    )
     mcp: bool = what_option(
         False, "serve the Model Context Protocol on standard input and output instead of HTTP"
     )
@@ -128,6 +133,11 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
             raise UsageError("`bm25_index` belongs to one index; serve exactly one with `index`")
         if self.bm25_index and self.writable:
             raise UsageError("`writable` does not change a BM25 index; leave out `bm25_index`")
+        if self.watch and len(self.index) != 1:
+            raise UsageError("`watch` belongs to one index; serve exactly one with `index`")
+        for folder in self.watch:
+            if not Path(folder).exists():
+                raise InputError(f"{folder}: no such file or folder")
         names = [name for name, _ in self.named]
         for name in names:
             if names.count(name) > 1:

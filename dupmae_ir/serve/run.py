@@ -41,6 +41,8 @@ def run(config: ServeConfig) -> ServeSummary:
     started = time.perf_counter()
     if config.mcp or config.mcp_http:
         need_packages("the Model Context Protocol", ["mcp"], "mcp")
+    if config.watch:
+        need_packages("watching a folder", ["watchfiles"], "documents")
     token = config.token()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("dupmae_ir.serve").setLevel(logging.WARNING if config.quiet else logging.INFO)

@@ -33,6 +33,7 @@ from dupmae_ir.serve.batch_handler import (
 from dupmae_ir.serve.catalogue import IndexReload, OpenIndex, OpenIndexes, watch
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.errors import LimitExceeded
+from dupmae_ir.serve.following import RELOAD_SECONDS, Follower
 from dupmae_ir.serve.http_server import CLIENT, SECONDS
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -99,6 +100,7 @@ class Service:
         self._asked = {False: 0, True: 0}  # queries of requests by whether they are large
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
+        self.follower: Follower | None = None
         self.registry.register(self)
 
     def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -110,8 +112,14 @@ class Service:
         """Open the indexes and start the threads. Raises :class:`DupmaeError` for an index that cannot be opened."""
         self.catalogue.open_all()
         self.batcher.start(self.answerer)
-        if self.config.reload_seconds:
-            arguments = (self.catalogue, self.config.reload_seconds, self._stopped, self._report)
+        reload_seconds = self.config.reload_seconds
+        if self.config.watch:
+            reload_seconds = min(reload_seconds or RELOAD_SECONDS, RELOAD_SECONDS)
+            ((_, folder),) = self.config.named
+            self.follower = Follower(folder, self.config.watch)
+            self.follower.start()
+        if reload_seconds:
+            arguments = (self.catalogue, reload_seconds, self._stopped, self._report)
             self._watcher = threading.Thread(
                 target=watch, args=arguments, name="reloads", daemon=True
             )
@@ -121,6 +129,8 @@ class Service:
         """Answer what is waiting, end the threads and close the indexes."""
         # The threads before the indexes that they search.
         self._stopped.set()
+        if self.follower is not None:
+            self.follower.stop(self.config.stop_seconds)
         self.batcher.stop(self.config.stop_seconds)
         if self._watcher:
             self._watcher.join(self.config.stop_seconds)

@@ -41,6 +41,7 @@ from dupmae_ir.serve.batch_handler import (
 )
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
+from dupmae_ir.serve.following import Follower
 from dupmae_ir.serve.http_server import COOKIE, cookie_value, is_local_path, same
 from dupmae_ir.serve.schemas import Certificate, IndexInfo, SearchHit, WeightedTerm, index_size
 from dupmae_ir.serve.service import Service
@@ -159,11 +160,22 @@ class Results:
     terms: Sequence[WeightedTerm]
     index: IndexInfo
     milliseconds: float
+    follower: Follower | None = None
 
     @property
     def size(self) -> str:
         """What was searched, in words."""
         return index_size(self.index)
+
+    @property
+    def in_step(self) -> str:
+        """The folders that the index follows, and when it last agreed with them; empty without such folders."""
+        if self.follower is None:
+            return ""
+        folders = ", ".join(self.follower.folders)
+        if self.follower.in_step is None:
+            return f"being compared with {folders}"
+        return f"in step with {folders} since {self.follower.in_step:%H:%M:%S} UTC"
 
     @property
     def note(self) -> str:
@@ -388,7 +400,9 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
         ranks[result.mode] = {hit.docid: hit.rank for hit in query_result.hits}
     main = _ranked_list(lists[0], {other: ranks[other] for other in others})
     side_lists = [_ranked_list(result, {"main": ranks[mode]}) for result in lists[1:]]
-    return Results(main, side_lists, terms, index_info(lists[0].generation), 1000 * seconds)
+    return Results(
+        main, side_lists, terms, index_info(lists[0].generation), 1000 * seconds, service.follower
+    )
 
 
 def _ranked_list(result: SearchResult, ranks: Mapping[str, Mapping[str, int]]) -> RankedList:

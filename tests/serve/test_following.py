@@ -1,0 +1,89 @@
+"""A service that keeps its index in step with a folder."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dupmae_ir.encode.__main__ import main as encode
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.index.index import Index
+from dupmae_ir.serve import following
+from dupmae_ir.serve.config import ServeConfig
+from dupmae_ir.serve.following import Follower
+
+pytest.importorskip("watchfiles")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.txt").write_text("The boiler is in the cellar.")
+    return docs
+
+
+@pytest.fixture
+def index(folder: Path, tmp_path: Path) -> Path:
+    target = tmp_path / "index"
+    words = [
+        "--corpus",
+        str(folder),
+        "--index",
+        str(target),
+        "--model",
+        "testing:hashing",
+        "--quiet",
+    ]
+    assert encode(words) == 0
+    return target
+
+
+@pytest.fixture
+def follower(folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    monkeypatch.setattr(following, "_RESTART_SECONDS", 0.1)
+    follower = Follower(index, [str(folder)])
+    follower.start()
+    yield follower
+    follower.stop(20)
+
+
+def wait_for(condition, seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_the_index_follows_also_after_its_process_was_killed(
+    follower: Follower, folder: Path, index: Path
+) -> None:
+    assert wait_for(lambda: follower.in_step is not None)
+    first = follower.in_step
+    (folder / "b.txt").write_text("The key is under the stairs.")
+    assert wait_for(lambda: "b.txt" in Index.open(index).files)
+    assert wait_for(lambda: follower.in_step != first)
+    process = follower._process
+    assert process is not None
+    process.send_signal(signal.SIGKILL)
+    (folder / "c.txt").write_text("Saved while none follows.")
+    assert wait_for(lambda: "c.txt" in Index.open(index).files)
+    follower.stop(20)
+    assert not follower._thread.is_alive()
+    assert follower._process is not None
+    assert follower._process.poll() is not None
+
+
+def test_what_cannot_be_followed_is_refused(folder: Path, index: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file or folder"):
+        ServeConfig(index=(str(index),), watch=(str(tmp_path / "nowhere"),))
+    with pytest.raises(UsageError, match="exactly one"):
+        ServeConfig(index=(str(index), f"b={index}"), watch=(str(folder),))
+    with pytest.raises(UsageError, match="exactly one"):
+        ServeConfig(indexes=str(tmp_path), watch=(str(folder),))
