@@ -34,7 +34,7 @@ ENCODINGS = {
     "Japanese": ("shift_jis", "euc_jp", "iso2022_jp", "utf-16-le", "utf-16-be"),
     "Chinese": ("gb18030", "gbk", "utf-16-le", "utf-32-le"),
     "Taiwanese": ("big5",),
-    "Korean": ("euc_kr", "utf-16-be"),
+    "Korean": ("euc_kr", "iso2022_kr", "utf-16-be"),
     "German": ("cp1252", "iso8859-1", "utf-16-le", "utf-32-be"),
     "Polish": ("cp1250", "iso8859-2"),
     "Turkish": ("cp1254",),

@@ -152,6 +152,17 @@ def test_xml() -> None:
     )
 
 
+@pytest.mark.parametrize("encoding", ["IBM855", "utf-8", "windows-1251"])
+def test_feeds_that_are_cut_or_in_rare_encodings_are_read(encoding: str) -> None:
+    source = (
+        f'<?xml version="1.0" encoding="{encoding}"?><rss><item><title>Погреб</title><link>a?b&c</link>'
+        "<description>Ключ лежит у садовника.</description></item><item><title>Самов"
+    )
+    _, found = extract("feed.xml", source.encode(encoding))
+    assert found.title == "Погреб"
+    assert "Ключ лежит у садовника." in found.text
+
+
 def test_old_notebooks() -> None:
     cells = [
         {"cell_type": "heading", "level": 2, "source": ["Kalman filter"]},

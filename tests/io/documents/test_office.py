@@ -221,7 +221,7 @@ LAUGHS = (
         ("a.ppt", OLE, "save them as .pptx"),
         ("a.docx", ENCRYPTED, "encrypted"),
         ("a.pptx", ENCRYPTED, "encrypted"),
-        ("a.xlsx", ENCRYPTED, ""),
+        ("a.xlsx", ENCRYPTED, "encrypted"),
         ("a.pptx", slide_show()[:-3000], ""),
         ("a.xlsx", workbook({"A": [["a", "b"]]})[:-900], ""),
         ("a.odt", zipped({"mimetype": b"x"}), "content.xml is not in it"),

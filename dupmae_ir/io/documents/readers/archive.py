@@ -34,10 +34,15 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
     return archive
 
 
-def refuse_hostile_package(data: bytes) -> None:
-    """Raise :class:`Unreadable` for an office document that is encrypted, or too large for a library's tree."""
+def refuse_encrypted(data: bytes) -> None:
+    """Raise :class:`Unreadable` for an office document of today that is encrypted."""
     if data.startswith(OLE_MAGIC) and _ENCRYPTED in data:
         raise Unreadable("encrypted with a password")
+
+
+def refuse_hostile_package(data: bytes) -> None:
+    """Raise :class:`Unreadable` for an office document that is encrypted, or too large for a library's tree."""
+    refuse_encrypted(data)
     tags = 0
     with open_archive(data) as package:
         for name in package.namelist():
@@ -57,15 +62,23 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
         raise Unreadable(f"{name}: {e}") from None
 
 
-def xml_root(xml: bytes) -> Any:
-    """The root element of a document; no entity is resolved and nothing is loaded. Raises :class:`Unreadable`."""
+def xml_root(xml: bytes, recover: bool = False) -> Any:
+    """The root element of a document; no entity is resolved and nothing is loaded.
+
+    With ``recover``, what can be read of a damaged one. Raises :class:`Unreadable`.
+    """
     from lxml import etree
 
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, recover=recover
+    )
     try:
-        return etree.fromstring(xml, parser)
+        root = etree.fromstring(xml, parser)
     except etree.LxmlError as e:
         raise Unreadable(f"damaged XML: {e}") from None
+    if root is None:
+        raise Unreadable("damaged XML: no element in it")
+    return root
 
 
 def local_name(element: Any) -> str:

@@ -88,13 +88,14 @@ def decoded(data: bytes, declared: bool = False, encoding: str | None = None) ->
         encoding = _declaration(data)
     if not looks_like_text(data):
         raise Unreadable("binary data, not text")
+    # ISO-2022 is valid ASCII, but not meant so; that of Korea also shifts by control characters.
+    is_iso_2022 = _ISO_2022.search(data) is not None
     wide = None
-    if _has_controls(data[:SNIFFED_BYTES]):
+    if not is_iso_2022 and _has_controls(data[:SNIFFED_BYTES]):
         wide = _wide_encoding(data[:SNIFFED_BYTES])
     if wide is not None:
         return Decoded(_plain(data.decode(wide, "replace")), Guess(wide, _WIDE_CERTAINTY))
-    # ISO-2022 is valid ASCII, but not meant so.
-    if encoding or not _ISO_2022.search(data):
+    if encoding or not is_iso_2022:
         text = _by_name(data, encoding)
         if text is not None:
             return Decoded(_plain(text))
@@ -105,7 +106,7 @@ def decoded(data: bytes, declared: bool = False, encoding: str | None = None) ->
 def looks_like_text(data: bytes) -> bool:
     """Whether the beginning of a file is text in some encoding."""
     start = data[:SNIFFED_BYTES]
-    if start.startswith(tuple(_MARKS)) or not _has_controls(start):
+    if start.startswith(tuple(_MARKS)) or not _has_controls(start) or _ISO_2022.search(start):
         return True
     return _wide_encoding(start) is not None
 

@@ -35,8 +35,13 @@ def read_docx(data: bytes) -> Extracted:
 def _write_table(table: Any, builder: Builder) -> None:
     for row in table.rows:
         builder.gap("\n")
+        try:
+            texts = [cell.text for cell in row.cells]
+        except ValueError:
+            # Rows that are not as wide as their table says: the cells that there are.
+            texts = ["".join(cell.itertext()) for cell in row._tr.tc_lst]
         # python-docx returns a merged cell once for each column that it spans.
-        cells = dict.fromkeys(" ".join(cell.text.split()) for cell in row.cells)
+        cells = dict.fromkeys(" ".join(text.split()) for text in texts)
         builder.write(" | ".join(cells))
 
 

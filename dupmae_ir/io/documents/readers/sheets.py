@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from dupmae_ir.io.documents.readers.archive import OLE_MAGIC
+from dupmae_ir.io.documents.readers.archive import OLE_MAGIC, refuse_encrypted
 from dupmae_ir.io.documents.readers.extracted import Block, Builder, Extracted, Unreadable
 from dupmae_ir.io.documents.readers.format import Format
 from dupmae_ir.io.documents.readers.markup import read_html
@@ -27,6 +27,7 @@ def read_sheets(data: bytes) -> Extracted:
     # Exports of web pages have the ending of a sheet, and are HTML or text.
     if not data.startswith((b"PK", OLE_MAGIC)):
         return read_html(data) if data.lstrip()[:1] == b"<" else read_table(data)
+    refuse_encrypted(data)
     try:
         workbook = python_calamine.load_workbook(io.BytesIO(data))
     except python_calamine.PasswordError:
