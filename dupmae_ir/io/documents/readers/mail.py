@@ -6,14 +6,14 @@ own. Its text is what a person reads: the plain text if there is one, else the H
 
 from __future__ import annotations
 
+import binascii
 import email
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from email.errors import HeaderParseError
-from email.header import decode_header
 from email.message import Message
 from email.utils import formataddr, getaddresses, parsedate_to_datetime
 from mimetypes import guess_extension
@@ -38,14 +38,39 @@ _MAIL_HEADERS = re.compile(
 _OTHER_MAIL_HEADERS = re.compile(
     rb"^(?:Date|Message-ID|Subject|MIME-Version):", re.MULTILINE | re.IGNORECASE
 )
-_MBOX_LINE = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From \S[^\n]*\n")
-"""The line before each message of a mailbox."""
+_MBOX_LINE = re.compile(
+    rb"From (?:-[ \t\r]*|[^\n]*\d\d:\d\d[^\n]*|[^\s@]+@\S+[^\n]*)\n(?=[!-9;-~]{1,60}[ \t]*:|>From )"
+)
+"""The line before each message of a mailbox: it has a time, an address, or nothing but '-', and headers follow. Many
+programs leave out the blank line before it, and do not quote lines of a text that begin with 'From '."""
 _QUOTED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
 _QUOTE = re.compile(r"^[ \t]?>", re.MULTILINE)
 _FORWARDED = re.compile(
     r"^[ \t]*(?:-{4,} ?Original Message ?-{4,}|-{4,} ?Forwarded message ?-{4,}|Begin forwarded message:)",
     re.MULTILINE | re.IGNORECASE,
 )
+_ENCODED_WORD = re.compile(r"=\?([^?\s]{1,60})\?([qQbB])\?(.{0,1000}?)\?=")
+"""Text of a header in another encoding (RFC 2047); a bound on its length keeps the search linear."""
+_RAW_BYTES = re.compile("[\udc80-\udcff]")
+"""Bytes of a header that are not ASCII, as the parser keeps them."""
+_UUENCODED = re.compile(
+    r"^begin [0-7]{3,4} (\S[^\n]*)\n((?:[!-M][ -`]{1,80}\n)+)(?:[ `]?\n)?end[ \t]*$", re.MULTILINE
+)
+_ARMOUR = "-----BEGIN PGP "
+_SIGNED_TEXT = "SIGNED MESSAGE-----"
+_ASKS_FOR_HTML = re.compile(
+    r"\b(?:view|see|read|display|support)\w*\b.{0,80}\bHTML\b|\bHTML\b.{0,80}\b(?:view|read|display|support|client|mail)",
+    re.IGNORECASE | re.DOTALL,
+)
+_SHORT_TEXT = 400
+"""Characters of a plain text that may be only a note that the message is HTML."""
+_LOST_BOUNDARY = re.compile(
+    r"^--([^\s-][^\n]{0,200}?|-[^\n]{1,200}?)[ \t]*\n(?=Content-)", re.MULTILINE
+)
+"""The line between the parts of a message, where its header says another one."""
+_FORMATTING = re.compile(r"</?[A-Za-z-]{1,40}>")
+"""Commands of text/enriched and text/richtext."""
+_PICTURES = ("image", "audio", "video")
 _UNSAFE_NAME = re.compile(r"[\x00-\x1f\x7f/\\]|\.\.")
 
 
@@ -65,6 +90,7 @@ class _Letter:
 
     def add(self, name: str, data: bytes) -> None:
         """Add an attachment, under a name that no other one has."""
+        name = name.encode("utf-8", "replace").decode("utf-8")
         safe = _UNSAFE_NAME.sub("_", name).lstrip("._ ").rstrip()[-_MAX_NAME:] or "attachment"
         taken = {member.name for member in self.members}
         stem, dot, ending = safe.rpartition(".")
@@ -112,7 +138,7 @@ class _Letter:
 def read_mail(data: bytes) -> Extracted:
     """A message."""
     # The parser of the other policies takes quadratic time for some headers.
-    message = email.message_from_bytes(data)
+    message = email.message_from_bytes(data.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n"))
     letter = _Letter(
         subject=_header(message, "Subject"),
         sender=", ".join(_addresses(message, "From")),
@@ -136,21 +162,36 @@ def read_apple_mail(data: bytes) -> Extracted:
 
 def mailbox_members(data: bytes) -> Iterator[Member]:
     """The messages of a mailbox in mbox format, named by their numbers."""
-    starts = _MBOX_LINE.finditer(data)
-    first = next(starts, None)
-    if first is None:
-        raise Unreadable("not a mailbox: no line begins with 'From '")
-    number = 1
-    for following in starts:
-        yield _mailbox_member(number, data[first.end() : following.start()])
-        first = following
+    number = 0
+    start = None
+    for line_start, line_end in _mailbox_lines(data):
+        if start is not None:
+            yield _mailbox_member(number, data[start:line_start])
+        start = line_end
         number += 1
-    yield _mailbox_member(number, data[first.end() :])
+    if start is None:
+        raise Unreadable("not a mailbox: no line that begins with 'From ' has headers after it")
+    yield _mailbox_member(number, data[start:])
+
+
+def _mailbox_lines(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where the lines before the messages of a mailbox begin and end."""
+    start = 0
+    while True:
+        match = _MBOX_LINE.match(data, start)
+        if match is not None:
+            yield match.span()
+        # Searching for fixed bytes is much faster than for the expression.
+        start = data.find(b"\nFrom ", start) + 1
+        if not start:
+            return
 
 
 def _mailbox_member(number: int, data: bytes) -> Member:
     # The program that wrote the mailbox quoted lines that would begin a message.
-    return Member(f"{number}.eml", _QUOTED_FROM.sub(rb"\1", data))
+    if b">From " in data:
+        data = _QUOTED_FROM.sub(rb"\1", data)
+    return Member(f"{number}.eml", data)
 
 
 def recognise_mail(start: bytes) -> bool:
@@ -175,39 +216,97 @@ def _has_mail_headers(start: bytes) -> bool:
     )
 
 
+def _raw_header(message: Message, name: str) -> str:
+    """A header on one line, with its encoded words as they are; empty without it."""
+    for key, value in message.raw_items():
+        if key.lower() == name:
+            line = " ".join(value.split())
+            return _without_raw_bytes(line) if _RAW_BYTES.search(line) else line
+    return ""
+
+
+def _without_raw_bytes(line: str) -> str:
+    """A header with bytes that are not ASCII, which may be in any encoding, and even inside of encoded words."""
+    data = _header_bytes(_ENCODED_WORD.sub(_plain_word, line))
+    try:
+        return decoded(data).text
+    except Unreadable:
+        return data.decode("ascii", "replace")
+
+
 def _header(message: Message, name: str) -> str:
     """A header as text on one line; empty without it."""
-    value = message.get(name)
-    if value is None:
-        return ""
-    try:
-        parts = decode_header(value)
-    except (HeaderParseError, ValueError):  # base64 that is none
-        parts = [(str(value), None)]
-    words = []
-    for part, charset in parts:
-        if isinstance(part, str):
-            # Raw bytes that are not ASCII are surrogates here.
-            part = part.encode("utf-8", "surrogateescape")
+    return _header_text(_raw_header(message, name.lower()))
+
+
+def _header_text(raw: str) -> str:
+    """Text of a header, with its encoded words decoded (RFC 2047), also those that break the rules."""
+    if "=?" not in raw:
+        return raw
+    words: list[tuple[bytes, str | None]] = []
+    end = 0
+    for match in _ENCODED_WORD.finditer(raw):
+        between = raw[end : match.start()]
+        # Blanks between two encoded words are not part of the text.
+        if between and not (words and words[-1][1] and between.isspace()):
+            words.append((_header_bytes(between), None))
+        charset = match[1].partition("*")[0].lower()
+        data = _encoded_word(match)
+        if words and words[-1][1] == charset:
+            # Some programs cut the bytes of one character.
+            data = words.pop()[0] + data
+        words.append((data, charset))
+        end = match.end()
+    if raw[end:]:
+        words.append((_header_bytes(raw[end:]), None))
+    texts = []
+    for data, encoding in words:
         try:
-            words.append(decoded(part, encoding=charset).text)
+            texts.append(decoded(data, encoding=encoding).text)
         except Unreadable:
-            words.append(part.decode("ascii", "replace"))
-    return " ".join("".join(words).split())
+            texts.append(data.decode("ascii", "replace"))
+    return " ".join("".join(texts).split())
+
+
+def _header_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _encoded_word(match: re.Match[str]) -> bytes:
+    """The bytes of an encoded word; those of the word as it is written if it cannot be decoded."""
+    data = _header_bytes(match[3])
+    try:
+        if match[2] in "qQ":
+            return binascii.a2b_qp(data, header=True)
+        return binascii.a2b_base64(data + b"==") or _header_bytes(match[0])
+    except ValueError:
+        return _header_bytes(match[0])
+
+
+def _plain_word(match: re.Match[str]) -> str:
+    """An encoded word in base64, which has no characters that mean something in a list of addresses."""
+    return f"=?{match[1]}?b?{b64encode(_encoded_word(match)).decode('ascii')}?="
 
 
 def _addresses(message: Message, name: str) -> list[str]:
     """The addresses of a header, each with its name."""
-    text = _header(message, name)
+    raw = _raw_header(message, name.lower())
+    # A name may have a comma once it is decoded.
+    people = getaddresses([_ENCODED_WORD.sub(_plain_word, raw)])
+    if not any(sign in raw for sign in "@<,"):
+        people = []  # a name alone, of which `getaddresses` returns the first word
     addresses = []
-    for person, address in getaddresses([text])[:MAX_ADDRESSES]:
+    for person, address in people[:MAX_ADDRESSES]:
         if not address:
             continue
-        # `formataddr` encodes names that are not ASCII.
-        addresses.append(
-            formataddr((person, address)) if person.isascii() else f"{person} <{address}>"
-        )
+        person, address = _header_text(person), _header_text(address)
+        # `formataddr` encodes names that are not ASCII, and refuses such addresses.
+        if person and not (person.isascii() and address.isascii()):
+            addresses.append(f"{person} <{address}>")
+        else:
+            addresses.append(formataddr((person, address)) if address.isascii() else address)
     # A header that does not follow the standard is kept as it is.
+    text = _header_text(raw)
     return addresses or ([text] if text else [])
 
 
@@ -223,16 +322,25 @@ def _date(text: str) -> datetime | None:
 def _write_part(part: Message, letter: _Letter) -> None:
     """Append the text of a part and of the parts inside it, and collect its attachments."""
     kind = part.get_content_type()
-    if kind == "multipart/encrypted" or part.get_param("smime-type") == "enveloped-data":
+    if kind == "multipart/encrypted":
         letter.problems.append("encrypted")
-    elif kind == "multipart/alternative":
+    elif kind in ("application/pkcs7-mime", "application/x-pkcs7-mime"):
+        signed = part.get_param("smime-type") == "signed-data"
+        letter.problems.append("signed in a form that hides its text" if signed else "encrypted")
+    elif kind == "multipart/alternative" and part.is_multipart():
         _write_alternative(part, letter)
     elif kind == "message/rfc822":
         for inner in _inner_messages(part):
             letter.add(f"{_header(inner, 'Subject') or 'forwarded'}.eml", inner.as_bytes())
+    elif kind == "message/partial" and part.get_param("number") != "1":
+        letter.problems.append("a later piece of a message that was sent in pieces")
+    elif kind in ("message/delivery-status", "message/disposition-notification"):
+        _write_report(part, letter)
     elif part.is_multipart():
         for inner in _inner_messages(part):
             _write_part(inner, letter)
+    elif part.get_content_maintype() == "multipart":
+        _write_lost_parts(part, letter)
     elif _is_text(part):
         _write_text(part, letter)
     elif kind.endswith(("/pgp-signature", "/pkcs7-signature", "/x-pkcs7-signature")):
@@ -246,17 +354,49 @@ def _write_part(part: Message, letter: _Letter) -> None:
 def _write_alternative(part: Message, letter: _Letter) -> None:
     """Append one of several forms of the same text: plain text if it has any words, else the last, which is richest."""
     inner_parts = _inner_messages(part)
+    rich = [
+        inner
+        for inner in inner_parts
+        if inner.get_content_type() == "text/html" or inner.is_multipart()
+    ]
+    chosen = rich[-1:] or inner_parts[-1:]
     for inner in inner_parts:
-        if inner.get_content_type() == "text/plain" and _payload(inner).strip():
-            _write_part(inner, letter)
-            break
-    else:
-        for inner in inner_parts[-1:]:
-            _write_part(inner, letter)
+        if inner.get_content_type() == "text/plain" and not inner.get_filename():
+            text = _payload(inner).strip().decode("ascii", "replace")
+            asks = rich and len(text) < _SHORT_TEXT and _ASKS_FOR_HTML.search(text)
+            if text and not asks:
+                chosen = [inner]
+                break
+    for inner in chosen:
+        _write_part(inner, letter)
     # Some programs put attachments beside the forms of the text.
     for inner in inner_parts:
-        if inner.get_filename() and not inner.is_multipart():
+        if inner.get_filename() and not inner.is_multipart() and inner not in chosen:
             letter.add(_file_name(inner), _payload(inner))
+
+
+def _write_report(part: Message, letter: _Letter) -> None:
+    """Append what a mail server says about a message, which has the form of headers."""
+    for inner in _inner_messages(part):
+        letter.builder.gap("\n\n")
+        for name, value in inner.raw_items():
+            letter.builder.write(f"{name}: {_header_text(' '.join(value.split()))}")
+            letter.builder.gap("\n")
+
+
+def _write_lost_parts(part: Message, letter: _Letter) -> None:
+    """Append the parts of a multipart whose header does not say what is between them, else its text."""
+    payload = part.get_payload()
+    text = payload if isinstance(payload, str) else ""
+    boundary = _LOST_BOUNDARY.search(text.replace("\r\n", "\n"))
+    if boundary and '"' not in boundary[1] and boundary[1] != part.get_boundary():
+        header = f'Content-Type: {part.get_content_type()}; boundary="{boundary[1]}"'
+        found = email.message_from_string(f"{header}\n\n{text}")
+        if found.is_multipart():
+            _write_part(found, letter)
+            return
+    part.set_type("text/plain")
+    _write_text(part, letter)
 
 
 def _inner_messages(part: Message) -> list[Message]:
@@ -270,7 +410,7 @@ def _is_text(part: Message) -> bool:
     """Whether a part is text of the message itself, rather than an attachment."""
     if part.get_content_disposition() == "attachment" or part.get_filename():
         return False
-    return part.get_content_type() in ("text/plain", "text/html")
+    return part.get_content_type() in ("text/plain", "text/html", "text/enriched", "text/richtext")
 
 
 def _write_text(part: Message, letter: _Letter) -> None:
@@ -281,12 +421,46 @@ def _write_text(part: Message, letter: _Letter) -> None:
         letter.problems.append(f"a part of its text: {e}")
         return
     letter.builder.gap("\n\n")
-    if part.get_content_type() == "text/html":
+    kind = part.get_content_type()
+    if kind == "text/html":
         _write_html(text, letter)
         return
+    if kind in ("text/enriched", "text/richtext"):
+        text = _FORMATTING.sub("", text)
     if part.get_param("format") == "flowed":
         text = _unflowed(text, part.get_param("delsp") == "yes")
+    text = _without_armour(text, letter)
+    text = _UUENCODED.sub(lambda match: _add_uuencoded(match, letter), text)
     letter.builder.write(text.strip("\n"))
+
+
+def _without_armour(text: str, letter: _Letter) -> str:
+    """A text without what PGP wrote as base64: signatures, keys, and enciphered text, which is a problem."""
+    pieces = []
+    start = 0
+    while (begin := text.find(_ARMOUR, start)) >= 0:
+        label = begin + len(_ARMOUR)
+        if text.startswith(_SIGNED_TEXT, label):
+            # Its headers end with a blank line; the text is as it was written.
+            end = text.find("\n\n", label)
+        else:
+            end = text.find("\n", text.find("-----END PGP ", label))
+            end = end if text.find("-----END PGP ", label) >= 0 else -1
+            if text.startswith("MESSAGE-----", label):
+                letter.problems.append("encrypted")
+        pieces.append(text[start:begin])
+        start = end if end >= 0 else len(text)
+    return "".join([*pieces, text[start:]])
+
+
+def _add_uuencoded(match: re.Match[str], letter: _Letter) -> str:
+    """Collect a file that is in the middle of a text, as mail had them before MIME; the text without it."""
+    lines = []
+    for line in match[2].splitlines():
+        with suppress(binascii.Error):
+            lines.append(binascii.a2b_uu(line))
+    letter.add(match[1].strip(), b"".join(lines))
+    return ""
 
 
 def _write_html(markup: str, letter: _Letter) -> None:
@@ -304,13 +478,24 @@ def _payload(part: Message) -> bytes:
 
 def _file_name(part: Message) -> str:
     """The name of an attachment; one made of its type if it has none."""
-    name = part.get_filename()
+    holder = Message()
+    for header in ("content-disposition", "content-type"):
+        holder[header] = _raw_header(part, header)
+    # An encoded word, which RFC 2231 does not allow here but many programs write.
+    name = _header_text(holder.get_filename() or "")
+    # Old programs wrote the folder as well.
+    name = re.split(r"[/\\]", name)[-1]
     if name:
-        # An encoded word, which RFC 2231 does not allow here but many programs write.
-        holder = Message()
-        holder["Name"] = name
-        return _header(holder, "Name")
-    return f"attachment{guess_extension(part.get_content_type()) or '.bin'}"
+        return name
+    kind, maintype, subtype = (
+        part.get_content_type(),
+        part.get_content_maintype(),
+        part.get_content_subtype(),
+    )
+    ending = guess_extension(kind)
+    if ending is None and maintype in _PICTURES:
+        ending = f".{subtype}"
+    return f"attachment{ending or ('.txt' if maintype == 'text' else '.bin')}"
 
 
 def _unflowed(text: str, delete_space: bool) -> str:
