@@ -10,10 +10,12 @@ from email.message import EmailMessage
 
 import pytest
 from support.document_samples import docx, extract, paragraphs, write_folder
+from support.outlook_samples import compound_file, outlook_tree
 
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.files import kind_of, read_file_parts
-from dupmae_ir.io.documents.readers.mail import mailbox_members, read_mail
+from dupmae_ir.io.documents.readers.extracted import Unreadable
+from dupmae_ir.io.documents.readers.mail import mailbox_members, read_mail, read_outlook
 
 HEADERS = "From: Anna Berg <anna@example.org>\nTo: office@example.org\nSubject: The boiler\n"
 
@@ -64,6 +66,7 @@ def test_headers_are_decoded_and_become_metadata() -> None:
         ("=?utf-8?q?Grüße?= aus Köln", "Grüße aus Köln"),
         ("=?utf-8?q?Who? What?=", "Who? What"),
         ("=?utf-8?b?%%%%?=", "=?utf-8?b?%%%%?="),
+        ("x =?utf-8?b??=", "x"),
         ("=?utf-8?b?not base64 at all", "=?utf-8?b?not base64 at all"),
         ("plain words", "plain words"),
     ],
@@ -369,6 +372,97 @@ def test_encrypted_messages_are_named(tmp_path) -> None:
     (document,) = collection
     assert "PGP" not in document.text
     assert collection.unreadable == {"secret.eml": "read in part: encrypted"}
+
+
+OUTLOOK = {
+    0x0037: "Über die Heizung",
+    0x1000: "The boiler is repaired.\r\n",
+    0x0C1A: "Anna Berg",
+    0x0C1F: "/O=EXAMPLE/OU=EXCHANGE/CN=RECIPIENTS/CN=BERG",
+    0x001A: "IPM.Note",
+}
+PEOPLE = (
+    {0x3001: "'office@example.org'", 0x39FE: "office@example.org", 0x0C15: 1},
+    {0x3001: "Kim Lee", 0x39FE: "kim@example.org", 0x0C15: 2},
+    {0x3001: "Kim Lee", 0x39FE: "kim@example.org", 0x0C15: 2},
+)
+
+
+def test_a_message_of_outlook() -> None:
+    pytest.importorskip("oxmsg")
+    inner = outlook_tree(
+        OUTLOOK | {0x0037: "Zweite Mail", 0x1000: "The inner text. Grüße"},
+        PEOPLE,
+        [{0x3705: 1, 0x3701: b"deep", 0x3707: "tief.txt"}],
+        header_size=24,
+    )
+    attachments = [
+        {0x3705: 1, 0x3701: b"Forty packets of marigold.", 0x3707: "Süßes.txt"},
+        {0x3705: 1, 0x3701: b"a,b\n", 0x3704: "SHORT.CSV"},
+        {0x3701: b"no method"},
+        {0x3705: 5, 0x3701: inner},
+        {0x3705: 4, 0x3707: "link.txt"},
+    ]
+    parts = {
+        part.member: part
+        for part in read_file_parts(
+            "a.msg", compound_file(outlook_tree(OUTLOOK, PEOPLE, attachments))
+        )
+    }
+    mail = parts[""].extracted
+    assert mail.title == "Über die Heizung"
+    assert mail.text.endswith("The boiler is repaired.")
+    assert mail.metadata == {
+        "from": "Anna Berg",
+        "to": ["office@example.org"],
+        "cc": ["Kim Lee <kim@example.org>"],
+    }
+    assert mail.problems == ["attachment 5 is a link or an object"]
+    assert set(parts) == {
+        *("", "Süßes.txt", "SHORT.CSV", "attachment-3.bin"),
+        *("Zweite Mail.eml", "Zweite Mail.eml/tief.txt"),
+    }
+    assert parts["Zweite Mail.eml"].extracted.text.endswith("The inner text. Grüße")
+    assert parts["Zweite Mail.eml"].extracted.metadata["cc"] == ["Kim Lee <kim@example.org>"]
+    assert parts["Zweite Mail.eml/tief.txt"].extracted.text == "deep"
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "problem"),
+    [
+        ({0x1013: "<p>Grüße <b>aus</b> Köln".encode(), 0x3FDE: 65001}, "Grüße aus Köln", ""),
+        ({0x1013: "<p>Grüße".encode("cp1252"), 0x3FDE: 1252}, "Grüße", ""),
+        ({0x1009: b"LZFu"}, "", "its text is only in Rich Text; save it as HTML or plain text"),
+    ],
+)
+def test_texts_of_outlook(values: dict, text: str, problem: str) -> None:
+    pytest.importorskip("oxmsg")
+    pytest.importorskip("lxml")
+    plain = {key: value for key, value in OUTLOOK.items() if key != 0x1000}
+    mail = read_outlook(compound_file(outlook_tree(plain | values)))
+    assert mail.text.removeprefix("From: Anna Berg").strip() == text
+    assert list(mail.problems) == [problem] * bool(problem)
+
+
+def test_signed_and_encrypted_messages_of_outlook() -> None:
+    pytest.importorskip("oxmsg")
+    signed = outlook_tree(
+        OUTLOOK | {0x001A: "IPM.Note.SMIME.MultipartSigned"},
+        attachments=[{0x3705: 1, 0x3701: message().as_bytes(), 0x3707: "smime.p7m"}],
+    )
+    (member,) = read_outlook(compound_file(signed)).members
+    assert member.name == "signed.eml"
+    encrypted = outlook_tree(
+        {0x001A: "IPM.Note.SMIME"},
+        attachments=[{0x3705: 1, 0x3701: bytes(range(256)), 0x3707: "smime.p7m"}],
+    )
+    assert read_outlook(compound_file(encrypted)).problems == ["encrypted"]
+
+
+def test_a_msg_file_that_is_a_plain_message_or_none() -> None:
+    assert read_outlook(HEADERS.encode() + b"\nText\n").title == "The boiler"
+    with pytest.raises(Unreadable, match="not a message of Outlook"):
+        read_outlook(b"abc")
 
 
 def nested(depth: int) -> bytes:
