@@ -308,6 +308,23 @@ def test_names_of_attachments(kind: str, name: str) -> None:
         assert member.name == name
 
 
+def test_bytes_that_are_not_ascii_in_odd_places() -> None:
+    data = (
+        f'{HEADERS}Content-Type: multipart/mixed; boundary="x"\n\n--x\n'
+        "Content-Type: message/delivery-status\n\nReporting-MTA: Köln\n\n--x\n"
+        "Content-Type: message/rfc822\n\n"
+        'Subject: Grüße\nContent-Type: multipart/mixed; boundary="ü"\n\n--ü\n\nDer Text.\n--ü--\n--x--\n'
+    )
+    for encoding in ("utf-8", "latin-1"):
+        mail = read_mail(data.encode(encoding))
+        assert mail.text.endswith("Reporting-MTA: Köln")
+        (member,) = mail.members
+        assert member.name == "Grüße.eml"
+        inner = read_mail(member.data)
+        assert inner.title == "Grüße"
+        assert "Der Text." in inner.text
+
+
 def test_a_mark_or_blank_lines_before_the_headers() -> None:
     for before in (b"\xef\xbb\xbf", b"\r\n", b"\n\n"):
         assert read_mail(before + HEADERS.encode() + b"\nText\n").title == "The boiler"
@@ -402,6 +419,7 @@ def test_a_message_of_outlook() -> None:
         {0x3701: b"no method"},
         {0x3705: 5, 0x3701: inner},
         {0x3705: 4, 0x3707: "link.txt"},
+        {0x3705: 2**31 - 1},
     ]
     parts = {
         part.member: part
@@ -417,7 +435,7 @@ def test_a_message_of_outlook() -> None:
         "to": ["office@example.org"],
         "cc": ["Kim Lee <kim@example.org>"],
     }
-    assert mail.problems == ["attachment 5 is a link or an object"]
+    assert mail.problems == [f"attachment {number} is a link or an object" for number in (5, 6)]
     assert set(parts) == {
         *("", "Süßes.txt", "SHORT.CSV", "attachment-3.bin"),
         *("Zweite Mail.eml", "Zweite Mail.eml/tief.txt"),
@@ -442,6 +460,17 @@ def test_texts_of_outlook(values: dict, text: str, problem: str) -> None:
     mail = read_outlook(compound_file(outlook_tree(plain | values)))
     assert mail.text.removeprefix("From: Anna Berg").strip() == text
     assert list(mail.problems) == [problem] * bool(problem)
+
+
+def test_a_damaged_attachment_of_outlook_leaves_the_message() -> None:
+    pytest.importorskip("oxmsg")
+    tree = dict(outlook_tree(OUTLOOK, PEOPLE))
+    tree["__attach_version1.0_#00000000"] = {"__substg1.0_37010102": b"abc"}
+    tree["__recip_version1.0_#00000000"] = {"__substg1.0_3001001F": b"abc"}
+    mail = read_outlook(compound_file(tree))
+    assert mail.text.endswith("The boiler is repaired.")
+    assert mail.problems == ["attachment 1 is damaged"]
+    assert "to" not in mail.metadata
 
 
 def test_signed_and_encrypted_messages_of_outlook() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 import email
 import re
+import struct
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -229,13 +230,16 @@ def _raw_header(message: Message, name: str) -> str:
     """A header on one line, with its encoded words as they are; empty without it."""
     for key, value in message.raw_items():
         if key.lower() == name:
-            line = " ".join(value.split())
-            return _without_raw_bytes(line) if _RAW_BYTES.search(line) else line
+            return _one_line(value)
     return ""
 
 
-def _without_raw_bytes(line: str) -> str:
-    """A header with bytes that are not ASCII, which may be in any encoding, and even inside of encoded words."""
+def _one_line(value: str) -> str:
+    """A header without line ends, and without bytes that are not ASCII, which may be in any encoding."""
+    line = " ".join(value.split())
+    if not _RAW_BYTES.search(line):
+        return line
+    # They may be inside of encoded words as well.
     data = _header_bytes(_ENCODED_WORD.sub(_plain_word, line))
     try:
         return decoded(data).text
@@ -341,7 +345,7 @@ def _write_part(part: Message, letter: _Letter) -> None:
         _write_alternative(part, letter)
     elif kind == "message/rfc822":
         for inner in _inner_messages(part):
-            letter.add(f"{_header(inner, 'Subject') or 'forwarded'}.eml", inner.as_bytes())
+            letter.add(f"{_header(inner, 'Subject') or 'forwarded'}.eml", _message_bytes(inner))
     elif kind == "message/partial" and part.get_param("number") != "1":
         letter.problems.append("a later piece of a message that was sent in pieces")
     elif kind in ("message/delivery-status", "message/disposition-notification"):
@@ -359,6 +363,17 @@ def _write_part(part: Message, letter: _Letter) -> None:
         letter.problems.append("winmail.dat has attachments in a form that only Outlook reads")
     else:
         letter.add(_file_name(part), _payload(part))
+
+
+def _message_bytes(message: Message) -> bytes:
+    with suppress(
+        UnicodeError
+    ):  # a multipart whose parts were not found, with bytes that are not ASCII
+        return message.as_bytes()
+    lines = [f"{name}: {_one_line(value)}\n" for name, value in message.raw_items()]
+    texts = [part.get_payload() for part in message.walk() if not part.is_multipart()]
+    text = "\n\n".join(text for text in texts if isinstance(text, str))
+    return _header_bytes(f"{''.join(lines)}\n{text}")
 
 
 def _write_alternative(part: Message, letter: _Letter) -> None:
@@ -390,7 +405,7 @@ def _write_report(part: Message, letter: _Letter) -> None:
     for inner in _inner_messages(part):
         letter.builder.gap("\n\n")
         for name, value in inner.raw_items():
-            letter.builder.write(f"{name}: {_header_text(' '.join(value.split()))}")
+            letter.builder.write(f"{name}: {_header_text(_one_line(value))}")
             letter.builder.gap("\n")
 
 
@@ -600,8 +615,11 @@ def _outlook_letter(message: oxmsg.Message) -> _Letter:
     )
     people: dict[bool, list[str]] = {True: [], False: []}
     for recipient in message.recipients[:MAX_ADDRESSES]:
-        person = _outlook_person(recipient.name, recipient.email_address)
-        is_copied = recipient.properties.int_prop_value(_RECIPIENT_TYPE) == _CARBON_COPY
+        try:
+            person = _outlook_person(recipient.name, recipient.email_address)
+            is_copied = recipient.properties.int_prop_value(_RECIPIENT_TYPE) == _CARBON_COPY
+        except (LookupError, ValueError, struct.error):
+            continue  # damaged
         if person and person not in people[is_copied]:
             people[is_copied].append(person)
     letter.to, letter.cc = people[False], people[True]
@@ -609,7 +627,10 @@ def _outlook_letter(message: oxmsg.Message) -> _Letter:
         date = message.sent_date or properties.date_prop_value(_DELIVERY_TIME)
         letter.date = date.astimezone(UTC) if date else letter.date
     for number, attachment in enumerate(message.attachments, 1):
-        _add_outlook_attachment(attachment, number, message.message_class, letter)
+        try:
+            _add_outlook_attachment(attachment, number, message.message_class, letter)
+        except (LookupError, ValueError, struct.error):
+            letter.problems.append(f"attachment {number} is damaged")
     return letter
 
 
