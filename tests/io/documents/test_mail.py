@@ -182,6 +182,11 @@ def test_damaged_base64_is_decoded_as_far_as_it_goes(damage: str) -> None:
     assert "boiler number 0" in read_mail(data.encode()).text
 
 
+def test_comments_in_comments_leave_the_message() -> None:
+    data = b"From: a@b.org\nTo: <" + b"(" * 5_000 + b"\n\nThe boiler is repaired.\n"
+    assert read_mail(data).text.endswith("The boiler is repaired.")
+
+
 def test_flowed_lines_are_joined() -> None:
     data = (
         f"{HEADERS}Content-Type: text/plain; format=flowed\n\n"
@@ -515,9 +520,13 @@ HOSTILE = {
     "messages in messages": forwarded(300),
     "a long header": b"From: a@b\nSubject: " + b"=?utf-8?q?x?= " * 60_000 + b"\n\ntext\n",
     "many recipients": b"From: a@b\nTo: " + b"<a@b.org>, " * 60_000 + b"\n\ntext\n",
+    "a paragraph of a million lines": b"From: a@b\nContent-Type: text/plain; format=flowed\n\n"
+    + b"a \n" * 1_000_000,
     "brackets": b"From: a@b\nTo: " + b"(" * 60_000 + b"\n\ntext\n",
     "many parts": b'From: a@b\nContent-Type: multipart/mixed; boundary="x"\n\n'
     + b"--x\n\na\n" * 20_000,
+    "many attachments of one name": b'From: a@b\nContent-Type: multipart/mixed; boundary="x"\n\n'
+    + b"--x\nContent-Type: image/png; name=a.png\n\na\n" * 20_000,
     "many parameters": b"From: a@b\nContent-Type: text/plain" + b"; a*0=b" * 60_000 + b"\n\ntext\n",
     "boundaries that are none": b'From: a@b\nContent-Type: multipart/mixed; boundary="x"\n\n'
     + b"--y\nContent-Type: multipart/mixed; boundary=z\n\n" * 3_000,

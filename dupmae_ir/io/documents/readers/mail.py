@@ -97,18 +97,20 @@ class _Letter:
     builder: Builder = field(default_factory=Builder)
     members: list[Member] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    #: name of a member -> how many have it, with a number added or not
+    _names: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, data: bytes) -> None:
         """Add an attachment, under a name that no other one has."""
         name = name.encode("utf-8", "replace").decode("utf-8")
         safe = _UNSAFE_NAME.sub("_", name).lstrip("._ ").rstrip()[-_MAX_NAME:] or "attachment"
-        taken = {member.name for member in self.members}
         stem, dot, ending = safe.rpartition(".")
         unique = safe
-        number = 2
-        while unique in taken:
+        while unique in self._names:
+            self._names[safe] += 1
+            number = self._names[safe]
             unique = f"{stem}-{number}.{ending}" if dot else f"{safe}-{number}"
-            number += 1
+        self._names[unique] = 1
         self.members.append(Member(unique, data))
 
     def extracted(self) -> Extracted:
@@ -306,9 +308,11 @@ def _addresses(message: Message, name: str) -> list[str]:
     """The addresses of a header, each with its name."""
     raw = _raw_header(message, name.lower())
     # A name may have a comma once it is decoded.
-    people = getaddresses([_ENCODED_WORD.sub(_plain_word, raw)])
-    if not any(sign in raw for sign in "@<,"):
-        people = []  # a name alone, of which `getaddresses` returns the first word
+    people: list[tuple[str, str]] = []
+    # Of a name alone, `getaddresses` returns the first word.
+    if any(sign in raw for sign in "@<,"):
+        with suppress(RecursionError):  # comments in comments
+            people = getaddresses([_ENCODED_WORD.sub(_plain_word, raw)])
     addresses = []
     for person, address in people[:MAX_ADDRESSES]:
         if not address:
@@ -525,19 +529,16 @@ def _file_name(part: Message) -> str:
 
 def _unflowed(text: str, delete_space: bool) -> str:
     """Paragraphs of a text whose lines end with a blank where they continue (RFC 3676)."""
-    lines: list[str] = []
+    pieces: list[str] = []
     continued = False
-    for line in text.split("\n"):
+    for number, line in enumerate(text.split("\n")):
         if line.startswith(" "):
             line = line[1:]  # it protects lines that begin with a blank, '>' or 'From '
-        if continued and not line.startswith(">"):
-            lines[-1] += line
-        else:
-            lines.append(line)
+        if number and not (continued and not line.startswith(">")):
+            pieces.append("\n")
         continued = line.endswith(" ") and line != "-- "
-        if continued and delete_space:
-            lines[-1] = lines[-1][:-1]
-    return "\n".join(lines)
+        pieces.append(line[:-1] if continued and delete_space else line)
+    return "".join(pieces)
 
 
 def _quotations(text: str) -> list[Block]:
