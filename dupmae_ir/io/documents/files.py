@@ -33,9 +33,9 @@ from dupmae_ir.io.documents.readers.registry import FORMATS, KINDS, PACKAGES
 EXTRA = "documents"
 # A list for what is no document: any other ending may be text.
 _OTHER_ENDING_WORDS = """
-    png jpg jpeg gif bmp ico svg webp tif tiff mp3 mp4 wav ogg avi mov webm zip tar bz2 xz zst 7z rar jar whl so o a
-    pyc pyo class exe dll bin dat db sqlite pickle pkl npy npz pt safetensors parquet arrow woff woff2 ttf otf eot ps
-    eps dvi mo gmo lock
+    png jpg jpeg gif bmp ico svg webp tif tiff mp3 mp4 wav ogg au aif aiff flac m4a mid avi mov mkv webm zip
+    tar bz2 xz zst 7z rar jar whl so o a pyc pyo class exe dll bin dat db sqlite pickle pkl npy npz pt
+    safetensors parquet arrow woff woff2 ttf otf eot ps eps dvi mo gmo lock
 """
 _OTHER_ENDINGS = frozenset(_OTHER_ENDING_WORDS.split())
 _SKIPPED_FOLDERS = frozenset({"CVS", "_darcs", "node_modules", "__pycache__"})

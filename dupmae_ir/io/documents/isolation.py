@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import subprocess
 import sys
@@ -37,12 +38,45 @@ _MAX_MESSAGE = 150
 """Characters of a reason."""
 
 
+class _Watch:
+    """Kills a process that is not ready in time.
+
+    It is one thread: a timer for each file takes longer than reading a short mail.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._deadline = math.inf
+        self._wakes = 0.0
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def set(self, deadline: float) -> None:
+        """Kill the process at a time of :func:`time.monotonic`; never with ``math.inf``."""
+        with self._changed:
+            self._deadline = deadline
+            # Later deadlines are seen when the thread wakes up for an earlier one.
+            if deadline < self._wakes:
+                self._changed.notify()
+
+    def _run(self) -> None:
+        with self._changed:
+            while self._process.returncode is None:
+                now = time.monotonic()
+                if self._deadline <= now:
+                    self._process.kill()
+                    return
+                self._wakes = min(self._deadline, now + SECONDS)
+                self._changed.wait(self._wakes - now)
+
+
 class Isolation:
     """The process, for one file at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._watch: _Watch | None = None
         self._owner = 0
 
     def read(self, kind: str, data: bytes, seconds: float | None = None) -> Extracted:
@@ -50,15 +84,14 @@ class Isolation:
         allowed = seconds or SECONDS * (1 + len(data) / (4 << 20))
         with self._lock:
             process = self._running()
-            timer = threading.Timer(allowed, process.kill)
-            timer.daemon = True
-            timer.start()
+            assert self._watch is not None
             began = time.monotonic()
+            self._watch.set(began + allowed)
             answer = b""
             try:
                 answer = _exchange(process, kind, data)
             finally:  # also after Ctrl-C: the next answer would be that of this file
-                timer.cancel()
+                self._watch.set(math.inf)
                 if not answer:
                     self.close()
         if not answer and time.monotonic() - began >= allowed:
@@ -106,6 +139,7 @@ class Isolation:
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": paths},
             )
+            self._watch = _Watch(self._process)
         return self._process
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import time
 from email import policy
 from email.message import EmailMessage
 
 import pytest
 from support.document_samples import docx, extract, paragraphs, write_folder
+from support.outlook_samples import compound_file, outlook_tree
 
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.files import kind_of, read_file_parts
-from dupmae_ir.io.documents.readers.mail import mailbox_members, read_mail
+from dupmae_ir.io.documents.readers.extracted import Unreadable
+from dupmae_ir.io.documents.readers.mail import mailbox_members, read_mail, read_outlook
 
 HEADERS = "From: Anna Berg <anna@example.org>\nTo: office@example.org\nSubject: The boiler\n"
 
@@ -58,6 +61,12 @@ def test_headers_are_decoded_and_become_metadata() -> None:
         ("=?koi8-r?b?88HNz9fB0g==?=", "Самовар"),
         ("=?iso-2022-jp?b?GyRCPzc0NEB+GyhC?=", "新幹線"),
         ("=?unknown-8bit?q?Gr=C3=BC=C3=9Fe?=", "Grüße"),
+        ("=?iso-8859-1*de?q?Gr=FC=DFe?=", "Grüße"),
+        ("=?utf-8?b?R3LD?= =?utf-8?b?vMOfZQ==?=", "Grüße"),
+        ("=?utf-8?q?Grüße?= aus Köln", "Grüße aus Köln"),
+        ("=?utf-8?q?Who? What?=", "Who? What"),
+        ("=?utf-8?b?%%%%?=", "=?utf-8?b?%%%%?="),
+        ("x =?utf-8?b??=", "x"),
         ("=?utf-8?b?not base64 at all", "=?utf-8?b?not base64 at all"),
         ("plain words", "plain words"),
     ],
@@ -65,6 +74,26 @@ def test_headers_are_decoded_and_become_metadata() -> None:
 def test_subjects(header: str, subject: str) -> None:
     data = f"From: a@example.org\nDate: today\nSubject: {header}\n\nText\n"
     assert read_mail(data.encode()).title == subject
+
+
+@pytest.mark.parametrize(
+    ("header", "people"),
+    [
+        (
+            "=?utf-8?q?Berg=2C_Anna?= <anna@b.org>, kim@b.org",
+            ['"Berg, Anna" <anna@b.org>', "kim@b.org"],
+        ),
+        ("=?utf-8?q?Berg,_Änne?= <anna@b.org>", ["Berg, Änne <anna@b.org>"]),
+        ('"Berg, Anna" <anna@b.org>', ['"Berg, Anna" <anna@b.org>']),
+        ("Änne <änne@b.org>, žofie@b.org", ["Änne <änne@b.org>", "žofie@b.org"]),
+        ("<anna@b.org>", ["anna@b.org"]),
+        ("undisclosed-recipients:;", ["undisclosed-recipients:;"]),
+        ("Anna Berg", ["Anna Berg"]),
+    ],
+)
+def test_addresses(header: str, people: list[str]) -> None:
+    data = f"From: a@example.org\nTo: {header}\n\nText\n".encode()
+    assert read_mail(data).metadata["to"] == people
 
 
 def test_raw_bytes_in_a_header() -> None:
@@ -126,7 +155,7 @@ def test_attachments_are_documents_of_their_own(tmp_path) -> None:
         "seeds.txt",
         "seeds-2.txt",
         "bericht für März.docx",
-        "etc_passwd.csv",
+        "passwd.csv",
         "Forwarded.eml",
     }
     assert {document.metadata["path"] for document in documents} == {"mails/one.eml"}
@@ -151,6 +180,11 @@ def test_damaged_base64_is_decoded_as_far_as_it_goes(damage: str) -> None:
         encoded = encoded.replace("\n", "\n!\n")
     data = f"{HEADERS}Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\n{encoded}\n"
     assert "boiler number 0" in read_mail(data.encode()).text
+
+
+def test_comments_in_comments_leave_the_message() -> None:
+    data = b"From: a@b.org\nTo: <" + b"(" * 5_000 + b"\n\nThe boiler is repaired.\n"
+    assert read_mail(data).text.endswith("The boiler is repaired.")
 
 
 def test_flowed_lines_are_joined() -> None:
@@ -197,6 +231,26 @@ def test_a_mailbox_has_its_messages_in_order(tmp_path) -> None:
     assert documents[4].text.endswith("Text 1.\nFrom the roof came water.")
 
 
+MBOX_LINES = {
+    "no blank line before": b"From anna@example.org Mon Mar  4 10:00:00 2024\n",
+    "Thunderbird": b"\nFrom - Mon Mar 04 10:00:00 2024\n",
+    "Eudora": b"\nFrom ???@??? Mon Mar 04 10:00:00 2024\n",
+    "Netscape": b"From - \n",
+    "no time": b"\nFrom anna@example.org\n",
+}
+
+
+@pytest.mark.parametrize("name", MBOX_LINES)
+def test_a_mailbox_is_split_where_messages_begin(name: str) -> None:
+    text = b"From the roof came water.\n\nFrom here on: nothing.\n\nFrom 10:30 on\nit was dry.\n"
+    one = MBOX_LINES[name] + HEADERS.encode() + b"\n" + text
+    for data in (one * 3, (one * 3).replace(b"\n", b"\r\n"), b"A line before\n" + one * 3):
+        members = list(mailbox_members(data))
+        assert len(members) == 3
+        for member in members:
+            assert read_mail(member.data).text.strip().endswith("it was dry.")
+
+
 def test_a_maildir_is_read_by_the_contents_of_its_files(tmp_path) -> None:
     name = "cur/1709546400.M17P4.host,S=512:2,S"
     assert kind_of(name) == ""
@@ -206,6 +260,128 @@ def test_a_maildir_is_read_by_the_contents_of_its_files(tmp_path) -> None:
         for document in DocumentCollection([str(tmp_path)])
     }
     assert kinds == {name: "eml", "notes": "text"}
+
+
+@pytest.mark.parametrize("boundary", ["other", "", "wro\n ng"])
+def test_parts_behind_a_wrong_boundary_are_found(boundary: str) -> None:
+    data = (
+        f'{HEADERS}Content-Type: multipart/mixed; boundary="{boundary}"\n\n'
+        "--right\nContent-Type: text/plain; charset=utf-8\nContent-Transfer-Encoding: base64\n\n"
+        f"{base64.b64encode('Grüße.'.encode()).decode()}\n"
+        '--right\nContent-Type: text/csv; name="a.csv"\n\nname,depth\n--right--\n'
+    )
+    mail = read_mail(data.encode())
+    assert mail.text.endswith("Grüße.")
+    assert [(member.name, member.data) for member in mail.members] == [("a.csv", b"name,depth")]
+
+
+def test_a_multipart_without_parts_is_text() -> None:
+    data = f"{HEADERS}Content-Type: multipart/report\n\nThe boiler could not be reached.\n"
+    mail = read_mail(data.encode())
+    assert mail.text.endswith("The boiler could not be reached.")
+    assert mail.members == []
+
+
+def test_reports_of_mail_servers_are_text() -> None:
+    data = (
+        f'{HEADERS}Content-Type: multipart/report; boundary="x"\n\n--x\n'
+        "Content-Type: message/delivery-status\n\nReporting-MTA: dns; mail.example.org\n\n"
+        "Final-Recipient: rfc822; anna@example.org\nDiagnostic-Code: smtp; 552 mailbox is\n full\n\n--x--\n"
+    )
+    assert read_mail(data.encode()).text.endswith(
+        "Final-Recipient: rfc822; anna@example.org\nDiagnostic-Code: smtp; 552 mailbox is full"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ('text/plain; name="Fr\xf6sche.txt"', "Frösche.txt"),
+        ('text/plain; name="=?utf-8?q?Fr=C3=B6sche.txt?="', "Frösche.txt"),
+        ("text/plain; name*=utf-8''Fr%C3%B6sche.txt", "Frösche.txt"),
+        ("text/plain; name*0=Fro; name*1=sche.txt", "Frosche.txt"),
+        (r'text/plain; name="C:\TEMP\a.txt"', "a.txt"),
+        ("text/x-unheard-of", "attachment.txt"),
+        ("image/jpg", "attachment.jpg"),
+        ("application/x-unheard-of", "attachment.bin"),
+    ],
+)
+def test_names_of_attachments(kind: str, name: str) -> None:
+    data = f'{HEADERS}Content-Type: multipart/mixed; boundary="x"\n\n--x\nContent-Type: {kind}\n\nabc\n--x--\n'
+    for encoding in ("latin-1", "utf-8"):
+        (member,) = read_mail(data.encode(encoding)).members
+        assert member.name == name
+
+
+def test_bytes_that_are_not_ascii_in_odd_places() -> None:
+    data = (
+        f'{HEADERS}Content-Type: multipart/mixed; boundary="x"\n\n--x\n'
+        "Content-Type: message/delivery-status\n\nReporting-MTA: Köln\n\n--x\n"
+        "Content-Type: message/rfc822\n\n"
+        'Subject: Grüße\nContent-Type: multipart/mixed; boundary="ü"\n\n--ü\n\nDer Text.\n--ü--\n--x--\n'
+    )
+    for encoding in ("utf-8", "latin-1"):
+        mail = read_mail(data.encode(encoding))
+        assert mail.text.endswith("Reporting-MTA: Köln")
+        (member,) = mail.members
+        assert member.name == "Grüße.eml"
+        inner = read_mail(member.data)
+        assert inner.title == "Grüße"
+        assert "Der Text." in inner.text
+
+
+def test_a_mark_or_blank_lines_before_the_headers() -> None:
+    for before in (b"\xef\xbb\xbf", b"\r\n", b"\n\n"):
+        assert read_mail(before + HEADERS.encode() + b"\nText\n").title == "The boiler"
+
+
+@pytest.mark.parametrize(
+    ("note", "is_shown"),
+    [
+        ("This message is in HTML. Please use a program that can display HTML mail.", False),
+        ("To view this message, use an HTML compatible viewer!", False),
+        ("", False),
+        ("The boiler is repaired. The HTML page is on the wiki.", True),
+    ],
+)
+def test_html_is_read_where_the_plain_text_only_asks_for_it(note: str, is_shown: bool) -> None:
+    pytest.importorskip("lxml")
+    mail = message(note)
+    mail.add_alternative("<p>The <b>rich</b> text.</p>", subtype="html")
+    mail.add_alternative("BEGIN:VCALENDAR\nEND:VCALENDAR\n", subtype="calendar")
+    text = read_mail(mail.as_bytes()).text
+    assert text.endswith(note if is_shown else "The rich text.")
+
+
+def test_base64_of_pgp_is_no_text() -> None:
+    armour = "".join(f"{base64.b64encode(bytes(range(40))).decode()}\n" for _ in range(5))
+    signed = (
+        "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nThe boiler is repaired.\n"
+        f"-----BEGIN PGP SIGNATURE-----\n\n{armour}-----END PGP SIGNATURE-----\nGoodbye.\n"
+    )
+    mail = read_mail(f"{HEADERS}\n{signed}".encode())
+    assert mail.text.endswith("The boiler is repaired.\n\nGoodbye.")
+    assert "AAEC" not in mail.text
+    assert mail.problems == []
+    for end in ("-----END PGP MESSAGE-----\n", ""):
+        mail = read_mail(
+            f"{HEADERS}\nHello.\n-----BEGIN PGP MESSAGE-----\n\n{armour}{end}".encode()
+        )
+        assert mail.text.endswith("Hello.")
+        assert mail.problems == ["encrypted"]
+
+
+def test_a_uuencoded_file_in_the_text_is_an_attachment() -> None:
+    data = b"Forty packets of marigold.\n" * 5
+    lines = [
+        binascii.b2a_uu(data[start : start + 45]).decode() for start in range(0, len(data), 45)
+    ]
+    encoded = f"begin 644 seeds.txt\n{''.join(lines)}`\nend\n"
+    mail = read_mail(f"{HEADERS}\nHere it is.\n\n{encoded}\nAnna\n".encode())
+    assert mail.text.endswith("Here it is.\n\n\n\nAnna")
+    assert [(member.name, member.data) for member in mail.members] == [("seeds.txt", data)]
+    prose = "begin 644 things\nand end none\nend"
+    assert read_mail(f"{HEADERS}\n{prose}\n".encode()).text.endswith(prose)
 
 
 def test_encrypted_messages_are_named(tmp_path) -> None:
@@ -218,6 +394,109 @@ def test_encrypted_messages_are_named(tmp_path) -> None:
     (document,) = collection
     assert "PGP" not in document.text
     assert collection.unreadable == {"secret.eml": "read in part: encrypted"}
+
+
+OUTLOOK = {
+    0x0037: "Über die Heizung",
+    0x1000: "The boiler is repaired.\r\n",
+    0x0C1A: "Anna Berg",
+    0x0C1F: "/O=EXAMPLE/OU=EXCHANGE/CN=RECIPIENTS/CN=BERG",
+    0x001A: "IPM.Note",
+}
+PEOPLE = (
+    {0x3001: "'office@example.org'", 0x39FE: "office@example.org", 0x0C15: 1},
+    {0x3001: "Kim Lee", 0x39FE: "kim@example.org", 0x0C15: 2},
+    {0x3001: "Kim Lee", 0x39FE: "kim@example.org", 0x0C15: 2},
+)
+
+
+def test_a_message_of_outlook() -> None:
+    pytest.importorskip("oxmsg")
+    inner = outlook_tree(
+        OUTLOOK | {0x0037: "Zweite Mail", 0x1000: "The inner text. Grüße"},
+        PEOPLE,
+        [{0x3705: 1, 0x3701: b"deep", 0x3707: "tief.txt"}],
+        header_size=24,
+    )
+    attachments = [
+        {0x3705: 1, 0x3701: b"Forty packets of marigold.", 0x3707: "Süßes.txt"},
+        {0x3705: 1, 0x3701: b"a,b\n", 0x3704: "SHORT.CSV"},
+        {0x3701: b"no method"},
+        {0x3705: 5, 0x3701: inner},
+        {0x3705: 4, 0x3707: "link.txt"},
+        {0x3705: 2**31 - 1},
+    ]
+    parts = {
+        part.member: part
+        for part in read_file_parts(
+            "a.msg", compound_file(outlook_tree(OUTLOOK, PEOPLE, attachments))
+        )
+    }
+    mail = parts[""].extracted
+    assert mail.title == "Über die Heizung"
+    assert mail.text.endswith("The boiler is repaired.")
+    assert mail.metadata == {
+        "from": "Anna Berg",
+        "to": ["office@example.org"],
+        "cc": ["Kim Lee <kim@example.org>"],
+    }
+    assert mail.problems == [f"attachment {number} is a link or an object" for number in (5, 6)]
+    assert set(parts) == {
+        *("", "Süßes.txt", "SHORT.CSV", "attachment-3.bin"),
+        *("Zweite Mail.eml", "Zweite Mail.eml/tief.txt"),
+    }
+    assert parts["Zweite Mail.eml"].extracted.text.endswith("The inner text. Grüße")
+    assert parts["Zweite Mail.eml"].extracted.metadata["cc"] == ["Kim Lee <kim@example.org>"]
+    assert parts["Zweite Mail.eml/tief.txt"].extracted.text == "deep"
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "problem"),
+    [
+        ({0x1013: "<p>Grüße <b>aus</b> Köln".encode(), 0x3FDE: 65001}, "Grüße aus Köln", ""),
+        ({0x1013: "<p>Grüße".encode("cp1252"), 0x3FDE: 1252}, "Grüße", ""),
+        ({0x1009: b"LZFu"}, "", "its text is only in Rich Text; save it as HTML or plain text"),
+    ],
+)
+def test_texts_of_outlook(values: dict, text: str, problem: str) -> None:
+    pytest.importorskip("oxmsg")
+    pytest.importorskip("lxml")
+    plain = {key: value for key, value in OUTLOOK.items() if key != 0x1000}
+    mail = read_outlook(compound_file(outlook_tree(plain | values)))
+    assert mail.text.removeprefix("From: Anna Berg").strip() == text
+    assert list(mail.problems) == [problem] * bool(problem)
+
+
+def test_a_damaged_attachment_of_outlook_leaves_the_message() -> None:
+    pytest.importorskip("oxmsg")
+    tree = dict(outlook_tree(OUTLOOK, PEOPLE))
+    tree["__attach_version1.0_#00000000"] = {"__substg1.0_37010102": b"abc"}
+    tree["__recip_version1.0_#00000000"] = {"__substg1.0_3001001F": b"abc"}
+    mail = read_outlook(compound_file(tree))
+    assert mail.text.endswith("The boiler is repaired.")
+    assert mail.problems == ["attachment 1 is damaged"]
+    assert "to" not in mail.metadata
+
+
+def test_signed_and_encrypted_messages_of_outlook() -> None:
+    pytest.importorskip("oxmsg")
+    signed = outlook_tree(
+        OUTLOOK | {0x001A: "IPM.Note.SMIME.MultipartSigned"},
+        attachments=[{0x3705: 1, 0x3701: message().as_bytes(), 0x3707: "smime.p7m"}],
+    )
+    (member,) = read_outlook(compound_file(signed)).members
+    assert member.name == "signed.eml"
+    encrypted = outlook_tree(
+        {0x001A: "IPM.Note.SMIME"},
+        attachments=[{0x3705: 1, 0x3701: bytes(range(256)), 0x3707: "smime.p7m"}],
+    )
+    assert read_outlook(compound_file(encrypted)).problems == ["encrypted"]
+
+
+def test_a_msg_file_that_is_a_plain_message_or_none() -> None:
+    assert read_outlook(HEADERS.encode() + b"\nText\n").title == "The boiler"
+    with pytest.raises(Unreadable, match="not a message of Outlook"):
+        read_outlook(b"abc")
 
 
 def nested(depth: int) -> bytes:
@@ -241,10 +520,21 @@ HOSTILE = {
     "messages in messages": forwarded(300),
     "a long header": b"From: a@b\nSubject: " + b"=?utf-8?q?x?= " * 60_000 + b"\n\ntext\n",
     "many recipients": b"From: a@b\nTo: " + b"<a@b.org>, " * 60_000 + b"\n\ntext\n",
+    "a paragraph of a million lines": b"From: a@b\nContent-Type: text/plain; format=flowed\n\n"
+    + b"a \n" * 1_000_000,
     "brackets": b"From: a@b\nTo: " + b"(" * 60_000 + b"\n\ntext\n",
     "many parts": b'From: a@b\nContent-Type: multipart/mixed; boundary="x"\n\n'
     + b"--x\n\na\n" * 20_000,
+    "many attachments of one name": b'From: a@b\nContent-Type: multipart/mixed; boundary="x"\n\n'
+    + b"--x\nContent-Type: image/png; name=a.png\n\na\n" * 20_000,
     "many parameters": b"From: a@b\nContent-Type: text/plain" + b"; a*0=b" * 60_000 + b"\n\ntext\n",
+    "boundaries that are none": b'From: a@b\nContent-Type: multipart/mixed; boundary="x"\n\n'
+    + b"--y\nContent-Type: multipart/mixed; boundary=z\n\n" * 3_000,
+    "encoded words that do not end": b"From: a@b\nSubject: "
+    + b"=?utf-8?q?x" * 60_000
+    + b"\n\ntext\n",
+    "armour without an end": b"From: a@b\n\n" + b"-----BEGIN PGP SIGNATURE-----\n" * 60_000,
+    "files without an end": b"From: a@b\n\n" + b"begin 644 a\nM1234\n" * 60_000,
     "a date that is none": b"From: a@b\nDate: 99 99 99999999999999 99:99:99 +999999\nSubject: x\n\ntext\n",
 }
 

@@ -44,6 +44,7 @@ SNIFFED_BYTES = 8192
 """First bytes of a file that decide whether it is text."""
 _TEXT_CONTROLS = (9, 10, 12, 13, 27)
 """Control characters that text may have: tab, line feed, form feed, carriage return, and escape for colours."""
+_CONTROLS = bytes(code for code in range(32) if code not in _TEXT_CONTROLS)
 _MAX_CONTROLS = 0.05
 """Share of other control characters in a text."""
 _FEW_NULS = 2
@@ -113,7 +114,7 @@ def looks_like_text(data: bytes) -> bool:
 
 def _has_controls(start: bytes) -> bool:
     """Whether there are more control characters than a text of single bytes has."""
-    controls = sum(start.count(bytes([code])) for code in range(32) if code not in _TEXT_CONTROLS)
+    controls = len(start) - len(start.translate(None, _CONTROLS))
     controls -= min(start.count(0), _FEW_NULS)
     return controls > _MAX_CONTROLS * len(start)
 
