@@ -27,6 +27,7 @@ _MARKUP = {
         # Fences with the language of the code; wiki links, of which the name after the bar is shown; callouts.
         r"^[ \t]*(?:```|~~~)[^\n`]*(?:\n|\Z)|!?\[\[(?:[^\[\]|\n]{1,200}\|)?|\[![A-Za-z]{1,20}\][-+]?"
         rf"|{_HTML_TAG}|{_UNDERLINE}|^[ \t]*#{{1,6}}[ \t]+|\*\*|(?<!\w)__|__(?!\w)|`+"
+        r"|(?<![\w\\*])[*_](?=\w)|(?<=[\w.,;:!?)])[*_](?![\w*])"
         r"|!?(?<=\])\([^)\s]{0,300}\)|!(?=\[)|[\[\]]|^[ \t:|-]{5,}\n",
         re.MULTILINE,
     ),
