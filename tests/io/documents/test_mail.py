@@ -499,6 +499,22 @@ def test_a_msg_file_that_is_a_plain_message_or_none() -> None:
         read_outlook(b"abc")
 
 
+@pytest.mark.parametrize(
+    ("parameter", "problem"),
+    [
+        ("; smime-type=enveloped-data", "encrypted"),
+        ("; smime-type=signed-data; name=smime.p7m", "signed in a form that hides its text"),
+        ("; name=smime.p7m", "encrypted, or signed in a form that hides its text"),
+    ],
+)
+def test_text_inside_of_smime_is_named(parameter: str, problem: str) -> None:
+    data = f"{HEADERS}Content-Type: application/x-pkcs7-mime{parameter}\nContent-Transfer-Encoding: base64\n\nMIAG\n"
+    mail = read_mail(data.encode())
+    assert mail.problems == [problem]
+    assert mail.members == []
+    assert "MIAG" not in mail.text
+
+
 def nested(depth: int) -> bytes:
     """Multiparts in multiparts."""
     lines = [HEADERS.rstrip()]

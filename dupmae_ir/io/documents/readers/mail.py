@@ -80,6 +80,12 @@ _LOST_BOUNDARY = re.compile(
 """The line between the parts of a message, where its header says another one."""
 _FORMATTING = re.compile(r"</?[A-Za-z-]{1,40}>")
 """Commands of text/enriched and text/richtext."""
+_SMIME_PROBLEMS = {
+    "signed-data": "signed in a form that hides its text",
+    "enveloped-data": "encrypted",
+    "": "encrypted, or signed in a form that hides its text",
+}
+"""By the type of S/MIME, which old programs do not say."""
 _PICTURES = ("image", "audio", "video")
 _UNSAFE_NAME = re.compile(r"[\x00-\x1f\x7f/\\]|\.\.")
 
@@ -343,8 +349,8 @@ def _write_part(part: Message, letter: _Letter) -> None:
     if kind == "multipart/encrypted":
         letter.problems.append("encrypted")
     elif kind in ("application/pkcs7-mime", "application/x-pkcs7-mime"):
-        signed = part.get_param("smime-type") == "signed-data"
-        letter.problems.append("signed in a form that hides its text" if signed else "encrypted")
+        what = str(part.get_param("smime-type", "")).lower()
+        letter.problems.append(_SMIME_PROBLEMS.get(what, _SMIME_PROBLEMS[""]))
     elif kind == "multipart/alternative" and part.is_multipart():
         _write_alternative(part, letter)
     elif kind == "message/rfc822":
