@@ -62,6 +62,8 @@ lowest measured of a right guess is 0.34; random bytes and enciphered text have 
 _MAX_UNDECODABLE = 0.01
 """Share of characters that may be undecodable in an encoding."""
 _WIDE_CERTAINTY = 0.95
+_FEW_BYTES = 64
+"""Bytes below which UTF-16 without a mark is only recognised by its zero bytes, as Western text has them."""
 _NO_TEXT = ("Cc", "Cn", "Co", "Cs")
 """Unicode categories of control characters, unassigned and private ones, and halves of surrogates."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -124,6 +126,8 @@ def _wide_encoding(start: bytes) -> str | None:
 
     chardet takes Thai in one byte order for the other, and bytecode for UTF-16.
     """
+    if len(start) < _FEW_BYTES and start.count(0) * 4 < len(start):
+        return None  # any few bytes are letters of some script
     # The first bytes of characters name their script, so there are fewer different ones than last bytes.
     if len(set(start[1::2])) < len(set(start[::2])):
         utf_16 = "utf-16-le"
