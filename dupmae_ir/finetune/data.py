@@ -101,6 +101,7 @@ def files_digest(
             files = []
             for pattern in patterns:
                 files.extend(path.glob(pattern))
+        # A file system lists files in any order.
         for file in sorted(files):
             contents = sha256_file(file) if file.is_file() else ""
             digest.update(f"{file.name} {contents}\n".encode())
@@ -187,6 +188,7 @@ def cap_kinds(pairs: Sequence[Pair], caps: Mapping[str, int], seed: int = 0) -> 
         if taken[kind] < caps.get(kind, len(pairs)):
             taken[kind] += 1
             sample.append(i)
+    # In the order of the file; the shuffle has only chosen which pairs to keep.
     return [pairs[i] for i in sorted(sample)]
 
 
@@ -316,6 +318,7 @@ def hard_negatives(
             dropped["positive_id"] += 1
         elif text in answers:
             dropped["positive_text"] += 1
+        # Only now: positives among the skipped hits are counted, too.
         elif rank > skip_top:
             if text in seen:
                 dropped["duplicate"] += 1
@@ -424,6 +427,7 @@ class IdTable:
         values = np.array(self._values, np.uint64)
         order = np.argsort(keys)
         # Python arrays again: for one number at a time, Python's bisection is faster than numpy's.
+        # In place of the unsorted arrays, whose memory is freed.
         self._keys = array("Q", keys[order].tobytes())
         self._values = array("Q", values[order].tobytes())
         return self._keys, self._values
@@ -447,6 +451,7 @@ class Records:
             self._table.add(key, end)
             end += 4 + len(record)
         self._file.flush()
+        # A map has no position in the file, which threads and forked processes would move for each other.
         self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def __contains__(self, key: str) -> bool:

@@ -200,6 +200,7 @@ class TopicalSchedule:
         self.batches = batches
         self.count = count
         self.batch_size = batches.batch_size
+        # accelerate reads it: a sampler without it has its first batches repeated until all processes have as many.
         self.drop_last = True
 
     def __len__(self) -> int:

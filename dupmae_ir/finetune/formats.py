@@ -162,6 +162,7 @@ def _scored_ids(values: Any, name: str, where: str, scored: bool) -> dict[str, f
 
 
 def _id(value: Any, name: str, where: str) -> str:
+    # JSON's true is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
         raise InputError(
             f'{where}: "{name}": an id must be a string or an integer, got {json.dumps(value)[:40]}'
@@ -285,6 +286,7 @@ def _score(value: Any, where: str) -> float:
         score = float(value)
     except (TypeError, ValueError, OverflowError):
         score = math.nan
+    # float() takes True, and the strings nan and inf.
     if isinstance(value, bool) or not math.isfinite(score):
         raise InputError(f"{where}: the score {value!r} is not a number")
     return score

@@ -42,6 +42,7 @@ def cached_step(
     states: list[_RandomState] = []
     parts: dict[str, list[Parts]] = {side: [] for side in SIDES}
     for side, ids, mask in chunks_of(batch, chunk):
+        # Taken before the pass draws its dropout, so that the second pass draws the same.
         states.append(_RandomState())
         with torch.no_grad(), precision():
             parts[side].append(model({f"{side}_ids": ids, f"{side}_mask": mask}, (side,))[side])
@@ -110,6 +111,7 @@ class _RandomState:
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
+        # Afterwards the generators go on from where they were: the next batch must not repeat this dropout.
         with torch.random.fork_rng(devices=range(len(self.cuda))):
             torch.set_rng_state(self.cpu)
             if self.cuda:
@@ -128,6 +130,8 @@ def gather_batch(
     """
     names = ("query_keys", "document_keys", "answers", "group", "teacher_scores")
     local_batch = {name: batch[name] for name in names if name in batch}
+    # Their widths depend on the examples of each process, but gathered tensors must have one shape. A teacher's score
+    # in the padding is never read, as the column of its group is ABSENT.
     for name in ("answers", "group", "teacher_scores"):
         if name in local_batch:
             filler = 0 if name == "teacher_scores" else ABSENT

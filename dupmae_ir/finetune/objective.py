@@ -73,6 +73,7 @@ class BiEncoder(nn.Module):
             return cls, ot
 
         if self.training:
+            # Added to by each forward pass: with GradCache, by both passes of a chunk. The fraction stays the same.
             self.real_tokens += int(mask.sum())
         return in_groups(mask, encode)
 
@@ -256,7 +257,9 @@ def other_answers(batch: dict[str, Tensor]) -> Tensor:
     """
     answered = (batch["document_keys"][None, :, None] == batch["answers"][:, None, :]).any(-1)
     copies = batch["query_keys"][:, None] == batch["query_keys"][None, :]
+    # As floats, since torch has no matrix product of booleans: the number of copies that the document answers.
     answers = copies.float() @ answered.float() > 0
+    # The query's own positive is the target of the softmax, and must stay in it.
     return answers.scatter(1, batch["group"][:, :1], False)
 
 
@@ -310,10 +313,12 @@ def distillation(
         teacher_margins = teacher_scores[:, :1] - teacher_scores[:, 1:]
         differences = margins - teacher_margins
         return differences[present[:, 1:]].square().mean()
+    # Not -inf: both logarithms would be -inf, their difference NaN, and torch.where passes a NaN on to the gradient.
     min_score = torch.finfo(scores.dtype).min
     log_student = torch.log_softmax(scores.masked_fill(~present, min_score), 1)
     log_teacher = torch.log_softmax(teacher_scores.masked_fill(~present, min_score), 1)
     log_ratio = log_student
+    # The teacher's entropy is a constant, so the gradient is the same without it.
     if kind != "soft-ce":
         log_ratio = log_student - log_teacher
     by_passage = -log_teacher.exp() * log_ratio

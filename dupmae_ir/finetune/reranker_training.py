@@ -199,6 +199,7 @@ class ShuffledBatches:
         self.batch_size = batch_size
         self.count = count
         self.seed = seed
+        # accelerate reads it: a sampler without it has its first batches repeated until all processes have as many.
         self.drop_last = True
 
     def __len__(self) -> int:

@@ -250,6 +250,7 @@ def _scores_before(
         if row["step"] == 0 and "eval_mrr" in row:
             before["start"] = row["eval_mrr"]
             break
+    # A start that is the embedded model has this score as `start` already.
     if base != model_folder(None):
         with waiting(f"measuring the embedded model on {len(dev):,} dev pairs", quiet):
             before["embedded model"] = encoder_mrr(load_encoder(None), dev)

@@ -199,6 +199,7 @@ def _run(steps: list[Step], before: str, folder: Path, quiet: bool) -> dict[str,
     state: dict[str, StepState] = read_json_object(folder / STATE)
     for number, step in enumerate(steps, 1):
         words = in_processes(step, 1).words
+        # A chain: the digest of a step changes with those of all earlier steps, and with them its need to run.
         before = hashlib.sha256(f"{before} {json.dumps(words)}".encode()).hexdigest()
         done = state.get(step.name)
         title = f"[{number}/{len(steps)}] {step.name}"
@@ -213,6 +214,7 @@ def _run(steps: list[Step], before: str, folder: Path, quiet: bool) -> dict[str,
             "seconds": round(time.time() - started),
             "summary": summary,
         }
+        # After every step, so that an interruption loses no more than the step that was running.
         write_json(folder / STATE, state)
     return {step.name: state[step.name] for step in steps}
 
@@ -222,6 +224,7 @@ def _call(step: Step, quiet: bool) -> dict[str, object]:
     words = [sys.executable, "-m", *step.words, "--json"]
     if quiet:
         words.append("--quiet")
+    # Standard error is inherited: progress and messages of the step appear as if it had been started by hand.
     completed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     # Ctrl-C reaches the child, too, which ends with 130 or by the signal.
     if completed.returncode in (130, -2):
@@ -233,6 +236,7 @@ def _call(step: Step, quiet: bool) -> dict[str, object]:
     lines = completed.stdout.strip().splitlines()
     if not lines:
         return {}
+    # The result is the last line, whatever a library has printed before.
     return json.loads(lines[-1])
 
 

@@ -142,6 +142,7 @@ class PairTrainer(CheckedTrainer):
         """Forward and backward pass of a batch, through GradCache if it is on."""
         if not self.schedule.grad_cache:
             return super().training_step(model, inputs, *args, **kwargs)
+        # Trainer.training_step would have switched dropout on.
         model.train()
         inputs = self._prepare_inputs(inputs)
         # Trainer.training_step, which this replaces, divides the loss by the accumulated batches.
@@ -162,10 +163,12 @@ class PairTrainer(CheckedTrainer):
         documents = parts["document"]
         if self.args.world_size > 1:
             queries, documents, batch = gather_batch(queries, documents, batch, self.accelerator)
+            # The teacher is frozen, so that its rows, unlike those of the model, need no graph.
             anchors = tuple(gather_rows(vectors, self.accelerator) for vectors in anchors)
         scale = 1.0
         if self.schedule.regularizer_warmup_steps:
             progress = (self.state.global_step + 1) / self.schedule.regularizer_warmup_steps
+            # SPLADE's quadratic warm-up.
             scale = min(1.0, progress) ** 2
         loss, terms = batch_loss(queries, documents, batch, self.objective, scale, anchors)
         losses = {"loss": loss}
@@ -180,6 +183,7 @@ class PairTrainer(CheckedTrainer):
         if self.teacher is None:
             return ()
         vectors: dict[str, list[Tensor]] = {side: [] for side in SIDES}
+        # Without GradCache one chunk a side: a batch has at least as many documents as queries.
         chunk_size = self.schedule.grad_cache or len(batch["document_ids"])
         for side, ids, mask in chunks_of(batch, chunk_size):
             vectors[side].append(self.teacher(ids, mask))
@@ -192,6 +196,7 @@ class PairTrainer(CheckedTrainer):
         scores = dev_scores(
             self.bi_encoder, self.data.dev, self.data_collator, self.objective, self.args.device
         )
+        # `dev_scores` has switched dropout off.
         self.model.train()
         self.log(scores)
         return scores

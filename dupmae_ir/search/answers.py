@@ -184,6 +184,7 @@ TopicSearch = IndexSearch | Bm25Search
 
 def open_search(config: SearchConfig) -> TopicSearch:
     """The search that ``config`` selects. Raises :class:`UsageError` for the wrong kind of index."""
+    # Every Lucene index has a file segments_N: its last commit.
     lucene = any(any(Path(index).glob("segments_*")) for index in config.index)
     if lucene and len(config.index) > 1:
         raise UsageError("a Lucene index cannot be searched together with other folders")

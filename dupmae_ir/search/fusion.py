@@ -118,6 +118,7 @@ def _complete_scores(
     if normalize:
         to_unit_range = unit_range(low, max(scores.values()))
         scores = {docid: to_unit_range(score) for docid, score in scores.items()}
+        # 0, or 1 if all scores of the list are equal.
         low = to_unit_range(low)
     score_if_missing = low if missing == "min" else 0.0
     return {docid: scores.get(docid, score_if_missing) for docid in docids}

@@ -92,15 +92,17 @@ class OpenedIndex:
 
     def impact_search(self, settings: SearchSettings) -> tuple[str, str]:
         """How impacts are searched, ``lucene`` or ``postings``, and the reason for the choice."""
-        wanted = settings.impact_search
-        if wanted not in self._impact_searches:
+        requested = settings.impact_search
+        if requested not in self._impact_searches:
             choices = []
             for segment in self.folder.segments:
-                choices.append(pick_impact_search(wanted, segment.path, segment.postings_problem))
+                choices.append(
+                    pick_impact_search(requested, segment.path, segment.postings_problem)
+                )
             # All segments are searched in one way: by Lucene, if one of them has to be.
             by_lucene = [choice for choice in choices if choice[0] == "lucene"]
-            self._impact_searches[wanted] = (by_lucene or choices)[0]
-        return self._impact_searches[wanted]
+            self._impact_searches[requested] = (by_lucene or choices)[0]
+        return self._impact_searches[requested]
 
     def impact(self, settings: SearchSettings) -> SegmentedImpact:
         """The impact part. The engine itself is opened when candidates are first needed."""

@@ -196,9 +196,11 @@ class QueryBatches(Generic[Work, Result]):
             batch = self._take(first)
             later = {pending.client: self._turn_of(pending) + 1 for pending in batch}
             self._turn = self._turn_of(first)
+            # Turns that have passed are forgotten, so the table does not grow with every client that ever asked.
             self._next = {
                 client: turn for client, turn in self._next.items() if turn > self._turn
             } | later
+            # Set again when the first result of this batch comes.
             self._expected = 0
         started = time.monotonic()
         self._compute(compute, batch)
@@ -212,6 +214,7 @@ class QueryBatches(Generic[Work, Result]):
     def _compute(
         self, compute: Compute[Work, Result], batch: Sequence[Pending[Work, Result]]
     ) -> None:
+        # Work that went back into the queue after Ctrl-C is running already; marking it a second time would raise.
         live = [p for p in batch if p.future.running() or p.future.set_running_or_notify_cancel()]
         if live:
             live[0].future.add_done_callback(partial(self._expect, len(live)))
@@ -222,6 +225,7 @@ class QueryBatches(Generic[Work, Result]):
                 compute(current)
             except Exception as e:
                 unanswered = [pending for pending in current if not pending.future.done()]
+                # A piece alone is not tried again: the error is its own.
                 if len(current) > 1:
                     batches += [[pending] for pending in unanswered]
                 elif unanswered:

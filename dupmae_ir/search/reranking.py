@@ -43,6 +43,7 @@ def reranked(
     candidates = list(answer.hits)
     scores: list[float] = []
     first = candidates[:depth]
+    # The clock is read after a batch, so that the first is scored however short the time.
     while len(scores) < len(first):
         batch = [read(hit.docid) for hit in first[len(scores) : len(scores) + _BATCH]]
         scores += scorer.scores(answer.query.text, batch)

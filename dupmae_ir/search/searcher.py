@@ -257,6 +257,7 @@ class Searcher:
         if texts:
             raise UsageError("`queries`: give texts or Query objects, not both")
         topics = [query for query in queries if not isinstance(query, str)]
+        # The result is a dict by id, in which one of the two would be lost.
         if len({query.qid for query in topics}) < len(topics):
             raise UsageError("two topics have the same id; topic ids must be unique")
         return {answer.query.qid: list(answer.hits) for answer in self._answer(topics, request)}
@@ -331,6 +332,7 @@ class Searcher:
         candidates = hits
         shown = None
         if self.settings.rerank and not fusion:
+            # As many as the reranker reads, also if fewer are shown: it may raise one from below.
             candidates = max(hits, self.settings.rerank_depth)
             shown = hits
         request = Request(

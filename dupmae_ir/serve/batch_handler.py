@@ -529,6 +529,7 @@ def file_text(generation: OpenIndex, path: str, start: int, most: int) -> FileTe
     passages = passages_of(generation, path)
     text = ""
     end = 0  # of what is put together so far, as an offset in the file
+    # Put together from the beginning whatever `start` is: offsets count the members' names and the gaps as well.
     member = None
     for passage in passages:
         if passage.metadata.get("member") != member:

@@ -305,6 +305,7 @@ class OpenIndexes:
     def hold(self, name: str | None) -> Iterator[OpenIndex]:
         """:meth:`get`; the generation stays open meanwhile, though another one replaces it."""
         with self._holding:
+            # Found and counted under one lock: in between, `close_unused` would take it for unused.
             held = self.get(name)
             self._users[id(held)] += 1
         try:
@@ -377,6 +378,7 @@ class OpenIndexes:
             unused = [retired for retired in self._retired if not self._users[id(retired)]]
             self._retired = [retired for retired in self._retired if self._users[id(retired)]]
             for retired in unused:
+                # A generation opened later may have the id() of a freed one, and must not inherit its entry.
                 self._users.pop(id(retired), None)
                 retired.close()
 
@@ -403,6 +405,7 @@ class OpenIndexes:
         encoder.forget()
         if signature is None or signature != _signature(path):
             raise InputError(f"{path} changed while it was opened")
+        # Counted only now, so that a state that could not be opened takes no number.
         number = next(self._numbers.setdefault(name, itertools.count(1)))
         return OpenIndex(name, number, searcher, encoder, modes, signature, time.time())
 

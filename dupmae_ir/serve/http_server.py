@@ -142,6 +142,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.on_reload = on_reload
         self.ending = threading.Timer(seconds, _end, [seconds])
+        # A timer that is not a daemon would keep a stopped process until its time has come.
         self.ending.daemon = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -189,6 +190,7 @@ def make_server(app: ASGIApp, config: ServeConfig, on_reload: Callable[[], None]
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
+        # The rest is for closing what is open, before the timer ends the process.
         timeout_graceful_shutdown=0.8 * config.stop_seconds,  # type: ignore[arg-type] # it takes fractions as well
         limit_concurrency=config.connections,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
@@ -265,6 +267,7 @@ class Guard:
             await _refuse(e, watched)
         finally:
             route = getattr(scope.get("route"), "path", "other")
+            # A method is any word that a client sends: it must not add a counter of its own.
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self.observe(route, method, status, time.perf_counter() - started)
 
@@ -319,6 +322,7 @@ class Guard:
             if name.lower() == b"content-length":
                 declared = value
                 break
+        # The connection is closed, since the rest of the body is still on its way.
         too_long = Refused(413, f"the body exceeds {self.max_bytes} bytes", {"connection": "close"})
         if declared.isdigit() and int(declared) > self.max_bytes:
             raise too_long
@@ -360,6 +364,7 @@ def is_loopback_host(host: str) -> bool:
 
 def is_local_path(target: str) -> bool:
     """Whether an address leads to this server: a browser reads ``//x`` and ``/\\x`` as another one."""
+    # Printable, as a browser drops tabs and line breaks before it reads the address: they could hide a second slash.
     return target.startswith("/") and target[1:2] not in ("/", "\\") and target.isprintable()
 
 
@@ -370,6 +375,7 @@ def cookie_value(token: str) -> str:
 
 def same(a: str, b: str) -> bool:
     """Whether two secrets are equal, in a time that does not depend on where they differ."""
+    # As bytes, since compare_digest refuses strings that are not ASCII, and a client may send any.
     return hmac.compare_digest(a.encode("utf-8", "replace"), b.encode("utf-8", "replace"))
 
 

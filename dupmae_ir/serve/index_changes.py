@@ -64,6 +64,7 @@ class Writer:
             for document in documents:
                 line = {"_id": document.docid, "title": document.title, "text": document.text}
                 file.write(json.dumps({**line, "metadata": document.metadata}) + "\n")
+            # The job opens the file by its name and reads what has been flushed.
             file.flush()
             corpus = (file.name,)
             model = self.service.config.model

@@ -186,6 +186,7 @@ def make_tools(service: Service) -> MCPServer:
 
     # The SDK has no public way to the models of arguments.
     for tool in server._tool_manager.list_tools():
+        # By default pydantic ignores an unknown argument: a misspelt filter would go unnoticed.
         tool.fn_metadata.arg_model.model_config["extra"] = "forbid"
         tool.fn_metadata.arg_model.model_rebuild(force=True)
         tool.parameters["additionalProperties"] = False
@@ -290,6 +291,7 @@ def http_routes(
 def stdout_to_stderr() -> Iterator[None]:
     """What libraries print while the indexes are opened goes to standard error; standard output is for messages."""
     sys.stdout.flush()
+    # The descriptor and not sys.stdout alone, since compiled libraries write to it directly.
     kept = os.dup(1)
     os.dup2(2, 1)
     try:

@@ -97,6 +97,7 @@ class Service:
             max_batch=config.batch_size, wait=config.batch_wait / 1000, observe=self._observe
         )
         self._large = asyncio.Semaphore(LARGE)
+        # Changed in the event loop alone, so without a lock.
         self._asked = {False: 0, True: 0}  # queries of requests by whether they are large
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None

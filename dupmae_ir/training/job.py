@@ -145,6 +145,7 @@ class DistributedJob:
         if self.state.is_main_process:
             result = self.job.finished()
         results = [result]
+        # Replaced in place: the list of the other processes gets the first one's result.
         broadcast_object_list(results)
         return results[0]
 
@@ -152,6 +153,7 @@ class DistributedJob:
         """The work folder, ready in every process; see :meth:`Job.begin`."""
         if self.state.is_main_process:
             self.job.begin()
+        # The main process creates the folder; the others read its checkpoints.
         self.state.wait_for_everyone()
         return self.job.work
 

@@ -68,6 +68,7 @@ def set_dropout(model: nn.Module, rate: float) -> None:
         if isinstance(module, nn.Dropout):
             module.p = rate
         for name in RATES:
+            # Some modules use these names for a layer, whose own rate was set above.
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, rate)
 

@@ -157,6 +157,7 @@ def plot_log(
     row_count = math.ceil(len(names) / column_count)
     figure = Figure(figsize=(4 * column_count, 2.6 * row_count), layout="constrained")
     axes = figure.subplots(row_count, column_count, squeeze=False)
+    # Not strict: the last row of the grid may have places without a curve.
     for axis, name in zip(axes.flat, names, strict=False):
         _plot_curve(axis, rows, name, "0.6", "training")
         _plot_curve(axis, rows, f"eval_{name}", "tab:blue", "held out")

@@ -67,6 +67,7 @@ class Terminal(TrainerCallback):
             if "tokens_per_second" in logs:
                 line += f"  {logs['tokens_per_second']:,.0f} tokens/s"
             steps_done = max(1, state.global_step - self.first_step)
+            # Steps before a resumption took no time of this clock.
             seconds_per_step = (time.monotonic() - self.started) / steps_done
             minutes_left = seconds_per_step * (state.max_steps - state.global_step) / 60
             line += f"  {minutes_left:.0f} min left"
@@ -256,6 +257,7 @@ class Batches(Protocol):
 class SharedBatches:
     """``batches`` cut into pieces of ``batch_size`` keys: consecutive pieces go to consecutive processes."""
 
+    # accelerate reads it: a sampler without it has its first batches repeated until all processes have as many.
     drop_last = True
 
     def __init__(self, batches: Batches, batch_size: int) -> None:
@@ -288,6 +290,7 @@ class CheckedTrainer(Trainer):
         self._evaluated_at = -1  # the step of the last evaluation
         self._totals: dict[str, float] = {}
         super().__init__(**settings)
+        # `Terminal` and the bar of `train_or_resume` print instead of them.
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(JsonLines(self.work))
@@ -404,6 +407,7 @@ class CheckedTrainer(Trainer):
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         refuse_non_finite(self.means(self.sums), self.state.global_step, self.work)
+        # The weights, too: the loss was computed before the last update, which may have broken them.
         refuse_broken_weights(self.bare, self.state.global_step, self.work)
         # With a count of 1, means() gives the sums since the last log entry, averaged over all processes.
         totals = Sums()
