@@ -47,21 +47,23 @@ from dupmae_ir.pretrain.trainer import MixedBatches
 from dupmae_ir.training.layers import set_dropout
 from encode import plain_vectors, sentence_transformers, useful_flops
 
-OURS, PEER = "ours, bfloat16", "sentence-transformers, float16, torch.compile"
+OURS = "ours, bfloat16"
+PEER = "sentence-transformers, float16, torch.compile"
 COMPILED = "ours, bfloat16, torch.compile"
-BATCH, UPDATES = 128, 8
+BATCH = 128
+UPDATES = 8
 SIDE = {"cuda": 8192, "cpu": 512}
 """Side of the square product."""
 
 
 def settled(work: Callable[[], Any], device: str) -> Callable[[], Any]:
-    """``work``, ended when the device has finished it."""
+    """``work`` that returns when the device has finished it."""
 
     def run() -> Any:
-        found = work()
+        result = work()
         if device == "cuda":
             torch.cuda.synchronize()
-        return found
+        return result
 
     return run
 
@@ -69,29 +71,29 @@ def settled(work: Callable[[], Any], device: str) -> Callable[[], Any]:
 def check(folder: Path, device: str, texts: list[str]) -> str:
     """The gate; raises when it fails."""
     encoder = TextEncoder.load(folder, device=device, dtype="float32")
-    found = encoder.encode_documents(texts)
-    assert found.cls is not None
-    assert found.ot is not None
+    encoded = encoder.encode_documents(texts)
+    assert encoded.cls is not None
+    assert encoded.ot is not None
     cls, words, _ = plain_vectors(folder, texts)
-    off = float(np.abs(found.cls - cls).max())
-    rows = zip(found.ot, words, strict=True)
-    shared = float(
-        np.mean([len(np.intersect1d(row.indices, own[: row.nnz])) / row.nnz for row, own in rows])
-    )
-    assert off < 1e-3, off
+
+    difference = float(np.abs(encoded.cls - cls).max())
+    shares = []
+    for row, expected in zip(encoded.ot, words, strict=True):
+        shared_words = np.intersect1d(row.indices, expected[: row.nnz])
+        shares.append(len(shared_words) / row.nnz)
+    shared = float(np.mean(shares))
+    assert difference < 1e-3, difference
     assert shared >= 0.99, shared
-    return (
-        f"float32 on the device: [CLS] of the plain model to {off:.0e}, {shared:.1%} of its words"
-    )
+    return f"float32 on the device: [CLS] of the plain model to {difference:.0e}, {shared:.1%} of its words"
 
 
 def heads(width: int, device: str, dtype: torch.dtype) -> dict[str, Callable[[], Any]]:
     """Two forms of the head on the same token states of 32 texts."""
     drawn = head.Inputs.draw(width)
-    names = ("padded", "mask", "packed", "weight", "bias")
-    x = dataclasses.replace(
-        drawn, **{name: getattr(drawn, name).to(device, dtype) for name in names}
-    )
+    moved = {}
+    for name in ("padded", "mask", "packed", "weight", "bias"):
+        moved[name] = getattr(drawn, name).to(device, dtype)
+    x = dataclasses.replace(drawn, **moved)
     return {"head, ours": lambda: head.chunked(x), "head, released": lambda: head.released(x)}
 
 
@@ -99,13 +101,13 @@ class Released(DupMAE):
     """The objective in the form of the released code: logits (B, L, V) of all tokens, padding included."""
 
     def predict(self, hidden: torch.Tensor, labels: torch.Tensor, lm: Any = None) -> torch.Tensor:
+        """The cross-entropy of the labelled tokens."""
         logits = self._logits(hidden, lm).flatten(0, 1)
         return F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED)
 
     def _pooled(self, hidden: torch.Tensor, pooling_mask: torch.Tensor) -> torch.Tensor:
-        return (
-            self._logits(hidden) + (1 - pooling_mask.to(hidden.dtype).unsqueeze(-1)) * -1000
-        ).amax(1)
+        padding = (1 - pooling_mask.to(hidden.dtype).unsqueeze(-1)) * -1000
+        return (self._logits(hidden) + padding).amax(1)
 
     def _logits(self, hidden: torch.Tensor, lm: Any = None) -> torch.Tensor:
         head = head_of(self.lm if lm is None else lm)
@@ -120,26 +122,29 @@ class Training:
     ) -> None:
         model, tokenizer, _ = load_model(folder)
         lm = model.side("document").lm.train().requires_grad_(True)
-        self.recipe = resolve(
-            "dupmae", "release", Recipe(length=min(128, max_input_length(lm)), batch_size=texts)
-        )
+        recipe = Recipe(length=min(128, max_input_length(lm)), batch_size=texts)
+        self.recipe = resolve("dupmae", "release", recipe)
         torch.manual_seed(0)  # the decoder's weights
         self.objective = build_objective("dupmae", lm, self.recipe)
+        # Both forms have the same weights; only the class of the objective differs.
         self.objective.__class__ = form
         set_dropout(self.objective, 0.0)
         self.device = device
         self.objective.to(device).train()
         self.optimizer = torch.optim.AdamW(self.objective.parameters(), lr=1e-4)
+
         corpus = _corpus(tokenizer, UPDATES * texts, int(self.recipe.length or 0))
         vocabulary = Vocabulary.of(tokenizer, len(tokenizer), "drawn")
         collate = COLLATORS["dupmae"]([corpus], vocabulary, self.recipe, 0)
-        rows, lengths = [np.arange(len(corpus))], [np.diff(corpus.texts.offsets)]
-        drawn = MixedBatches(rows, [1.0], 0, texts, UPDATES, lengths, pool)
-        self.batches = [
-            {name: value.to(device) for name, value in collate(some).items()} for some in drawn
-        ]
+        rows = [np.arange(len(corpus))]
+        lengths = [np.diff(corpus.texts.offsets)]
+        self.batches = []
+        for batch_rows in MixedBatches(rows, [1.0], 0, texts, UPDATES, lengths, pool):
+            batch = collate(batch_rows)
+            self.batches.append({name: value.to(device) for name, value in batch.items()})
 
     def __call__(self) -> None:
+        """Run one update per batch."""
         for batch in self.batches:
             with torch.autocast(self.device, torch.bfloat16):
                 loss, _ = self.objective(batch)
@@ -149,27 +154,28 @@ class Training:
 
     def operations(self) -> float:
         """Multiplications and additions that the tokens need, gradients included."""
-        config = self.objective.lm.config
-        layers = sum(
-            p.numel() for n, p in self.objective.lm.bert.encoder.named_parameters() if p.dim() == 2
-        )
-        one, head = (
-            layers / config.num_hidden_layers,
-            config.hidden_size * (config.hidden_size + config.vocab_size),
-        )
-        tokens, predicted, decoded, pooled = (
-            float(sum((batch[name] >= least).sum() for batch in self.batches))
-            for name, least in (
-                ("attention_mask", 1),
-                ("encoder_labels", 0),
-                ("decoder_labels", 0),
-                ("pooling_mask", 1),
-            )
-        )
-        # The backward pass of the maximum multiplies the winners only.
-        return 6.0 * (tokens * (layers + one) + (predicted + decoded) * head) + 2.0 * pooled * head
+        lm = self.objective.lm
+        config = lm.config
+        encoder_weights = sum(p.numel() for p in lm.bert.encoder.parameters() if p.dim() == 2)
+        # The decoder is one layer.
+        decoder_weights = encoder_weights / config.num_hidden_layers
+        head_weights = config.hidden_size * (config.hidden_size + config.vocab_size)
+
+        tokens = self._count("attention_mask", 1)
+        predicted = self._count("encoder_labels", 0) + self._count("decoder_labels", 0)
+        pooled = self._count("pooling_mask", 1)
+
+        # A multiplication and an addition forward, and twice as many backward.
+        trained = tokens * (encoder_weights + decoder_weights) + predicted * head_weights
+        # The backward pass of the maximum multiplies the winners only, so the forward pass alone is counted.
+        return 6.0 * trained + 2.0 * pooled * head_weights
+
+    def _count(self, name: str, minimum: int) -> float:
+        """Elements of a tensor of all batches that are at least ``minimum``."""
+        return float(sum((batch[name] >= minimum).sum() for batch in self.batches))
 
     def loss(self, batch: dict[str, torch.Tensor]) -> float:
+        """The loss of a batch, without gradients."""
         with torch.no_grad():
             return float(self.objective(batch)[0])
 
@@ -177,28 +183,16 @@ class Training:
 def _corpus(tokenizer: Any, texts: int, length: int) -> Corpus:
     """Drawn words in texts of MS MARCO's lengths."""
     rng = np.random.default_rng(0)
-    lengths = (
-        rng.lognormal(np.log(75) - 0.42**2 / 2, 0.42, texts)
-        .round()
-        .clip(16, length)
-        .astype(np.int64)
-        - 2
-    )
-    drawn = rng.integers(min(1000, len(tokenizer) // 2), len(tokenizer), lengths.sum())
-    ends = np.append(0, lengths.cumsum())
-    nothing, none = (
-        Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64)),
-        np.zeros(texts + 1, np.int64),
-    )
+    drawn_lengths = rng.lognormal(np.log(75) - 0.42**2 / 2, 0.42, texts)
+    # Lengths include [CLS] and [SEP], which the collator adds.
+    lengths = drawn_lengths.round().clip(16, length).astype(np.int64) - 2
+    first_word = min(1000, len(tokenizer) // 2)
+    ids = rng.integers(first_word, len(tokenizer), lengths.sum()).astype(np.int64)
+    tokens = Ragged(ids, np.append(0, lengths.cumsum()))
+    no_tokens = Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64))
+    no_spans = np.zeros(texts + 1, np.int64)
     return Corpus(
-        "text",
-        Ragged(drawn.astype(np.int64), ends),
-        np.arange(texts),
-        nothing,
-        none,
-        nothing,
-        none,
-        Path(),
+        "text", tokens, np.arange(texts), no_tokens, no_spans, no_tokens, no_spans, Path()
     )
 
 
@@ -223,47 +217,43 @@ def main() -> None:
         raise SystemExit(
             "this machine has no CUDA device; --device cpu --no-save shows that the benchmark runs"
         )
-    texts, side = passages.passages(args.passages, shape=args.shape), SIDE[args.device]
-    half = torch.float16 if args.device == "cuda" else torch.float32  # which a processor has
+    texts = passages.passages(args.passages, shape=args.shape)
+    side = SIDE[args.device]
+    # float16 is for the accelerator; on a processor the peer runs in float32.
+    half = torch.float16 if args.device == "cuda" else torch.float32
     square = torch.randn(side, side).to(args.device, torch.bfloat16)
+
     with passages.model_folder(args.shape) as folder:
         gate = check(folder, args.device, texts[:8])
         print(gate, flush=True)
         ours = TextEncoder.load(folder, device=args.device, dtype="bfloat16")
         peer = sentence_transformers(folder, half, args.device, BATCH, not args.no_compile)
-        lm = ours.model.side("document").lm
+        width = ours.model.side("document").lm.config.hidden_size
+
         training = Training(folder, args.device, args.train_texts, DupMAE, UPDATES)
         released = Training(folder, args.device, args.train_texts, Released, 1)
-        off = abs(training.loss(training.batches[0]) / released.loss(training.batches[0]) - 1)
-        assert off < 1e-4, off
-        fused = (
-            {}
-            if args.no_compile
-            else {
-                COMPILED: compiled(TextEncoder.load(folder, device=args.device, dtype="bfloat16"))
-            }
-        )
-        work = {
-            OURS: lambda: ours.encode_documents(texts),
-            **{
-                name: lambda e=encoder: e.encode_documents(texts) for name, encoder in fused.items()
-            },
-            PEER: lambda: peer(texts),
-            **heads(lm.config.hidden_size, args.device, torch.bfloat16),
-            "pre-train": training,
-            "pre-train, released": released,
-            "product": lambda: square @ square,
+        batch = training.batches[0]
+        difference = abs(training.loss(batch) / released.loss(batch) - 1)
+        assert difference < 1e-4, difference
+
+        work: dict[str, Callable[[], Any]] = {OURS: lambda: ours.encode_documents(texts)}
+        if not args.no_compile:
+            fused = compiled(TextEncoder.load(folder, device=args.device, dtype="bfloat16"))
+            work[COMPILED] = lambda: fused.encode_documents(texts)
+        work[PEER] = lambda: peer(texts)
+        work |= heads(width, args.device, torch.bfloat16)
+        work["pre-train"] = training
+        work["pre-train, released"] = released
+        work["product"] = lambda: square @ square
+
+        on_device = {name: settled(variant, args.device) for name, variant in work.items()}
+        seconds = harness.in_turns(on_device, args.repeats, warm=2)
+        operations = {
+            OURS: useful_flops(ours, texts, True),
+            "pre-train": training.operations(),
+            "product": 2.0 * side**3,
         }
-        seconds = harness.in_turns(
-            {n: settled(w, args.device) for n, w in work.items()}, args.repeats, warm=2
-        )
-        encoding = useful_flops(ours, texts, True)
-    report(
-        args,
-        seconds,
-        gate,
-        {OURS: encoding, "pre-train": training.operations(), "product": 2.0 * side**3},
-    )
+    report(args, seconds, gate, operations)
 
 
 def report(
@@ -273,57 +263,43 @@ def report(
     operations: dict[str, float],
 ) -> None:
     """Claims, table and picture."""
-    rates = {name: [operations[name] / s for s in seconds[name]] for name in operations}
-    shares = {
-        name: statistics.median(
-            100 * a / b for a, b in zip(rates[name], rates["product"], strict=True)
-        )
-        for name in (OURS, "pre-train")
-    }
+    rates = {}
+    for name, count in operations.items():
+        rates[name] = [count / taken for taken in seconds[name]]
     what = passages.NAMES[args.shape]
-    common = {"gate": gate, "round": 2}
-    faster = (
-        ("encode both parts", OURS, PEER, 3),
-        ("vocabulary head", "head, ours", "head, released", 1),
-        ("pre-train, updates of DupMAE", "pre-train", "pre-train, released", 2),
-    )
-    claims = [
-        harness.Claim(
-            17, f"{work}, {what}", own, peer, harness.speedup(seconds, peer, own), goal, **common
+    claims = []
+
+    def claim_speedup(text: str, ours: str, peer: str, goal: float) -> None:
+        ratio = harness.speedup(seconds, peer, ours)
+        text = f"{text}, {what}"
+        claims.append(harness.Claim(17, text, ours, peer, ratio, goal, gate=gate, round=2))
+
+    def claim_share(text: str, ours: str, name: str) -> None:
+        turns = zip(rates[name], rates["product"], strict=True)
+        share = statistics.median(100 * rate / product for rate, product in turns)
+        text = f"{text}, share of the product rate, {what}"
+        claims.append(
+            harness.Claim(17, text, ours, "the device", share, 50, unit=" %", gate=gate, round=2)
         )
-        for work, own, peer, goal in faster
-    ]
-    claims += [
-        harness.Claim(
-            17,
-            f"{work}, share of the product rate, {what}",
-            own,
-            "the device",
-            shares[name],
-            50,
-            unit=" %",
-            **common,
-        )
-        for work, own, name in (("encode", OURS, OURS), ("pre-train", "ours", "pre-train"))
-    ]
-    speeds = {
-        name: args.passages / s
-        for name, s in harness.middle(seconds).items()
-        if name in (OURS, COMPILED, PEER)
+
+    claim_speedup("encode both parts", OURS, PEER, 3)
+    claim_speedup("vocabulary head", "head, ours", "head, released", 1)
+    claim_speedup("pre-train, updates of DupMAE", "pre-train", "pre-train, released", 2)
+    claim_share("encode", OURS, OURS)
+    claim_share("pre-train", "ours", "pre-train")
+
+    speeds = {}
+    for name, taken in harness.middle(seconds).items():
+        if name in (OURS, COMPILED, PEER):
+            speeds[name] = args.passages / taken
+    details = {
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
+        "documents_per_second": speeds,
+        "product_gflops": statistics.median(rates["product"]) / 1e9,
+        "shape": args.shape,
     }
-    harness.report(
-        "accelerator",
-        claims,
-        seconds,
-        args,
-        {
-            "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
-            "documents_per_second": speeds,
-            "product_gflops": statistics.median(rates["product"]) / 1e9,
-            "shape": args.shape,
-        },
-        harness.bars(f"Passages with both parts, {what}", "documents/s", speeds, (OURS,)),
-    )
+    picture = harness.bars(f"Passages with both parts, {what}", "documents/s", speeds, (OURS,))
+    harness.report("accelerator", claims, seconds, args, details, picture)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,10 @@ def main() -> None:
     parser.add_argument("--dtype", help="arithmetic of the encoder, as for encode")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
-    figures = {
-        c.name: measure(c, args.output / c.name, args.model, args.dtype) for c in args.collections
-    }
+    figures = {}
+    for collection in args.collections:
+        folder = args.output / collection.name
+        figures[collection.name] = measure(collection, folder, args.model, args.dtype)
     print(report(figures))
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
@@ -52,39 +53,42 @@ def main() -> None:
 
 def measure(collection: Path, folder: Path, model: str | None, dtype: str | None) -> dict[str, Any]:
     """Index, search and evaluate one collection; figures by system, cap and check."""
-    corpus, topics = collection / "corpus.jsonl", collection / "queries.jsonl"
+    corpus = collection / "corpus.jsonl"
+    topics = collection / "queries.jsonl"
     qrels_path = collection / "qrels/test.tsv"
-    more = [*(["--model", model] if model else []), *(["--dtype", dtype] if dtype else [])]
+    index_folder = folder / "index"
+    bm25_folder = folder / "bm25"
+
+    encoder_flags = []
+    if model:
+        encoder_flags += ["--model", model]
+    if dtype:
+        encoder_flags += ["--dtype", dtype]
     started = time.perf_counter()
-    call(encode, "encode", "--corpus", corpus, "--index", folder / "index", *more)
+    call(encode, "encode", "--corpus", corpus, "--index", index_folder, *encoder_flags)
     seconds = time.perf_counter() - started
-    call(index, "index", "bm25", "--corpus", corpus, "--index", folder / "bm25", "--overwrite")
+    call(index, "index", "bm25", "--corpus", corpus, "--index", bm25_folder, "--overwrite")
+
     qrels = read_qrels(qrels_path)
     common = ("--topics", topics, "--qrels", qrels_path, "--hits", 1000)
     scores: dict[str, Any] = {}
     for system in SYSTEMS:
-        source = folder / ("bm25" if system == "bm25" else "index")
         run = folder / f"{system}.trec"
-        extra = ("--report", folder / f"{system}.report.jsonl") if system == "hybrid" else ()
-        call(search, "search", "--index", source, *common, f"--{system}", "--output", run, *extra)
+        searched = bm25_folder if system == "bm25" else index_folder
+        flags = ["--index", searched, *common, f"--{system}", "--output", run]
+        if system == "hybrid":
+            flags += ["--report", folder / f"{system}.report.jsonl"]
+        call(search, "search", *flags)
         scores[system] = evaluate(qrels, read_run(run), MEASURES).mean
+
     caps = {}
     for cap in CAPS:
         run = folder / f"hybrid.cap{cap}.trec"
-        call(
-            search,
-            "search",
-            "--index",
-            folder / "index",
-            *common,
-            "--hybrid",
-            "--query-terms",
-            cap,
-            "--output",
-            run,
-        )
+        flags = ["--index", index_folder, *common, "--hybrid", "--query-terms", cap]
+        call(search, "search", *flags, "--output", run)
         caps[cap] = evaluate(qrels, read_run(run), ["nDCG@10"]).mean["nDCG@10"]
-    meta = json.loads((folder / "index/meta.json").read_text())
+
+    meta = json.loads((index_folder / "meta.json").read_text())
     return {
         "documents": meta["documents"],
         "queries": len(qrels),
@@ -99,7 +103,8 @@ def measure(collection: Path, folder: Path, model: str | None, dtype: str | None
 
 
 def call(command: Any, verb: str, *words: Any) -> None:
-    arguments = [str(w) for w in words]
+    """Print and run one command of the toolkit in this process; exit if it fails."""
+    arguments = [str(word) for word in words]
     print(f"$ dupmae-ir {verb} {shlex.join(arguments)}", file=sys.stderr)
     if command(arguments):
         sys.exit(1)
@@ -117,44 +122,67 @@ def against_brute_force(
     from dupmae_ir.search.query.encoder import load_query_encoder
 
     index = Index.open(folder / "index")
-    opened = index.only_segment
+    segment = index.only_segment
+    docids = segment.docids
     encoder = load_query_encoder(index, model, "auto", dtype, None)
-    queries = [q for q in read_topics(str(topics)) if q.qid in qrels]
-    encoded = encoder.encode_queries([q.text for q in queries])
-    forward, n = opened.forward, len(opened.docids)
-    weights, shape = forward.impacts.astype(np.float64), (n, len(opened.terms))
+    queries = [query for query in read_topics(str(topics)) if query.qid in qrels]
+    encoded = encoder.encode_queries([query.text for query in queries])
+
+    forward = segment.forward
     documents = sp.csr_matrix(
-        (weights, forward.terms.astype(np.int64), forward.indptr), shape=shape
+        (forward.impacts.astype(np.float64), forward.terms.astype(np.int64), forward.indptr),
+        shape=(len(docids), len(segment.terms)),
     )
-    impacts = quantise(encoded.ot, index.scale)[0].astype(np.float64)
-    dense = encoded.cls.astype(np.float64) @ opened.vectors.astype(np.float64).T
-    weights_of = index.part_weights
-    total = (
-        weights_of[0] * dense
-        + weights_of[1] * np.asarray((impacts @ documents.T).todense()) / index.scale**2
-    )
+    # The query's weights are quantised as search does it, so that the integer products are the same.
+    query_impacts = quantise(encoded.ot, index.scale)[0].astype(np.float64)
+    impact_products = np.asarray((query_impacts @ documents.T).todense())
+    dense_products = encoded.cls.astype(np.float64) @ segment.vectors.astype(np.float64).T
+    dense_weight, impact_weight = index.part_weights
+    total = dense_weight * dense_products + impact_weight * impact_products / index.scale**2
+
     run = read_run(folder / "hybrid.trec")
-    worst, same_order = 0.0, 0
+    worst = 0.0
+    same_order = 0
     for row, query in enumerate(queries):
         hits = run[query.qid]
-        best = sorted(range(n), key=lambda i: (-total[row, i], opened.docids[i]))[: len(hits)]
-        want = total[row, best]
-        got = np.array([h.score for h in hits])
-        worst = max(worst, float(np.abs(got - want).max() / max(1.0, np.abs(want).max())))
-        same_order += [opened.docids[i] for i in best] == [h.docid for h in hits]
-    reports = [
-        json.loads(line) for line in (folder / "hybrid.report.jsonl").read_text().splitlines()
-    ]
+        # Equal scores are ordered by docid, as in every list of the toolkit.
+        order = sorted(range(len(docids)), key=lambda i: (-total[row, i], docids[i]))
+        best = order[: len(hits)]
+        expected = total[row, best]
+        actual = np.array([hit.score for hit in hits])
+        difference = np.abs(actual - expected).max() / max(1.0, np.abs(expected).max())
+        worst = max(worst, float(difference))
+        same_order += [docids[i] for i in best] == [hit.docid for hit in hits]
+
+    report_lines = (folder / "hybrid.report.jsonl").read_text().splitlines()
+    reports = [json.loads(line) for line in report_lines]
     return {
         "queries": len(queries),
         "same_order": same_order,
         "worst_relative_difference": worst,
-        "certified": sum(r["exact"] for r in reports),
+        "certified": sum(report["exact"] for report in reports),
     }
 
 
 def heading(first: str, names: list[str]) -> list[str]:
+    """The two header lines of a Markdown table with a column per collection."""
     return [f"| {first} | " + " | ".join(names) + " |", "|:--" + "|--:" * len(names) + "|"]
+
+
+def row(first: str, cells: list[str]) -> str:
+    """A row of such a table."""
+    return f"| {first} | " + " | ".join(cells) + " |"
+
+
+def score_cells(figures: dict[str, Any], measure_name: str, system: str) -> list[str]:
+    """A system's scores on every collection; bold for the best system of the collection."""
+    cells = []
+    for figure in figures.values():
+        scores = figure["scores"]
+        value = scores[system][measure_name]
+        best = max(scores[other][measure_name] for other in SYSTEMS)
+        cells.append(f"**{value:.4f}**" if value == best else f"{value:.4f}")
+    return cells
 
 
 def report(figures: dict[str, Any]) -> str:
@@ -164,25 +192,22 @@ def report(figures: dict[str, Any]) -> str:
     for measure_name in MEASURES:
         lines += heading(measure_name, names)
         for system in SYSTEMS:
-            values = [figures[n]["scores"][system][measure_name] for n in names]
-            best = [max(figures[n]["scores"][s][measure_name] for s in SYSTEMS) for n in names]
-            cells = [
-                f"**{v:.4f}**" if v == b else f"{v:.4f}" for v, b in zip(values, best, strict=True)
-            ]
-            lines.append(f"| {system} | " + " | ".join(cells) + " |")
+            lines.append(row(system, score_cells(figures, measure_name, system)))
         lines.append("")
+
     lines += heading("hybrid nDCG@10 with the query cut to", names)
     for cap in CAPS:
-        lines.append(
-            f"| {cap} terms | " + " | ".join(f"{figures[n]['caps'][cap]:.4f}" for n in names) + " |"
-        )
+        cells = [f"{figure['caps'][cap]:.4f}" for figure in figures.values()]
+        lines.append(row(f"{cap} terms", cells))
     lines.append("")
-    for n in names:
-        o, f = figures[n]["oracle"], figures[n]
+
+    for name, figure in figures.items():
+        oracle = figure["oracle"]
+        queries = oracle["queries"]
         lines.append(
-            f"- {n}: {f['documents']:,} documents in {f['encode_seconds']} s, {f['postings']:,} postings; hybrid is "
-            f"brute force's order on {o['same_order']}/{o['queries']} queries, scores to "
-            f"{o['worst_relative_difference']:.1e}; {o['certified']}/{o['queries']} certified exact"
+            f"- {name}: {figure['documents']:,} documents in {figure['encode_seconds']} s, {figure['postings']:,} "
+            f"postings; hybrid is brute force's order on {oracle['same_order']}/{queries} queries, scores to "
+            f"{oracle['worst_relative_difference']:.1e}; {oracle['certified']}/{queries} certified exact"
         )
     return "\n".join(lines)
 

@@ -26,6 +26,7 @@ import dataclasses
 import os
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,15 @@ def sentence_transformers(
     with quiet_transformers():
         words = MLMTransformer(str(folder), max_seq_length=180)
         encoder = Transformer(str(folder), max_seq_length=180)
-    sparse = st.SparseEncoder(
-        modules=[words, SpladePooling("max")], device=device, max_active_dims=TOP_K
-    )
+    splade_modules = [words, SpladePooling("max")]
+    sparse = st.SparseEncoder(modules=splade_modules, device=device, max_active_dims=TOP_K)
+
     width = encoder.auto_model.config.hidden_size
     project = Dense(width, 384, bias=False, activation_function=torch.nn.Identity())
     retriever, _, _ = load_model(folder)
     project.linear.weight.data = retriever.side("document").projection.weight.data.clone()
     dense = st.SentenceTransformer(modules=[encoder, Pooling(width, "cls"), project], device=device)
+
     for model in (sparse, dense):
         model.to(dtype)
     if compiled:
@@ -82,17 +84,18 @@ def sentence_transformers(
             module.auto_model = torch.compile(module.auto_model, dynamic=True)
 
     def encode(texts: list[str]) -> tuple[Any, Any]:
-        rows = sparse.encode(texts, batch_size=batch, show_progress_bar=False)
-        return rows, dense.encode(
-            texts, batch_size=batch, show_progress_bar=False, convert_to_tensor=True
-        )
+        options = {"batch_size": batch, "show_progress_bar": False}
+        rows = sparse.encode(texts, **options)
+        # The sparse encoder leaves its rows in tensors, so the vectors are left there too.
+        vectors = dense.encode(texts, convert_to_tensor=True, **options)
+        return rows, vectors
 
     return encode
 
 
 def pyserini_encoders(folder: Path) -> Any:
     """Pyserini's two encoders, called as its encode command does."""
-    # Imported by our module first, since Pyserini's own import wants the key of a paid service.
+    # Our module is imported first: without it, importing Pyserini requires the key of a paid service.
     from dupmae_ir.pyserini import DocumentEncoder  # noqa: F401 # isort: skip
     from pyserini.encode import AutoDocumentEncoder, SpladeDocumentEncoder
 
@@ -102,8 +105,9 @@ def pyserini_encoders(folder: Path) -> Any:
 
     def encode(texts: list[str]) -> None:
         for start in range(0, len(texts), BATCH):
-            sparse.encode(texts=texts[start : start + BATCH], max_length=180)
-            dense.encode(texts=texts[start : start + BATCH], max_length=180)
+            batch = texts[start : start + BATCH]
+            sparse.encode(texts=batch, max_length=180)
+            dense.encode(texts=batch, max_length=180)
 
     return encode
 
@@ -112,12 +116,13 @@ def plain_vectors(folder: Path, texts: list[str]) -> tuple[np.ndarray, np.ndarra
     """[CLS] (n, 384), words and weights (n, 384) from transformers' own padded model, one text at a time."""
     model, tokenizer, _ = load_model(folder)
     side = model.side("document").eval()
-    cls, words, weights = [], [], []
+    cls = []
+    words = []
+    weights = []
     with torch.inference_mode():
         for text in texts:
-            ids = tokenizer([text], truncation=True, max_length=180, return_tensors="pt")[
-                "input_ids"
-            ]
+            tokens = tokenizer([text], truncation=True, max_length=180, return_tensors="pt")
+            ids = tokens["input_ids"]
             dense, sparse = side(ids, torch.ones_like(ids))
             top, values = strongest(sparse, TOP_K)
             cls.append(dense[0].numpy())
@@ -127,30 +132,38 @@ def plain_vectors(folder: Path, texts: list[str]) -> tuple[np.ndarray, np.ndarra
 
 
 def check(folder: Path, texts: list[str], encoders: dict[str, TextEncoder]) -> str:
-    """The gate of the module's text; raises when it fails. Returns what was found."""
+    """The gate of the module's docstring; raises if it fails. Returns a sentence with the differences."""
     cls, words, weights = plain_vectors(folder, texts)
+
     ours = encoders["ours, float32"].encode_documents(texts)
     assert ours.cls is not None
     assert ours.ot is not None
     assert np.abs(ours.cls - cls).max() < 1e-4
-    off = 0.0
-    for row, (ids, values) in enumerate(zip(words, weights, strict=True)):
-        mine = ours.ot[row]
-        order = np.lexsort((mine.indices, -mine.data))
-        assert np.array_equal(np.sort(mine.indices), np.sort(ids)), (
-            f"text {row}: other words than the plain form"
+    max_difference = 0.0
+    for number, (ids, values) in enumerate(zip(words, weights, strict=True)):
+        row = ours.ot[number]
+        assert np.array_equal(np.sort(row.indices), np.sort(ids)), (
+            f"text {number}: other words than the plain form"
         )
-        off = max(off, float(np.abs(mine.data[order] - values).max()))
-    assert off < 1e-5, off
+        # The plain form's values are in descending order.
+        order = np.lexsort((row.indices, -row.data))
+        difference = float(np.abs(row.data[order] - values).max())
+        max_difference = max(max_difference, difference)
+    assert max_difference < 1e-5, max_difference
+
     half = encoders["ours, bfloat16"].encode_documents(texts)
     assert half.ot is not None
-    shared = np.mean(
-        [len(np.intersect1d(half.ot[r].indices, words[r])) / TOP_K for r in range(len(texts))]
-    )
+    shares = []
+    for number, ids in enumerate(words):
+        shared_words = np.intersect1d(half.ot[number].indices, ids)
+        shares.append(len(shared_words) / TOP_K)
+    shared = np.mean(shares)
     assert shared > 0.95, shared
+
+    exported = _exported(folder, texts, ours)
     return (
         f"float32: the same {TOP_K} words as the plain form for {len(texts)} of {len(texts)} texts, weights to "
-        f"{off:.1e}; {_exported(folder, texts, ours)}; bfloat16 keeps {shared:.1%} of the words"
+        f"{max_difference:.1e}; {exported}; bfloat16 keeps {shared:.1%} of the words"
     )
 
 
@@ -161,46 +174,54 @@ def _exported(folder: Path, texts: list[str], ours: Any) -> str:
     from dupmae_ir.export import ExportConfig
     from dupmae_ir.export import run as export
 
-    few = texts[:16]
-    with tempfile.TemporaryDirectory() as out:
+    sample = texts[:16]
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary)
         for part in ("cls", "ot"):
-            export(
-                ExportConfig(model=str(folder), output=str(Path(out) / part), part=part, quiet=True)
-            )
-        dense = st.SentenceTransformer(str(Path(out) / "cls"), device="cpu").encode(few)
-        sparse = st.SparseEncoder(str(Path(out) / "ot"), device="cpu").encode(
-            few, convert_to_sparse_tensor=False
-        )
-    apart = float(np.abs(dense - ours.cls[: len(few)]).max())
-    theirs = sparse.cpu().numpy()
-    rows = ours.ot[: len(few)].toarray()
-    both = (rows > 0) & (theirs > 0)
-    assert both.sum() > 0.998 * (rows > 0).sum()
-    weights_apart = float(np.abs(rows - theirs)[both].max())
-    assert max(apart, weights_apart) < 1e-4
-    return f"sentence-transformers' own vectors of the exported model to {max(apart, weights_apart):.1e}"
+            export(ExportConfig(model=str(folder), output=str(out / part), part=part, quiet=True))
+        dense_encoder = st.SentenceTransformer(str(out / "cls"), device="cpu")
+        sparse_encoder = st.SparseEncoder(str(out / "ot"), device="cpu")
+        dense = dense_encoder.encode(sample)
+        sparse = sparse_encoder.encode(sample, convert_to_sparse_tensor=False)
+
+    our_weights = ours.ot[: len(sample)].toarray()
+    their_weights = sparse.cpu().numpy()
+    # Words with nearly equal weights at the border of the top 384 may differ.
+    in_both = (our_weights > 0) & (their_weights > 0)
+    assert in_both.sum() > 0.998 * (our_weights > 0).sum()
+
+    cls_difference = float(np.abs(dense - ours.cls[: len(sample)]).max())
+    weight_difference = float(np.abs(our_weights - their_weights)[in_both].max())
+    difference = max(cls_difference, weight_difference)
+    assert difference < 1e-4
+    return f"sentence-transformers' own vectors of the exported model to {difference:.1e}"
 
 
 def product_rates() -> dict[str, Any]:
     """Large matrix products of the head's and the layers' kind, as work for the turns."""
     work = {}
     for dtype in (torch.float32, torch.bfloat16):
-        x, w = torch.randn(4096, 768).to(dtype), torch.randn(3072, 768).to(dtype)
-        own = onednn_linear(w, torch.zeros(3072, dtype=dtype))
+        x = torch.randn(4096, 768).to(dtype)
+        weight = torch.randn(3072, 768).to(dtype)
+        packed = onednn_linear(weight, torch.zeros(3072, dtype=dtype))
         name = str(dtype).removeprefix("torch.")
-        work[f"product {name}, torch.mm"] = lambda x=x, w=w: torch.mm(x, w.t())
-        work[f"product {name}, oneDNN packed"] = lambda x=x, own=own: own(x)
+        work[f"product {name}, torch.mm"] = partial(torch.mm, x, weight.t())
+        work[f"product {name}, oneDNN packed"] = partial(packed, x)
     return work
 
 
 def useful_flops(encoder: TextEncoder, texts: list[str], ot: bool) -> float:
     """Multiplications and additions of the weights with real word pieces; attention and the rest not counted."""
-    pieces = sum(len(p) for p in encoder._tokenise(texts, "", 180))
+    pieces = sum(len(ids) for ids in encoder._tokenise(texts, "", 180))
     lm = encoder.model.side("document").lm
-    layers = sum(p.numel() for n, p in lm.bert.encoder.named_parameters() if p.dim() == 2)
-    width, words = lm.config.hidden_size, lm.config.vocab_size
-    head = (pieces - 2 * len(texts)) * (width * width + width * words) if ot else 0
-    return 2.0 * (pieces * layers + head)
+    layer_weights = sum(p.numel() for p in lm.bert.encoder.parameters() if p.dim() == 2)
+    products = pieces * layer_weights
+    if ot:
+        width = lm.config.hidden_size
+        head_weights = width * width + width * lm.config.vocab_size
+        # [CLS] and [SEP] have no weights of words.
+        products += (pieces - 2 * len(texts)) * head_weights
+    return 2.0 * products
 
 
 def main() -> None:
@@ -221,45 +242,56 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     texts = passages.passages(args.passages)
     with passages.model_folder(args.shape) as folder:
-        encoders = {n: TextEncoder.load(folder, dtype=d, parts=p) for n, (d, p) in OURS.items()}
+        encoders = {}
+        for name, (dtype, parts) in OURS.items():
+            encoders[name] = TextEncoder.load(folder, dtype=dtype, parts=parts)
         if args.profile:
             for name, encoder in encoders.items():
-                encoder.encode_documents(texts)
-                harness.print_profile(name, lambda e=encoder: e.encode_documents(texts))
+                encoder.encode_documents(texts)  # the first call is slow
+                harness.print_profile(name, partial(encoder.encode_documents, texts))
             return
+
         gate = check(folder, texts, encoders)
         print(gate, flush=True)
-        work: dict[str, Any] = {
-            n: lambda e=e: e.encode_documents(texts) for n, e in encoders.items()
-        }
-        st = {
-            "float32": sentence_transformers(folder, torch.float32),
-            "bfloat16": sentence_transformers(folder, torch.bfloat16),
-        }
-        work |= {f"sentence-transformers, {n}": lambda e=e: e(texts) for n, e in st.items()}
-        pyserini = pyserini_encoders(folder)
-        work["pyserini, float32"] = lambda: pyserini(texts)
+        work: dict[str, Any] = {}
+        for name, encoder in encoders.items():
+            work[name] = partial(encoder.encode_documents, texts)
+        for dtype in (torch.float32, torch.bfloat16):
+            name = str(dtype).removeprefix("torch.")
+            peer = sentence_transformers(folder, dtype)
+            work[f"sentence-transformers, {name}"] = partial(peer, texts)
+        work["pyserini, float32"] = partial(pyserini_encoders(folder), texts)
         work |= product_rates()
-        work = {n: w for n, w in work.items() if not any(word in n for word in args.without)}
+        for name in list(work):
+            if any(word in name for word in args.without):
+                del work[name]
+
         seconds = harness.in_turns(work, args.repeats)
         flops = useful_flops(encoders["ours, bfloat16"], texts, True)
-        running = {n: e.running for n, e in encoders.items()}
+        running = {name: encoder.running for name, encoder in encoders.items()}
     report(args, seconds, gate, flops, running)
+
+
+def product_flops_per_second(seconds: dict[str, list[float]], dtype: str) -> list[float]:
+    """The rate of the faster product of each turn."""
+    flops = 2.0 * 4096 * 3072 * 768
+    variants = [times for name, times in seconds.items() if name.startswith(f"product {dtype}")]
+    return [flops / min(turn) for turn in zip(*variants, strict=True)]
 
 
 def report(
     args: Any, seconds: dict[str, list[float]], gate: str, flops: float, running: dict[str, Any]
 ) -> None:
-    size = 2.0 * 4096 * 3072 * 768
-    turns = range(args.repeats)
+    """Print the speeds and the claims, and save them."""
+    turn_rates = {}
+    rates = {}
+    for dtype in ("float32", "bfloat16"):
+        turn_rates[dtype] = product_flops_per_second(seconds, dtype)
+        rates[dtype] = statistics.median(rate / 1e9 for rate in turn_rates[dtype])
 
-    def rate(turn: int, dtype: str) -> float:
-        return size / min(s[turn] for n, s in seconds.items() if n.startswith(f"product {dtype}"))
+    turns = zip(seconds["ours, bfloat16"], turn_rates["bfloat16"], strict=True)
+    share = statistics.median(100 * flops / taken / rate for taken, rate in turns)
 
-    share = statistics.median(
-        100 * flops / seconds["ours, bfloat16"][t] / rate(t, "bfloat16") for t in turns
-    )
-    rates = {d: statistics.median(rate(t, d) / 1e9 for t in turns) for d in ("float32", "bfloat16")}
     bound = (
         f"here bfloat16 products run at {rates['bfloat16']:.0f} GFLOP/s and float32 at {rates['float32']:.0f}: "
         f"{rates['bfloat16'] / rates['float32']:.1f} to 1"
@@ -270,48 +302,23 @@ def report(
     def claim(
         row: int, text: str, ours: str, peer: str, goal: float, sense: str = ">=", note: str = ""
     ) -> None:
+        # Variants left out by --without have no times.
         if peer in seconds and ours in seconds:
-            found = harness.speedup(seconds, peer, ours)
-            claims.append(
-                harness.Claim(
-                    row, f"{text}, {what}", ours, peer, found, goal, sense, "x", gate, note
-                )
-            )
+            ratio = harness.speedup(seconds, peer, ours)
+            text = f"{text}, {what}"
+            claims.append(harness.Claim(row, text, ours, peer, ratio, goal, sense, "x", gate, note))
 
-    claim(
-        1,
-        "encode passages, bfloat16 against float32",
-        "ours, bfloat16",
-        "sentence-transformers, float32",
-        10,
-        note=bound,
-    )
-    claim(
-        2,
-        "encode passages, both in bfloat16",
-        "ours, bfloat16",
-        "sentence-transformers, bfloat16",
-        3,
-    )
-    claim(
-        3,
-        "encode passages, bfloat16 against float32",
-        "ours, bfloat16",
-        "pyserini, float32",
-        15,
-        note=bound,
-    )
-    claim(
-        4,
-        "encode passages, both in float32",
-        "ours, float32",
-        "sentence-transformers, float32",
-        1.8,
-    )
+    half = "ours, bfloat16"
+    full = "ours, float32"
+    mixed_dtypes = "encode passages, bfloat16 against float32"
+    claim(1, mixed_dtypes, half, "sentence-transformers, float32", 10, note=bound)
+    claim(2, "encode passages, both in bfloat16", half, "sentence-transformers, bfloat16", 3)
+    claim(3, mixed_dtypes, half, "pyserini, float32", 15, note=bound)
+    claim(4, "encode passages, both in float32", full, "sentence-transformers, float32", 1.8)
     of_machine = harness.Claim(
         5,
         f"share of the machine's bfloat16 product rate, {what}",
-        "ours, bfloat16",
+        half,
         "the machine",
         share,
         85,
@@ -320,44 +327,31 @@ def report(
         note=SMALL_LAYERS if args.shape != "base" else "",
         round=2,
     )
-    if (
-        args.shape == "base"
-    ):  # by multiplications the head is 28 % on top of its layers, and 110 % of MiniLM's
+    # By multiplications the head is 28 % on top of its layers, and 110 % of MiniLM's.
+    if args.shape == "base":
         claims.append(dataclasses.replace(of_machine, row=6, round=1))
-        claim(
-            7,
-            "[CLS] and OT over [CLS] alone",
-            "ours, bfloat16, [CLS] alone",
-            "ours, bfloat16",
-            1.3,
-            "<=",
-        )
+        claim(7, "[CLS] and OT over [CLS] alone", f"{half}, [CLS] alone", half, 1.3, "<=")
     claims.append(of_machine)
-    middle = harness.middle(seconds)
-    speeds = {n: args.passages / s for n, s in middle.items() if not n.startswith("product")}
-    for name, speed in speeds.items():
-        print(f"{name:<36} {speed:8.1f} documents/s")
-    harness.report(
-        "encode" if args.shape == "base" else f"encode_{args.shape}",
-        claims,
-        seconds,
-        args,
-        {
-            "documents_per_second": speeds,
-            "product_gflops": rates,
-            "share_of_product_rate": share,
-            "threads": args.threads,
-            "passages": args.passages,
-            "shape": args.shape,
-            "running": running,
-        },
-        harness.bars(
-            f"Passages with both parts, {what}, {args.threads} threads",
-            "documents/s",
-            speeds,
-            tuple(OURS),
-        ),
-    )
+
+    speeds = {}
+    for name, taken in harness.middle(seconds).items():
+        if not name.startswith("product"):
+            speeds[name] = args.passages / taken
+            print(f"{name:<36} {speeds[name]:8.1f} documents/s")
+
+    details = {
+        "documents_per_second": speeds,
+        "product_gflops": rates,
+        "share_of_product_rate": share,
+        "threads": args.threads,
+        "passages": args.passages,
+        "shape": args.shape,
+        "running": running,
+    }
+    title = f"Passages with both parts, {what}, {args.threads} threads"
+    picture = harness.bars(title, "documents/s", speeds, tuple(OURS))
+    name = "encode" if args.shape == "base" else f"encode_{args.shape}"
+    harness.report(name, claims, seconds, args, details, picture)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ All other flags are those of ``dupmae-ir encode``; nothing is written.
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 import tempfile
@@ -43,6 +44,11 @@ PIECES = 4
 """Pieces of what is read and of the sample, whose rates differ: they give the ranges of documents and of seconds."""
 FEWEST_FILES = 8
 """Files of a folder that an estimate needs to read."""
+WARM_UP_DOCUMENTS = 16
+POSTING_BYTES = 3
+"""Bytes of a posting in a window of the work folder."""
+DOCUMENT_BYTES = 40
+"""Bytes of a document in a window of the work folder, apart from its vector, its postings and its text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +64,8 @@ class Estimate:
 
     corpus: str
     documents: int
-    span: tuple[
-        int, int
-    ]  #: the fewest and the most documents, by the densest and the sparsest piece that was read
+    #: the fewest and the most documents, by the piece with the longest and the one with the shortest documents
+    span: tuple[int, int]
     exact: bool  #: all documents were read, so their number is no estimate
     read: int
     encoded: int
@@ -71,31 +76,32 @@ class Estimate:
     device: str
     bytes: dict[str, int]  #: by part of the index
     work_bytes: int  #: of the work folder, which is removed at the end
-    encode_seconds: tuple[
-        float, float
-    ]  #: fewest documents at the fastest rate, most at the slowest
+    #: fewest documents at the fastest rate, most at the slowest
+    encode_seconds: tuple[float, float]
     index_seconds: float
     read_seconds: float
 
     def as_text(self) -> str:
-        """For a person."""
-        count = (
-            f"{self.documents:,}"
-            if self.exact
-            else " to ".join(f"{_rounded(n):,}" for n in self.span)
-        )
-        low, high = (_duration(seconds) for seconds in self.encode_seconds)
-        rows = [
-            [part, megabytes(size)]
-            for part, size in sorted(self.bytes.items(), key=lambda row: -row[1])
-            if size
-        ]
+        """The estimate as two sentences and a table of bytes."""
+        if self.exact:
+            count = f"{self.documents:,}"
+        else:
+            fewest, most = self.span
+            count = f"{_rounded(fewest):,} to {_rounded(most):,}"
+
+        shortest, longest = self.encode_seconds
+        encode_time = f"{_duration(shortest)} to {_duration(longest)}"
+
+        parts = sorted(self.bytes.items(), key=lambda row: -row[1])
+        rows = [[part, megabytes(size)] for part, size in parts if size]
+        rows.append(["index", megabytes(sum(self.bytes.values()))])
+
         return (
             f"{self.corpus}: {count} documents of {self.words:.0f} words ({self.read:,} read, "
             f"{self.encoded:,} of them encoded by {self.model} on {self.device})\n"
-            f"time with one process on this machine: {low} to {high} to encode, {_duration(self.index_seconds)} to "
+            f"time with one process on this machine: {encode_time} to encode, {_duration(self.index_seconds)} to "
             f"index\ndisk while encoding: {megabytes(self.work_bytes)} more, in the work folder\n\n"
-            + table([*rows, ["index", megabytes(sum(self.bytes.values()))]], ["part", "bytes"])
+            + table(rows, ["part", "bytes"])
         )
 
 
@@ -104,45 +110,74 @@ def estimate(config: EstimateConfig, clock: Callable[[], float] = time.monotonic
 
     ``clock``: ``time.process_time`` measures one thread on a machine that others use at the same time.
     """
-    collection, started = config.collection(), clock()
+    collection = config.collection()
+    started = clock()
     if isinstance(collection, DocumentCollection):
-        if note := collection.dominating:
+        note = collection.dominating
+        if note:
             say(f"note: {note}", config.quiet)
-        random.Random(0).shuffle(collection.files)  # a sample of all of them
+        # The files that are read are then a sample of all files.
+        random.Random(0).shuffle(collection.files)
+
     head: list[Document] = []
     positions = [0]  # bytes read before each document, and after the last
     with waiting(f"reading up to {READ:,} documents", config.quiet):
         for document in islice(collection, READ):
-            document_digest(document)  # as the process that reads does
+            # The encode command computes digests while it reads, so they are part of the time.
+            document_digest(document)
             head.append(document)
             positions.append(collection.bytes_read)
     read_seconds = clock() - started
     if len(head) < 2:
         raise InputError(f"{collection.source}: has {len(head)} document; an estimate needs two")
-    total, span = float(len(head)), (len(head), len(head))
-    if len(head) == READ:
+
+    if len(head) < READ:
+        total = float(len(head))
+        span = (len(head), len(head))
+    else:
         total, span = _extrapolated(collection, positions)
-    documents = list(islice(head[:: max(1, len(head) // config.sample)], config.sample))
+    fewest, most = span
+
+    stride = max(1, len(head) // config.sample)
+    documents = head[::stride][: config.sample]
+    words = sum(len(document.joined().split()) for document in documents) / len(documents)
+
     choice = EncoderChoice.of(config)
     encoder = choice.load(config.device)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         with waiting(f"encoding {len(documents):,} of them", config.quiet):
-            encoded, scale, seconds = _encode(documents, encoder, choice, Path(folder), clock)
+            encoded, scale, seconds = _encode(documents, encoder, choice, folder, clock)
         half = len(encoded) // 2
-        _index(encoded[:half], Path(folder) / "warm", encoder, scale, config)  # starts the JVM
-        times = [clock()]
-        first = _index(encoded[:half], Path(folder) / "first", encoder, scale, config)
-        times.append(clock())
-        both = _index(encoded, Path(folder) / "both", encoder, scale, config)
-        times.append(clock())
-    # What the second half of the documents adds: some files and some work do not grow with their number.
+
+        # The first index starts the JVM and is not timed.
+        _index(encoded[:half], folder / "warm", encoder, scale, config)
+
+        started = clock()
+        half_sizes = _index(encoded[:half], folder / "first", encoder, scale, config)
+        half_seconds = clock() - started
+
+        started = clock()
+        full_sizes = _index(encoded, folder / "both", encoder, scale, config)
+        full_seconds = clock() - started
+
+    # Some files and some work do not grow with the number of documents, so the rates are those of what the second
+    # half adds to the first.
     added = sum(len(window.docids) for window in encoded[half:])
-    one, two = times[1] - times[0], times[2] - times[1]
-    sizes = {part: max(0, size - first.get(part, 0)) / added for part, size in both.items()}
-    postings = sum(window.impacts.nnz for window in encoded if window.impacts is not None) / len(
-        documents
-    )
-    work = 4 * (encoder.dim or 0) + 3 * postings + 40 + sizes.get("texts", 0.0)
+    document_bytes = {}
+    for part, size in full_sizes.items():
+        document_bytes[part] = max(0, size - half_sizes.get(part, 0)) / added
+    if full_seconds > half_seconds:
+        added_seconds = full_seconds - half_seconds
+    else:  # a busy machine, or a sample too small to measure
+        added_seconds = full_seconds / 2
+
+    impacts = [window.impacts for window in encoded if window.impacts is not None]
+    postings = sum(matrix.nnz for matrix in impacts) / len(documents)
+    vector_bytes = 4 * (encoder.dim or 0)
+    text_bytes = document_bytes.get("texts", 0.0)
+    work_bytes = vector_bytes + POSTING_BYTES * postings + DOCUMENT_BYTES + text_bytes
+
     return Estimate(
         corpus=collection.source,
         documents=round(total),
@@ -150,15 +185,15 @@ def estimate(config: EstimateConfig, clock: Callable[[], float] = time.monotonic
         exact=len(head) < READ,
         read=len(head),
         encoded=len(documents),
-        words=sum(len(d.joined().split()) for d in documents) / len(documents),
+        words=words,
         postings=postings,
         dim=encoder.dim,
         model=encoder.name,
         device=encoder.settings.device,
-        bytes={part: round(size * total) for part, size in sizes.items()},
-        work_bytes=round(work * total),
-        encode_seconds=(min(seconds) * span[0], max(seconds) * span[1]),
-        index_seconds=(two - one if two > one else two / 2) / added * total,
+        bytes={part: round(size * total) for part, size in document_bytes.items()},
+        work_bytes=round(work_bytes * total),
+        encode_seconds=(min(seconds) * fewest, max(seconds) * most),
+        index_seconds=added_seconds / added * total,
         read_seconds=read_seconds / len(head) * total,
     )
 
@@ -166,32 +201,41 @@ def estimate(config: EstimateConfig, clock: Callable[[], float] = time.monotonic
 def _extrapolated(
     collection: DocumentSource, positions: list[int]
 ) -> tuple[float, tuple[int, int]]:
-    """The number of documents by the share of bytes that was read, and a range: the rest is like the sparsest, or like
-    the densest, quarter of what was read. Raises :class:`InputError` if what was read says nothing about the rest."""
-    read, whole = collection.bytes_read, collection.total_bytes
-    if not whole:
+    """The number of documents by the share of bytes that was read, and its range.
+
+    The range assumes that the unread documents are as long as those of the quarter with the longest documents, or as
+    short as those of the quarter with the shortest. Raises :class:`InputError` if the documents that were read say
+    nothing about the rest.
+    """
+    read = collection.bytes_read
+    total_bytes = collection.total_bytes
+    if not total_bytes:
         raise InputError(
             f"{collection.source}: its size is not known, so its documents cannot be counted; name a file"
         )
+
     if isinstance(collection, DocumentCollection) and collection.read < FEWEST_FILES:
         unopened = sum(map(text_size, collection.files[collection.read :]))
-        if unopened * 2 > whole:
+        if unopened * 2 > total_bytes:
             raise InputError(
                 f"{collection.source}: no estimate is possible: {READ:,} passages are from {collection.read} of its "
-                f"{len(collection.files):,} files, and {megabytes(unopened)} of {megabytes(whole)} are in the others. "
-                "Leave large files out with `exclude`, or encode without an estimate"
+                f"{len(collection.files):,} files, and {megabytes(unopened)} of {megabytes(total_bytes)} are in the "
+                "others. Leave large files out with `exclude`, or encode without an estimate"
             )
+
     borders = [positions[READ * piece // PIECES] for piece in range(PIECES + 1)]
-    rates = [READ / PIECES / max(1, after - before) for before, after in pairwise(borders)]
-    left = max(0, whole - read)
-    return READ * whole / max(1, read), (
-        READ + round(min(rates) * left),
-        READ + round(max(rates) * left),
-    )
+    documents_per_byte = []
+    for before, after in pairwise(borders):
+        documents_per_byte.append(READ / PIECES / max(1, after - before))
+
+    unread_bytes = max(0, total_bytes - read)
+    fewest = READ + round(min(documents_per_byte) * unread_bytes)
+    most = READ + round(max(documents_per_byte) * unread_bytes)
+    return READ * total_bytes / max(1, read), (fewest, most)
 
 
 def _rounded(number: int) -> int:
-    """Two digits."""
+    """``number`` rounded to two significant digits."""
     return int(float(f"{number:.2g}"))
 
 
@@ -202,20 +246,28 @@ def _encode(
     folder: Path,
     clock: Callable[[], float],
 ) -> tuple[list[EncodedWindow], Scale | None, list[float]]:
-    """The windows of the sample, the scale, and the seconds a document of each window."""
-    encode_window(
-        encoder, Window(0, documents[:16], "", None), choice
-    )  # the first call of an encoder is slow
-    size = -(-len(documents) // min(PIECES, len(documents)))
+    """The windows of the sample, the scale, and the seconds per document of each window."""
+    # The first call of an encoder is slow; it is not timed.
+    warm_up = Window(0, documents[:WARM_UP_DOCUMENTS], "", None)
+    encode_window(encoder, warm_up, choice)
+
+    window_count = min(PIECES, len(documents))
+    size = math.ceil(len(documents) / window_count)
     scale: Scale | None = None
-    windows, seconds = list[EncodedWindow](), list[float]()
+    windows: list[EncodedWindow] = []
+    seconds: list[float] = []
     for start in range(0, len(documents), size):
-        some, began = documents[start : start + size], clock()
-        result = encode_window(encoder, Window(0, some, documents_digest(some), scale), choice)
-        seconds.append((clock() - began) / len(some))
+        batch = documents[start : start + size]
+        began = clock()
+        window = Window(0, batch, documents_digest(batch), scale)
+        result = encode_window(encoder, window, choice)
+        seconds.append((clock() - began) / len(batch))
+
+        # Later windows are quantised with the scale of the first.
         scale = result.scale
-        write_window(folder / f"{start}", result.contents or b"")
-        windows.append(EncodedWindow.read(folder / f"{start}"))
+        path = folder / f"{start}"
+        write_window(path, result.contents or b"")
+        windows.append(EncodedWindow.read(path))
     return windows, scale, seconds
 
 
@@ -240,27 +292,40 @@ def _index(
     )
     (segment,) = read_manifest(folder).segments
     parts = (folder / segment.path).iterdir()
-    return {p.name: sum(f.stat().st_size for f in [p, *p.rglob("*")] if f.is_file()) for p in parts}
+    return {part.name: _bytes_on_disk(part) for part in parts}
+
+
+def _bytes_on_disk(path: Path) -> int:
+    """The size of a file, or of all files below a folder."""
+    files = [file for file in [path, *path.rglob("*")] if file.is_file()]
+    return sum(file.stat().st_size for file in files)
 
 
 def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
+    if seconds < 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:,.1f} h"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the estimate. Returns the exit status."""
-    return guarded(
-        lambda: _main(argv), "estimate.py", "", lambda message: with_flags(message, EstimateConfig)
-    )
+
+    def name_flags(message: str) -> str:
+        return with_flags(message, EstimateConfig)
+
+    return guarded(lambda: _main(argv), "estimate.py", "", name_flags)
 
 
 def _main(argv: list[str] | None) -> int:
     config = parse(Parser("estimate.py", __doc__ or ""), EstimateConfig, argv)
     with torch_threads(config.threads):
-        found = estimate(config)
-    show(json.dumps(asdict(found)) if config.json else found.as_text(), emphasis=not config.json)
+        result = estimate(config)
+    if config.json:
+        show(json.dumps(asdict(result)), emphasis=False)
+    else:
+        show(result.as_text(), emphasis=True)
     return 0
 
 

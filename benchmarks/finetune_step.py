@@ -49,6 +49,8 @@ SHAPES = {
     },
 }
 WORDS = 30522
+TEXTS = 4096
+"""Lengths that are drawn, of queries and of documents."""
 OBJECTIVES = {
     "cls": Objective(similarity="cls"),
     "sum": Objective(similarity="sum", part_weight=0.5, query_flops=0.05, document_flops=0.01),
@@ -60,51 +62,54 @@ LENGTHS = {"query": 32, "document": 128}
 def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
     """Tokens of 4,096 queries and documents, cut as in training: of a file, or drawn like those of MS MARCO."""
     if pairs is None:
-        middle = {"query": 8, "document": 75}
-        drawn = {
-            s: [round(rng.lognormvariate(0, 0.4) * middle[s]) + 2 for _ in range(4096)]
-            for s in SIDES
-        }
+        medians = {"query": 8, "document": 75}
+        lengths = {}
+        for side in SIDES:
+            # [CLS] and [SEP] are the two more.
+            lengths[side] = [
+                round(rng.lognormvariate(0, 0.4) * medians[side]) + 2 for _ in range(TEXTS)
+            ]
     else:
         from dupmae_ir.finetune.data import read_pairs
         from dupmae_ir.models.checkpoints.loading import load_model
         from dupmae_ir.models.names import model_folder
 
-        found = read_pairs(pairs)
-        sample = rng.sample(found, min(4096, len(found)))
-        tokenizer = load_model(model_folder("minilm"), need_ot=False)[1]
+        all_pairs = read_pairs(pairs)
+        sample = rng.sample(all_pairs, min(TEXTS, len(all_pairs)))
+        _, tokenizer, _ = load_model(model_folder("minilm"), need_ot=False)
         texts = {
-            "query": [p.query for p in sample],
-            "document": [p.positive.joined() for p in sample],
+            "query": [pair.query for pair in sample],
+            "document": [pair.positive.joined() for pair in sample],
         }
-        ids = {
-            s: tokenizer(texts[s], truncation=True, max_length=LENGTHS[s])["input_ids"]
-            for s in SIDES
-        }
-        drawn = {s: [len(row) for row in ids[s]] for s in SIDES}
-    return {s: [min(n, LENGTHS[s]) for n in drawn[s]] for s in SIDES}
+        lengths = {}
+        for side in SIDES:
+            tokens = tokenizer(texts[side], truncation=True, max_length=LENGTHS[side])
+            lengths[side] = [len(ids) for ids in tokens["input_ids"]]
+    return {side: [min(n, LENGTHS[side]) for n in lengths[side]] for side in SIDES}
 
 
 def batch_of(
     lengths: dict[str, list[int]], queries: int, negatives: int, device: str
 ) -> dict[str, torch.Tensor]:
+    """A batch as the trainer's: the positives come first, then the negatives of one query after another's."""
     documents = queries * (1 + negatives)
-    own = [
-        [i, *range(queries + i * negatives, queries + (i + 1) * negatives)] for i in range(queries)
-    ]
+    groups = []
+    for query in range(queries):
+        first_negative = queries + query * negatives
+        groups.append([query, *range(first_negative, first_negative + negatives)])
     batch = {
-        "group": torch.tensor(own),
+        "group": torch.tensor(groups),
         "query_keys": torch.arange(queries),
         "document_keys": torch.arange(documents),
         "answers": torch.arange(queries).unsqueeze(1),
     }
-    g = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for side, count in (("query", queries), ("document", documents)):
-        size = torch.tensor(lengths[side][:count])
-        mask = (torch.arange(int(size.max())) < size.unsqueeze(1)).long()
-        batch[f"{side}_ids"] = torch.randint(1000, WORDS, mask.shape, generator=g) * mask
+        sizes = torch.tensor(lengths[side][:count])
+        mask = (torch.arange(int(sizes.max())) < sizes.unsqueeze(1)).long()
+        batch[f"{side}_ids"] = torch.randint(1000, WORDS, mask.shape, generator=generator) * mask
         batch[f"{side}_mask"] = mask
-    return {k: v.to(device) for k, v in batch.items()}
+    return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
 def update_of(
@@ -126,11 +131,11 @@ def update_of(
     projection = torch.nn.Linear(config.hidden_size, 384, bias=False)
     special = [0, 100, 101, 102, 103]
     objective = OBJECTIVES[kind]
-    model = BiEncoder(
-        Retriever(BertForMaskedLM(config), projection, special, special), objective.uses
-    )
+    retriever = Retriever(BertForMaskedLM(config), projection, special, special)
+    model = BiEncoder(retriever, objective.uses)
     model.to(device).train()
-    if objective.uses[1]:
+    _, uses_ot = objective.uses
+    if uses_ot:
         _quiet(model.retriever, batch, weighted)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
@@ -155,10 +160,11 @@ def update_of(
 def _quiet(model: Any, batch: dict[str, Any], weighted: float) -> None:
     """Shift the head's bias until the share ``weighted`` of the words has a positive weight in a document."""
     model.activation = "none"
-    weights = model(batch["document_ids"][:8], batch["document_mask"][:8], cls=False)[1]
-    head_of(model.lm).bias.sub_(
-        weights[:, 1000:].flatten().sort(descending=True).values[int(8 * weighted * 29522)]
-    )
+    _, weights = model(batch["document_ids"][:8], batch["document_mask"][:8], cls=False)
+    # Ids below 1,000 are special or unused, and no text has them.
+    descending = weights[:, 1000:].flatten().sort(descending=True).values
+    threshold = descending[int(8 * weighted * (WORDS - 1000))]
+    head_of(model.lm).bias.sub_(threshold)
     model.activation = "relu"
 
 
@@ -171,34 +177,39 @@ def _now(device: str) -> float:
 
 def bound(shape: dict[str, int]) -> float:
     """Multiplications of ``sum`` over those of ``cls``, per token."""
-    d, wide = shape["hidden_size"], shape["intermediate_size"]
-    encoder = 3 * shape["num_hidden_layers"] * (4 * d * d + 2 * d * wide)
+    d = shape["hidden_size"]
+    inner = shape["intermediate_size"]
+    # The factor of 3 is for forward and backward. The way back of OT's product with the vocabulary is sparse and not
+    # counted, that of the head's transform is dense.
+    encoder = 3 * shape["num_hidden_layers"] * (4 * d * d + 2 * d * inner)
     return (encoder + d * WORDS + 3 * d * d) / encoder
 
 
 def measure(
     name: str, bf16: bool, batch: dict[str, Any], args: argparse.Namespace
 ) -> dict[str, Any]:
-    updates = {
-        kind: update_of(
-            kind, SHAPES[name], batch, args.device, bf16, args.weighted, not args.torch_attention
-        )
-        for kind in OBJECTIVES
-    }
+    """The median seconds of an update with each objective, in turns, and their ratio."""
+    shape = SHAPES[name]
+    ours = not args.torch_attention
+    updates = {}
+    for kind in OBJECTIVES:
+        updates[kind] = update_of(kind, shape, batch, args.device, bf16, args.weighted, ours)
+
     seconds: dict[str, list[float]] = {kind: [] for kind in OBJECTIVES}
     for turn in range(args.repeats + 1):
         for kind, update in updates.items():
             spent = update()
-            if turn:  # the first is for the caches
+            if turn > 0:  # the first is for the caches
                 seconds[kind].append(spent)
-    cls, both = (statistics.median(seconds[kind]) for kind in OBJECTIVES)
+    cls = statistics.median(seconds["cls"])
+    both = statistics.median(seconds["sum"])
     return {
         "shape": name,
         "precision": "bf16" if bf16 else "fp32",
         "cls": cls,
         "sum": both,
         "ratio": both / cls,
-        "bound": bound(SHAPES[name]),
+        "bound": bound(shape),
     }
 
 
@@ -206,15 +217,22 @@ def padding(
     lengths: dict[str, list[int]], queries: int, documents: int
 ) -> tuple[float, float, float]:
     """(share of padding in groups of like length, in plain batches, groups per batch)."""
-    real = grouped = plain = groups = 0
+    # Tokens without padding, with that of the groups, and with that of plain batches.
+    real_tokens = 0
+    grouped_tokens = 0
+    plain_tokens = 0
+    groups = 0
     batches = len(lengths["document"]) // documents
-    for n in range(batches):
+    for number in range(batches):
         for side, size in (("query", queries), ("document", documents)):
-            batch = lengths[side][n * size : (n + 1) * size]
-            real, plain = real + sum(batch), plain + size * max(batch)
+            batch = lengths[side][number * size : (number + 1) * size]
+            real_tokens += sum(batch)
+            plain_tokens += size * max(batch)
             for rows in group_by_length(batch):
-                grouped, groups = grouped + len(rows) * batch[rows[0]], groups + 1
-    return 1 - real / grouped, 1 - real / plain, groups / batches
+                # The first text of a group is its longest.
+                grouped_tokens += len(rows) * batch[rows[0]]
+                groups += 1
+    return 1 - real_tokens / grouped_tokens, 1 - real_tokens / plain_tokens, groups / batches
 
 
 def main() -> None:
@@ -241,19 +259,17 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     lengths = lengths_of(args.pairs, random.Random(0))
     batch = batch_of(lengths, args.queries, args.negatives, args.device)
-    rows = [measure(s, bf16, batch, args) for s in args.shapes for bf16 in (False, True)]
-    cells = [
-        [
-            r["shape"],
-            r["precision"],
-            f"{r['cls']:.2f}",
-            f"{r['sum']:.2f}",
-            f"{r['ratio']:.2f}",
-            f"{r['bound']:.2f}",
-        ]
-        for r in rows
-    ]
+
+    rows = []
+    cells = []
+    for shape in args.shapes:
+        for bf16 in (False, True):
+            row = measure(shape, bf16, batch, args)
+            rows.append(row)
+            figures = [f"{row[name]:.2f}" for name in ("cls", "sum", "ratio", "bound")]
+            cells.append([row["shape"], row["precision"], *figures])
     print(table(cells, ["shape", "precision", "cls s", "sum s", "ratio", "bound"]))
+
     waste = {}
     for documents in (48, 384):
         grouped, plain, groups = padding(lengths, 48, documents)
@@ -263,9 +279,8 @@ def main() -> None:
             f"{plain:.1%} without"
         )
     if args.json:
-        Path(args.json).write_text(
-            json.dumps({"steps": rows, "padding": waste}, indent=2) + "\n", encoding="utf-8"
-        )
+        record = json.dumps({"steps": rows, "padding": waste}, indent=2)
+        Path(args.json).write_text(record + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import harness
@@ -33,7 +34,10 @@ from torch.nn import functional as F
 from dupmae_ir.models.inference.topk_screen import Screen, candidates, refine
 from dupmae_ir.models.pooling import ot_max_packed, strongest
 
-TEXTS, LONGEST, WORDS, TOP_K = 32, 180, 30522, 384
+TEXTS = 32
+LONGEST = 180
+WORDS = 30522
+TOP_K = 384
 
 
 @dataclass
@@ -51,29 +55,37 @@ class Inputs:
 
     @classmethod
     def draw(cls, width: int) -> Inputs:
-        rng, g = np.random.default_rng(0), torch.Generator().manual_seed(0)
-        drawn = (
-            rng.lognormal(np.log(75) - 0.42**2 / 2, 0.42, TEXTS)
-            .round()
-            .clip(16, LONGEST)
-            .astype(int)
-        )
-        counts = [LONGEST, *sorted(drawn[1:].tolist(), reverse=True)]
-        packed = F.layer_norm(torch.randn(sum(counts), width, generator=g), (width,))
-        padded, mask = torch.zeros(TEXTS, LONGEST, width), torch.zeros(TEXTS, LONGEST)
+        """Random token states and weights."""
+        rng = np.random.default_rng(0)
+        generator = torch.Generator().manual_seed(0)
+        drawn = rng.lognormal(np.log(75) - 0.42**2 / 2, 0.42, TEXTS)
+        lengths = drawn.round().clip(16, LONGEST).astype(int)
+        # One text is always of the maximum length, so the padded batch is too.
+        counts = [LONGEST, *sorted(lengths[1:].tolist(), reverse=True)]
+
+        packed = F.layer_norm(torch.randn(sum(counts), width, generator=generator), (width,))
+        padded = torch.zeros(TEXTS, LONGEST, width)
+        mask = torch.zeros(TEXTS, LONGEST)
         for row, tokens in enumerate(packed.split(counts)):
-            padded[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
-        weight = torch.empty(WORDS, width).normal_(0, 0.05, generator=g)
-        bias = torch.empty(WORDS).normal_(0, 0.1, generator=g)
+            padded[row, : len(tokens)] = tokens
+            mask[row, : len(tokens)] = 1
+
+        weight = torch.empty(WORDS, width).normal_(0, 0.05, generator=generator)
+        bias = torch.empty(WORDS).normal_(0, 0.1, generator=generator)
         return cls(padded, mask, packed, counts, weight, bias, Screen.of(weight, bias))
 
 
+# Intermediate tensors of the forms have no names: a named one would live longer and raise the measured peak.
+
+
 def released(x: Inputs) -> tuple[Tensor, Tensor]:
+    """The released code: the maximum over float32 logits of the padded batch."""
     logits = F.linear(x.padded, x.weight, x.bias)
     return strongest(torch.max(logits + (1 - x.mask[:, :, None]) * -1000, dim=1).values, TOP_K)
 
 
 def splade(x: Inputs) -> tuple[Tensor, Tensor]:
+    """SPLADE's order: the maximum after log1p(relu(logits))."""
     logits = F.linear(x.padded, x.weight, x.bias)
     return strongest(
         torch.max(torch.log1p(torch.relu(logits)) * x.mask[:, :, None], dim=1).values, TOP_K
@@ -81,14 +93,22 @@ def splade(x: Inputs) -> tuple[Tensor, Tensor]:
 
 
 def chunked(x: Inputs) -> tuple[Tensor, Tensor]:
+    """Our reference form: packed tokens, the vocabulary in chunks."""
     return strongest(ot_max_packed(x.packed, x.counts, x.weight, x.bias), TOP_K)
 
 
 def ours(x: Inputs) -> tuple[Tensor, Tensor]:
-    chosen = candidates(x.screen, x.packed, x.counts, torch.ones(WORDS, dtype=torch.bool), TOP_K)
-    ids, values = refine(x.screen, x.packed, x.counts, chosen)
-    places, weights = strongest(values, TOP_K)
-    return ids.gather(1, places), weights
+    """What the encoder runs: candidates by bfloat16, their weights in float32."""
+    selection = screened(x)
+    ids, values = refine(x.screen, x.packed, x.counts, selection)
+    positions, weights = strongest(values, TOP_K)
+    return ids.gather(1, positions), weights
+
+
+def screened(x: Inputs) -> Tensor:
+    """The words of each text that may belong to its top 384."""
+    every_word = torch.ones(WORDS, dtype=torch.bool)
+    return candidates(x.screen, x.packed, x.counts, every_word, TOP_K)
 
 
 FORMS: dict[str, Callable[[Inputs], tuple[Tensor, Tensor]]] = {
@@ -101,17 +121,19 @@ FORMS: dict[str, Callable[[Inputs], tuple[Tensor, Tensor]]] = {
 
 def check(x: Inputs) -> str:
     """Check that all forms agree. Returns a description; raises if they do not."""
-    found = {name: form(x) for name, form in FORMS.items()}
-    words = {name: ids.sort(1).values for name, (ids, _) in found.items()}
+    words = {}
+    weights = {}
+    for name, form in FORMS.items():
+        ids, weights[name] = form(x)
+        # As sets: forms may order nearly equal weights differently.
+        words[name] = ids.sort(1).values
     assert all(torch.equal(words["released"], other) for other in words.values())
-    off = float((found["ours"][1] - found["released"][1]).abs().max())
-    assert off < 1e-5, off
-    count = candidates(
-        x.screen, x.packed, x.counts, torch.ones(WORDS, dtype=torch.bool), TOP_K
-    ).sum(1)
+    difference = float((weights["ours"] - weights["released"]).abs().max())
+    assert difference < 1e-5, difference
+    refined = screened(x).sum(1)
     return (
-        f"the same {TOP_K} words in all forms for {TEXTS} of {TEXTS} texts, weights to {off:.1e}; "
-        f"{int(count.float().mean())} words per text refined"
+        f"the same {TOP_K} words in all forms for {TEXTS} of {TEXTS} texts, weights to {difference:.1e}; "
+        f"{int(refined.float().mean())} words per text refined"
     )
 
 
@@ -121,6 +143,7 @@ def peak(form: str, width: int) -> float:
     small = Inputs(
         x.padded[:1, :16], x.mask[:1, :16], x.packed[:16], [16], x.weight, x.bias, x.screen
     )
+    # Each form holds only the input that it reads.
     if form in ("released", "splade"):
         x.packed = small.packed
     else:
@@ -133,28 +156,20 @@ def peak(form: str, width: int) -> float:
 
 
 def _kilobytes(name: str) -> int:
+    """A figure of this process's status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def peaks(args: argparse.Namespace) -> dict[str, float]:
     """:func:`peak` of every form, each in its own process."""
-    found = {}
+    megabytes = {}
     for form in FORMS:
-        words = [
-            sys.executable,
-            __file__,
-            "--peak",
-            form,
-            "--width",
-            str(args.width),
-            "--threads",
-            str(args.threads),
-        ]
-        found[form] = float(
-            subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1]
-        )
-    return found
+        flags = ["--peak", form, "--width", str(args.width), "--threads", str(args.threads)]
+        command = [sys.executable, __file__, *flags]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        megabytes[form] = float(done.stdout.split()[-1])
+    return megabytes
 
 
 def main() -> None:
@@ -171,12 +186,12 @@ def main() -> None:
         x = Inputs.draw(args.width)
         gate = check(x)
         print(gate, flush=True)
-        seconds = harness.in_turns(
-            {name: lambda f=form: f(x) for name, form in FORMS.items()}, args.repeats
-        )
+        work = {name: partial(form, x) for name, form in FORMS.items()}
+        seconds = harness.in_turns(work, args.repeats)
     memory = peaks(args)
+    middle = harness.middle(seconds)
     for form, megabytes in memory.items():
-        print(f"{form:<10} {harness.middle(seconds)[form] * 1e3:9.1f} ms  {megabytes:8.0f} MB")
+        print(f"{form:<10} {middle[form] * 1e3:9.1f} ms  {megabytes:8.0f} MB")
     report(args, seconds, memory, gate, x)
 
 
@@ -187,6 +202,7 @@ def report(
     gate: str,
     x: Inputs,
 ) -> None:
+    """Claims, table and picture."""
     padded = TEXTS * LONGEST / sum(x.counts)
     what = f"OT head, d = {args.width}"
     claims = [
@@ -211,25 +227,16 @@ def report(
             gate="each form in its own process",
         ),
     ]
-    speeds = {form: TEXTS / s for form, s in harness.middle(seconds).items()}
-    harness.report(
-        "head",
-        claims,
-        seconds,
-        args,
-        {
-            "megabytes": memory,
-            "texts_per_second": speeds,
-            "threads": args.threads,
-            "width": args.width,
-        },
-        harness.bars(
-            f"The vocabulary head alone, d = {args.width}, {args.threads} threads",
-            "texts/s",
-            speeds,
-            ("ours", "chunked"),
-        ),
-    )
+    speeds = {form: TEXTS / taken for form, taken in harness.middle(seconds).items()}
+    details = {
+        "megabytes": memory,
+        "texts_per_second": speeds,
+        "threads": args.threads,
+        "width": args.width,
+    }
+    title = f"The vocabulary head alone, d = {args.width}, {args.threads} threads"
+    picture = harness.bars(title, "texts/s", speeds, ("ours", "chunked"))
+    harness.report("head", claims, seconds, args, details, picture)
 
 
 if __name__ == "__main__":

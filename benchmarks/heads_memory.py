@@ -35,6 +35,7 @@ from dupmae_ir.models.objectives.token_loss import token_cross_entropy
 from dupmae_ir.models.pooling import ot_max
 
 HEADS = ("mlm", "decoder", "ot", "together")
+IGNORED = -100
 MASKED = 0.3
 BOW_WEIGHT = 0.1
 
@@ -47,7 +48,7 @@ class Inputs:
     decoded: Tensor
     weight: Tensor
     bias: Tensor
-    masked: Tensor  #: (B, L) labels, -100 but on 30%
+    masked: Tensor  #: (B, L) labels, -100 except on 30%
     every: Tensor  #: (B, L) labels, -100 on the first and last
     attention: Tensor  #: (B, L) 1 on tokens, 0 on padding
     bow: Tensor  #: (B, V) weights of the words, each text's sum 1
@@ -56,24 +57,26 @@ class Inputs:
     def draw(
         cls, batch: int, length: int, words: int, width: int, device: str, dtype: torch.dtype
     ) -> Inputs:
-        g = torch.Generator(device).manual_seed(0)
+        """Random inputs; the second half of the texts has padding in its last eighth."""
+        generator = torch.Generator(device).manual_seed(0)
 
         def normal(*shape: int, std: float = 1.0) -> Tensor:
             # In place, so that the peak before the measurement contains only the inputs.
-            return (
-                torch.empty(shape, device=device, dtype=dtype)
-                .normal_(std=std, generator=g)
-                .requires_grad_()
-            )
+            values = torch.empty(shape, device=device, dtype=dtype)
+            return values.normal_(std=std, generator=generator).requires_grad_()
 
-        ids = torch.randint(words, (batch, length), generator=g, device=device)
-        masked = ids.masked_fill(torch.rand(ids.shape, generator=g, device=device) >= MASKED, -100)
-        masked[:, 0] = masked[:, -1] = -100
-        every = ids.clone()
-        every[:, 0] = every[:, -1] = -100
+        ids = torch.randint(words, (batch, length), generator=generator, device=device)
+        draws = torch.rand(ids.shape, generator=generator, device=device)
         attention = torch.ones_like(ids)
         attention[batch // 2 :, -(length // 8) :] = 0
-        masked[attention == 0] = every[attention == 0] = -100
+
+        masked = ids.masked_fill(draws >= MASKED, IGNORED)
+        every = ids.clone()
+        for labels in (masked, every):
+            labels[:, 0] = IGNORED
+            labels[:, -1] = IGNORED
+            labels[attention == 0] = IGNORED
+
         bow = torch.zeros(batch, words, device=device, dtype=dtype).scatter_(1, ids, 1.0)
         bow /= bow.sum(1, keepdim=True)
         return cls(
@@ -89,6 +92,7 @@ class Inputs:
 
     @property
     def leaves(self) -> dict[str, Tensor]:
+        """The inputs with gradients."""
         return {
             "hidden": self.hidden,
             "decoded": self.decoded,
@@ -103,10 +107,12 @@ def plain(head: str, x: Inputs) -> Tensor:
     if head in ("mlm", "ot", "together"):
         logits = F.linear(x.hidden, x.weight, x.bias)
     if head in ("mlm", "together"):
-        loss = loss + F.cross_entropy(logits.flatten(0, 1), x.masked.flatten(), ignore_index=-100)
+        labels = x.masked.flatten()
+        loss = loss + F.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED)
     if head in ("decoder", "together"):
         decoded = F.linear(x.decoded, x.weight, x.bias)
-        loss = loss + F.cross_entropy(decoded.flatten(0, 1), x.every.flatten(), ignore_index=-100)
+        labels = x.every.flatten()
+        loss = loss + F.cross_entropy(decoded.flatten(0, 1), labels, ignore_index=IGNORED)
     if head in ("ot", "together"):
         padding = -1000 * (1 - x.attention[:, 1:, None].to(logits.dtype))
         loss = loss + BOW_WEIGHT * _bag_of_words((logits[:, 1:] + padding).max(1).values, x)
@@ -122,7 +128,7 @@ def ours(head: str, x: Inputs) -> Tensor:
         loss = loss + token_cross_entropy(x.decoded, x.every, x.weight, x.bias)
     if head in ("ot", "together"):
         mask = x.attention.bool()
-        mask[:, 0] = False
+        mask[:, 0] = False  # [CLS] is not pooled
         loss = loss + BOW_WEIGHT * _bag_of_words(ot_max(x.hidden, mask, x.weight, x.bias), x)
     return loss
 
@@ -138,7 +144,8 @@ def measure(
     head: str, form: str, shape: tuple[int, int, int, int], device: str
 ) -> dict[str, float]:
     """Loss and bytes at the peak of one forward and backward pass; call it once per process."""
-    run(form, head, Inputs.draw(2, 8, 50, 16, device, torch.float32))  # loads the libraries
+    # A small call first, so that the libraries are loaded and their memory is not counted.
+    run(form, head, Inputs.draw(2, 8, 50, 16, device, torch.float32))
     inputs = Inputs.draw(*shape, device, torch.float32)
     before = memory_now(device)
     loss = run(form, head, inputs)
@@ -151,55 +158,45 @@ def measure(
 
 
 def run(form: str, head: str, inputs: Inputs) -> float:
+    """A forward and backward pass; returns the loss."""
     loss = FORMS[form](head, inputs)
     loss.backward()
     return loss.item()
 
 
 def memory_now(device: str) -> int:
+    """Bytes in use; on a GPU the peak starts here."""
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
     statm = Path("/proc/self/statm")
-    return (
-        int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        if statm.exists()
-        else memory_peak(device)
-    )
+    if not statm.exists():
+        return memory_peak(device)
+    resident_pages = int(statm.read_text().split()[1])
+    return resident_pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_peak(device: str) -> int:
+    """Bytes in use at most so far."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device)
     # kilobytes, but on a Mac bytes
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def in_a_process(
     head: str, form: str, shape: tuple[int, int, int, int], device: str
 ) -> dict[str, float] | None:
-    """:func:`measure` in a fresh process; None if memory does not suffice."""
-    words = [
-        sys.executable,
-        __file__,
-        "--measure",
-        head,
-        form,
-        "--device",
-        device,
-        "--shape",
-        *map(str, shape),
-    ]
+    """:func:`measure` in a fresh process; None if it runs out of memory."""
+    flags = ["--measure", head, form, "--device", device, "--shape", *map(str, shape)]
+    command = [sys.executable, __file__, *flags]
     # By default glibc keeps freed blocks of up to 32 MB; returned at once, runs agree to the megabyte.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment)
-    if (
-        done.returncode == -9
-        or "OutOfMemoryError" in done.stderr
-        or "can't allocate memory" in done.stderr
-    ):
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    killed = done.returncode == -9  # as the kernel does when memory is short
+    refused = "OutOfMemoryError" in done.stderr or "can't allocate memory" in done.stderr
+    if killed or refused:
         return None
     if done.returncode:
         sys.exit(f"{head} {form}: {done.stderr}")
@@ -208,28 +205,41 @@ def in_a_process(
 
 def gradient_difference(head: str) -> float:
     """Largest |plain - ours| over all gradients at a small size in float64, relative to the largest gradient."""
-    grads = []
+    gradients: dict[str, dict[str, Tensor]] = {}
     for form in FORMS:
         inputs = Inputs.draw(4, 24, 997, 32, "cpu", torch.float64)
         run(form, head, inputs)
-        grads.append({k: t.grad for k, t in inputs.leaves.items() if t.grad is not None})
-    if grads[0].keys() != grads[1].keys():
-        sys.exit(f"{head}: gradients for {sorted(grads[0])} and {sorted(grads[1])}")
-    return max(float((a - grads[1][k]).abs().max() / a.abs().max()) for k, a in grads[0].items())
+        gradients[form] = {}
+        for name, leaf in inputs.leaves.items():
+            if leaf.grad is not None:  # a head uses some of the inputs
+                gradients[form][name] = leaf.grad
+
+    plain_gradients = gradients["plain"]
+    our_gradients = gradients["ours"]
+    if plain_gradients.keys() != our_gradients.keys():
+        sys.exit(f"{head}: gradients for {sorted(plain_gradients)} and {sorted(our_gradients)}")
+    differences = []
+    for name, expected in plain_gradients.items():
+        difference = (expected - our_gradients[name]).abs().max() / expected.abs().max()
+        differences.append(float(difference))
+    return max(differences)
 
 
 def compare(head: str, shape: tuple[int, int, int, int], device: str) -> dict[str, Any]:
-    found = {form: in_a_process(head, form, shape, device) for form in FORMS}
-    p, o = found["plain"], found["ours"]
+    """The figures of both forms of a head, and their ratios and differences."""
+    figures = {form: in_a_process(head, form, shape, device) for form in FORMS}
     row: dict[str, Any] = {
         "head": head,
         "length": shape[1],
-        **found,
+        **figures,
         "gradient_difference": gradient_difference(head),
     }
-    if p and o:
-        row["ratio"] = p["bytes"] / o["bytes"]
-        row["loss_difference"] = abs(p["loss"] - o["loss"]) / abs(p["loss"])
+    plain_figures = figures["plain"]
+    our_figures = figures["ours"]
+    if plain_figures and our_figures:
+        row["ratio"] = plain_figures["bytes"] / our_figures["bytes"]
+        loss = plain_figures["loss"]
+        row["loss_difference"] = abs(loss - our_figures["loss"]) / abs(loss)
     return row
 
 
@@ -287,9 +297,11 @@ def main() -> int:
     print(table([_shown(row) for row in rows], header))
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    return int(
-        any(r["gradient_difference"] > 1e-6 or r.get("loss_difference", 0) > 1e-5 for r in rows)
-    )
+
+    for row in rows:
+        if row["gradient_difference"] > 1e-6 or row.get("loss_difference", 0) > 1e-5:
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

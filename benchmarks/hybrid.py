@@ -24,6 +24,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +40,27 @@ from dupmae_ir.search.exact.hits import best_positions
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import EncoderSettings, Query, Representation
 
-DIM, HITS, SCALE = 384, 1000, 100.0
+DIM = 384
+HITS = 1000
+SCALE = 100.0
+PEER = "pyserini, two runs fused"
 
 
 class Ready:
     """An encoder of precomputed representations; a text is the number of one."""
 
-    name, digest, dim = "ready", "ready", DIM
+    name = "ready"
+    digest = "ready"
+    dim = DIM
 
     def __init__(self, cls: np.ndarray, ot: sp.csr_matrix, terms: list[str]) -> None:
-        self.cls, self.ot, self.terms = cls, ot, terms
+        self.cls = cls
+        self.ot = ot
+        self.terms = terms
         self.settings = EncoderSettings()
 
     def encode_queries(self, texts: list[str], cap: int = 1024) -> Representation:  # noqa: ARG002 (the shape of all)
+        """The precomputed rows of ``texts``."""
         rows = [int(text) for text in texts]
         return Representation(self.cls[rows], self.ot[rows])
 
@@ -68,10 +77,11 @@ class Halves:
     def of(self, impacts: sp.csr_matrix, seed: int) -> np.ndarray:
         """(n, V) -> (n, 384) float32, each of length about 4."""
         rng = np.random.default_rng([4, seed])
-        seen = impacts.astype(np.float32) @ self.directions
-        seen /= np.linalg.norm(seen, axis=1, keepdims=True)
-        noise = rng.standard_normal(seen.shape, dtype=np.float32) / np.sqrt(DIM)
-        return np.ascontiguousarray(2.8 * (seen + noise), np.float32)
+        projections = impacts.astype(np.float32) @ self.directions
+        projections /= np.linalg.norm(projections, axis=1, keepdims=True)
+        # Of length about 1, as the projections.
+        noise = rng.standard_normal(projections.shape, dtype=np.float32) / np.sqrt(DIM)
+        return np.ascontiguousarray(2.8 * (projections + noise), np.float32)
 
 
 def opened(work: Path, documents: int) -> Index:
@@ -106,54 +116,63 @@ def builder(folder: Path) -> IndexBuilder:
 
 def batches(documents: int) -> Iterator[tuple[list[str], np.ndarray, sp.csr_matrix]]:
     """Ids, vectors and impacts of the collection."""
-    halves, rows = Halves(), 0
+    halves = Halves()
+    start = 0
     for number, impacts in enumerate(impact_engine.Collection(documents).batches()):
-        yield (
-            [str(row) for row in range(rows, rows + impacts.shape[0])],
-            halves.of(impacts, number),
-            impacts,
-        )
-        rows += impacts.shape[0]
+        end = start + impacts.shape[0]
+        docids = [str(row) for row in range(start, end)]
+        yield docids, halves.of(impacts, number), impacts
+        start = end
 
 
 def queries(index: Index, count: int) -> Ready:
     """An encoder of ``count`` queries with the texts "0", "1", ..."""
-    made = impact_engine.Collection(index.documents).queries(count)
-    ids = index.term_ids
-    indptr = np.cumsum([0] + [len(q) for q in made])
-    columns = np.array([ids[t] for q in made for t in q])
-    weights = np.array([w for q in made for w in q.values()], np.float64)
-    impacts = sp.csr_matrix((weights, columns, indptr), shape=(count, len(index.terms)))
+    term_ids = index.term_ids
+    columns: list[int] = []
+    weights: list[float] = []
+    indptr = [0]
+    for query in impact_engine.Collection(index.documents).queries(count):
+        columns.extend(term_ids[term] for term in query)
+        weights.extend(query.values())
+        indptr.append(len(columns))
+
+    impacts = sp.csr_matrix(
+        (np.array(weights, np.float64), np.array(columns), np.array(indptr)),
+        shape=(count, len(index.terms)),
+    )
     impacts.sort_indices()
-    return Ready(Halves().of(impacts, 10**6), impacts / SCALE, index.terms)
+    # The seed is above the numbers of the collection's batches.
+    vectors = Halves().of(impacts, 10**6)
+    return Ready(vectors, impacts / SCALE, index.terms)
 
 
-def check(searcher: Searcher, encoder: Ready, topics: list[Query], some: int = 10) -> str:
-    """The gate; raises when it fails."""
-    index, segment = searcher.index, searcher.index.only_segment
+def check(searcher: Searcher, encoder: Ready, topics: list[Query], sample: int = 10) -> str:
+    """The gate; raises if it fails. ``sample`` queries are compared with brute force."""
+    index = searcher.index
+    segment = index.only_segment
     answers = list(searcher.answers(topics, HITS, "hybrid"))
-    assert all(a.report is not None and a.report.exact for a in answers)
-    forward = sp.csr_matrix(
-        (
-            segment.forward.impacts.astype(np.float64),
-            segment.forward.terms.astype(np.int64),
-            segment.forward.indptr,
-        ),
+    reports = [answer.report for answer in answers if answer.report is not None]
+    assert len(reports) == len(answers)
+    assert all(report.exact for report in reports)
+
+    forward = segment.forward
+    documents = sp.csr_matrix(
+        (forward.impacts.astype(np.float64), forward.terms.astype(np.int64), forward.indptr),
         shape=(index.documents, len(index.terms)),
     )
-    for answer in answers[:some]:
+    for answer in answers[:sample]:
         row = int(answer.query.text)
+        # Search multiplies integers, so brute force does too.
         impacts = np.rint(encoder.ot[row].toarray()[0] * SCALE)
-        scores = (
-            segment.vectors.astype(np.float64) @ encoder.cls[row].astype(np.float64)
-            + forward @ impacts / SCALE**2
-        )
+        dense_scores = segment.vectors.astype(np.float64) @ encoder.cls[row].astype(np.float64)
+        scores = dense_scores + documents @ impacts / SCALE**2
         best = best_positions(scores, index.docid_rank, HITS)
         assert [hit.docid for hit in answer.hits] == [index.docids[r] for r in best]
         assert np.allclose([hit.score for hit in answer.hits], scores[best], rtol=1e-9, atol=1e-9)
-    depths = [a.report.depth_impact for a in answers if a.report]
+
+    depths = [report.depth_impact for report in reports]
     return (
-        f"{len(answers)} of {len(answers)} lists certified, {some} equal to brute force over all documents; "
+        f"{len(answers)} of {len(answers)} lists certified, {sample} equal to brute force over all documents; "
         f"depth of lists: median {int(np.median(depths)):,}, longest {max(depths):,}"
     )
 
@@ -162,27 +181,30 @@ def pyserini_fusion(index: Index, encoder: Ready, count: int, threads: int) -> A
     """Two runs by Pyserini's searchers and their fusion by HybridSearcher."""
     from dupmae_ir.pyserini import FaissSearcher, HybridSearcher, LuceneImpactSearcher
 
+    # A text of the impact searcher is the JSON of the query's impacts.
     impacts = np.rint(encoder.ot.toarray() * SCALE).astype(int)
-    texts = [
-        json.dumps({index.terms[t]: int(impacts[q, t]) for t in np.flatnonzero(impacts[q])})
-        for q in range(count)
-    ]
+    texts = []
+    for row in impacts[:count]:
+        query = {index.terms[term]: int(row[term]) for term in np.flatnonzero(row)}
+        texts.append(json.dumps(query))
     sparse = LuceneImpactSearcher(str(index.path / "ot"), impact_engine.Ready(), min_idf=-1)
 
     class Vectors:
+        """An encoder of the precomputed vectors."""
+
         def encode(self, text: str, **_: Any) -> np.ndarray:
             return encoder.cls[int(text)]
 
     dense = FaissSearcher(str(index.path / "cls"), Vectors())
-    names = [str(q) for q in range(count)]
+    names = [str(number) for number in range(count)]
 
     def run() -> None:
-        one = dense.batch_search(names, names, k=HITS, threads=threads)
-        two = sparse.batch_search(texts, names, k=HITS, threads=threads)
+        dense_run = dense.batch_search(names, names, k=HITS, threads=threads)
+        sparse_run = sparse.batch_search(texts, names, k=HITS, threads=threads)
         for name in names:
-            for hit in two[name]:
+            for hit in sparse_run[name]:
                 hit.score /= SCALE**2
-            HybridSearcher._hybrid_results(one[name], two[name], 1.0, HITS)
+            HybridSearcher._hybrid_results(dense_run[name], sparse_run[name], 1.0, HITS)
 
     return run
 
@@ -197,24 +219,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         index = opened(args.work or Path(temporary), args.documents)
         encoder = queries(index, args.queries)
-        topics = [Query(str(q), str(q)) for q in range(args.queries)]
-        fast = Searcher(index, encoder)
-        fast = fast.with_settings(threads=args.threads, impact_search="postings")
+        topics = [Query(str(number), str(number)) for number in range(args.queries)]
+        searcher = Searcher(index, encoder)
+        fast = searcher.with_settings(threads=args.threads, impact_search="postings")
         lucene = fast.with_settings(impact_search="lucene")
         gate = check(fast, encoder, topics)
         print(gate, flush=True)
-        modes = ("hybrid", "dense", "impact")
-        work: dict[str, Any] = {mode: lambda m=mode: fast.search(topics, HITS, m) for mode in modes}
+
+        work: dict[str, Any] = {}
+        for mode in ("hybrid", "dense", "impact"):
+            work[mode] = partial(fast.search, topics, HITS, mode)
         work["hybrid, arrays"] = lambda: [
             answer.hits for answer in fast.answers(topics, HITS, "hybrid")
         ]
-        work["hybrid, Lucene"] = lambda: lucene.search(topics, HITS, "hybrid")
-        work["pyserini, two runs fused"] = pyserini_fusion(
-            index, encoder, args.queries, args.threads
-        )
+        work["hybrid, Lucene"] = partial(lucene.search, topics, HITS, "hybrid")
+        work[PEER] = pyserini_fusion(index, encoder, args.queries, args.threads)
         seconds = harness.in_turns(work, args.repeats)
-    slower = max(("dense", "impact"), key=lambda mode: harness.middle(seconds)[mode])
+
+    middle = harness.middle(seconds)
+    slower = max(("dense", "impact"), key=middle.__getitem__)
     what = f"hybrid, exact top 1,000, {args.documents:,} documents"
+    peer_gate = gate + "; the peer's lists are not the same: it guesses what one list misses"
     claims = [
         harness.Claim(
             12,
@@ -230,10 +255,10 @@ def main() -> None:
             12,
             what,
             "hybrid",
-            "pyserini, two runs fused",
-            harness.speedup(seconds, "pyserini, two runs fused", "hybrid"),
+            PEER,
+            harness.speedup(seconds, PEER, "hybrid"),
             20,
-            gate=gate + "; the peer's lists are not the same: it guesses what one list misses",
+            gate=peer_gate,
             note="on one thread a third of ours is the float32 product with all vectors, a third the making "
             "of Hit objects, a sixth their scores in float64, a tenth the postings (cProfile)",
         ),
@@ -241,29 +266,25 @@ def main() -> None:
             13,
             what,
             "hybrid, arrays",
-            "pyserini, two runs fused",
-            harness.speedup(seconds, "pyserini, two runs fused", "hybrid, arrays"),
+            PEER,
+            harness.speedup(seconds, PEER, "hybrid, arrays"),
             20,
-            gate=gate + "; the peer's lists are not the same: it guesses what one list misses",
+            gate=peer_gate,
             note="without Hit objects, half of ours is the float32 product with all vectors; what the postings leave "
             "undecided is scored again in float64",
             round=2,
         ),
     ]
-    speeds = {name: args.queries / s for name, s in harness.middle(seconds).items()}
-    harness.report(
-        "hybrid",
-        claims,
-        seconds,
-        args,
-        {"questions_per_second": speeds, "threads": args.threads},
-        harness.bars(
-            f"A thousand hits of {args.documents:,} documents, {args.threads} threads",
-            "questions/s",
-            speeds,
-            ("hybrid", "hybrid, arrays", "dense", "impact", "hybrid, Lucene"),
-        ),
+
+    speeds = {name: args.queries / taken for name, taken in middle.items()}
+    details = {"questions_per_second": speeds, "threads": args.threads}
+    picture = harness.bars(
+        f"A thousand hits of {args.documents:,} documents, {args.threads} threads",
+        "questions/s",
+        speeds,
+        ("hybrid", "hybrid, arrays", "dense", "impact", "hybrid, Lucene"),
     )
+    harness.report("hybrid", claims, seconds, args, details, picture)
 
 
 if __name__ == "__main__":

@@ -40,11 +40,12 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Query
 
 RECORDS = Path(__file__).with_name("machines.json")
-DOCUMENTS, ROUNDS = 2000, 5
+DOCUMENTS = 2000
+ROUNDS = 5
 
 
 class Figure(NamedTuple):
-    """One figure."""
+    """A measured value of the machine."""
 
     name: str
     value: float
@@ -75,7 +76,7 @@ def run(
         },
         "load_average": load,
         "documents": documents,
-        "measures": [one._asdict() for one in measures],
+        "measures": [figure._asdict() for figure in measures],
         "recorded": records() if documents == DOCUMENTS and model is None else [],
     }
 
@@ -88,7 +89,8 @@ def records() -> list[dict[str, Any]]:
 def measure(documents: int, rounds: int, model: str | None, quiet: bool) -> Iterator[Figure]:
     """The figures, one after the other."""
     with tempfile.TemporaryDirectory() as folder:
-        index, queries = Path(folder) / "index", [query.text for query in load_queries()]
+        index = Path(folder) / "index"
+        queries = [query.text for query in load_queries()]
         say("encoding ...", quiet)
         yield _encoded(documents, model, Path(folder) / "corpus.jsonl", index)
         say("answers of new processes ...", quiet)
@@ -100,36 +102,26 @@ def measure(documents: int, rounds: int, model: str | None, quiet: bool) -> Iter
 def _encoded(documents: int, model: str | None, corpus: Path, index: Path) -> Figure:
     with atomic_write(corpus) as out:
         for document in stdlib_documents()[:documents]:
-            out.write(
-                json.dumps({"_id": document.docid, "title": document.title, "text": document.text})
-                + "\n"
-            )
-    made = encode(EncodeConfig(corpus=str(corpus), index=str(index), model=model, quiet=True))
-    return Figure("encode, both parts", made["documents_per_second"], "documents/s", True)
+            row = {"_id": document.docid, "title": document.title, "text": document.text}
+            out.write(json.dumps(row) + "\n")
+    summary = encode(EncodeConfig(corpus=str(corpus), index=str(index), model=model, quiet=True))
+    return Figure("encode, both parts", summary["documents_per_second"], "documents/s", True)
 
 
 def _first_answer(index: Path, query: str) -> float:
     """Seconds of ``search --query``, from the start of Python to its end."""
-    command = [
-        sys.executable,
-        "-m",
-        "dupmae_ir.search",
-        "--index",
-        str(index),
-        "--query",
-        query,
-        "--json",
-    ]
+    flags = ["--index", str(index), "--query", query, "--json"]
+    command = [sys.executable, "-m", "dupmae_ir.search", *flags]
 
-    def ask() -> None:
+    def search() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise DupmaeError(
                 f"dupmae-ir search ended with status {done.returncode}: {done.stderr.strip()}"
             )
 
-    ask()  # fills the disk cache
-    return _median(ask, 3)
+    search()  # fills the disk cache
+    return _median(search, 3)
 
 
 def _searched(rounds: int, index: Path, queries: Sequence[str]) -> Iterator[Figure]:
@@ -137,12 +129,17 @@ def _searched(rounds: int, index: Path, queries: Sequence[str]) -> Iterator[Figu
     searcher = Searcher.open(index)
     searcher.search(queries[0])
     yield Figure("open an index, and its first query", time.perf_counter() - started, "s")
-    taken = [_seconds(partial(searcher.search, text)) for _ in range(rounds) for text in queries]
+
+    taken = []
+    for _ in range(rounds):
+        for text in queries:
+            taken.append(_seconds(partial(searcher.search, text)))
     for name, percent in (("median", 50), ("99th percentile", 99)):
-        yield Figure(
-            f"one query, hybrid, 10 hits, {name}", 1000 * float(np.percentile(taken, percent)), "ms"
-        )
+        milliseconds = 1000 * float(np.percentile(taken, percent))
+        yield Figure(f"one query, hybrid, 10 hits, {name}", milliseconds, "ms")
+
     yield from _impacts(rounds, searcher, queries)
+
     topics = [Query(str(number), text) for number, text in enumerate(queries)]
     searcher.search(topics, 1000)
     seconds = _median(partial(searcher.search, topics, 1000), rounds)
@@ -154,16 +151,21 @@ def _searched(rounds: int, index: Path, queries: Sequence[str]) -> Iterator[Figu
 def _impacts(rounds: int, searcher: Searcher, queries: Sequence[str]) -> Iterator[Figure]:
     """Impact search of encoded queries, one thread, by postings and by Lucene, which must agree."""
     encodings = QueryEncodings(searcher.encoder, searcher.index.scale, 1024, list(queries))
-    asked: list[ImpactQuery] = [encoded.ot for encoded in encodings.take(list(queries))]
-    found: dict[str, list[np.ndarray]] = {}
-    for engine in ("postings", "lucene")[: 1 + pyserini.installed()]:
-        part = searcher.with_settings(impact_search=engine).impact.queries(asked)
-        search = partial(part.top, range(len(asked)), 10)
-        found[engine] = [np.sort(candidates.rows) for candidates in search()]
-        rate = len(asked) / _median(search, rounds)
+    impact_queries: list[ImpactQuery] = [encoded.ot for encoded in encodings.take(list(queries))]
+    engines = ["postings"]
+    if pyserini.installed():
+        engines.append("lucene")
+
+    rows: dict[str, list[np.ndarray]] = {}
+    for engine in engines:
+        part = searcher.with_settings(impact_search=engine).impact.queries(impact_queries)
+        search = partial(part.top, range(len(impact_queries)), 10)
+        # The engines are compared by their documents, whatever the order.
+        rows[engine] = [np.sort(candidates.rows) for candidates in search()]
+        rate = len(impact_queries) / _median(search, rounds)
         yield Figure(f"impacts by {engine}, 10 hits, one thread", rate, "queries/s", True)
-    first, *others = found.values()
-    if not all(all(map(np.array_equal, first, other)) for other in others):
+
+    if "lucene" in rows and not all(map(np.array_equal, rows["postings"], rows["lucene"])):
         raise DupmaeError(
             "Lucene and the postings have different hits; check the index with dupmae-ir index verify"
         )
@@ -182,6 +184,7 @@ def _seconds(work: Callable[[], object]) -> float:
 def show(result: Mapping[str, Any]) -> str:
     """The figures as a table, with those of recorded machines."""
     recorded = result["recorded"]
+    names = [f"machine {number}" for number in range(1, len(recorded) + 1)]
     rows = []
     for measure in result["measures"]:
         row = [measure["name"], f"{_short(measure['value'])} {measure['unit']}"]
@@ -189,24 +192,25 @@ def show(result: Mapping[str, Any]) -> str:
             values = {m["name"]: m["value"] for m in record["measures"]}
             row.append(_compared(measure, values.get(measure["name"])))
         rows.append(row)
-    named = [f"machine {number}" for number, _ in enumerate(recorded, 1)]
+
     lines = [
-        table(rows, [f"{result['documents']:,} documents", "here", *named]),
+        table(rows, [f"{result['documents']:,} documents", "here", *names]),
         "",
         f"here: {_machine(result)}",
     ]
-    return "\n".join(
-        [*lines, *(f"{name}: {_machine(r)}" for name, r in zip(named, recorded, strict=True))]
-    )
+    for name, record in zip(names, recorded, strict=True):
+        lines.append(f"{name}: {_machine(record)}")
+    return "\n".join(lines)
 
 
 def _compared(measure: Mapping[str, Any], recorded: float | None) -> str:
     """A recorded figure, and how many times better (above 1) or worse this machine is."""
     if not recorded or not measure["value"]:
         return "-"
-    times = (
-        measure["value"] / recorded if measure["more_is_better"] else recorded / measure["value"]
-    )
+    if measure["more_is_better"]:
+        times = measure["value"] / recorded
+    else:
+        times = recorded / measure["value"]
     return f"{_short(recorded)} ({times:.2f}x)"
 
 
@@ -215,7 +219,8 @@ def _short(value: float) -> str:
 
 
 def _machine(result: Mapping[str, Any]) -> str:
-    machine, load = result["machine"], result["load_average"]
+    machine = result["machine"]
+    load = result["load_average"]
     busy = "" if load is None else f", load average {load:.1f} before"
     return f"{machine['processor']}, {machine['cores']} cores, torch {machine['versions'].get('torch')}{busy}"
 

@@ -19,6 +19,7 @@ Rows of other servers and collections in the file of results are kept, so it can
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import statistics
@@ -28,6 +29,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +52,8 @@ from dupmae_ir.types import Hit, Query
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "servers" / "parity.json"
 COLLECTIONS = ("scifact", "vaswani", "cranfield", "cacm")
-HITS, CLIENTS = 1000, 8
+HITS = 1000
+CLIENTS = 8
 Row = dict[str, object]
 CLIENTS_HELP = "clients that are timed at once; 0: one at a time only, for servers that take minutes (default: 8)"
 TOPICS_HELP = "topics whose lists are compared, for each server or for all; 0 = all (default: 0 20)"
@@ -94,13 +97,9 @@ def indexed(data: Path, work: Path, collection: str) -> str:
     """The index of a collection, encoded if it is not there."""
     index = work / collection
     if not (index / "meta.json").is_file():
-        encode(
-            EncodeConfig(
-                corpus=str(data / collection / "corpus.jsonl"), index=str(index), quiet=True
-            )
-        )
-    folder = Index.open(index)
-    export_postings(folder.only_segment)
+        corpus = data / collection / "corpus.jsonl"
+        encode(EncodeConfig(corpus=str(corpus), index=str(index), quiet=True))
+    export_postings(Index.open(index).only_segment)
     return str(index)
 
 
@@ -111,7 +110,8 @@ def compared(index: str, topics: Sequence[Query], through: Searcher) -> Row:
         index, through.encoder, impact_search="postings", threads=through.settings.threads
     )
     expected: dict[str, list[Hit]] = plain.search(topics, HITS, "hybrid")
-    same = certified = 0
+    same = 0
+    certified = 0
     for answer in through.answers(topics, HITS, "hybrid"):
         same += answer.hits == expected[answer.query.qid]
         certified += bool(answer.report and answer.report.exact)
@@ -122,59 +122,58 @@ def own_error(through: Searcher, topics: Sequence[Query]) -> float:
     """The largest difference of the server's own scores from the exact ones, in real units."""
     source = through.server
     assert source is not None
+    modes = ("hybrid",) if source.sums else ("dense", "impact")
     largest = 0.0
-    for part in ("hybrid",) if source.sums else ("dense", "impact"):
-        seen: list[float] = []
-        watch_errors(through, part, seen, topics)
-        largest = max(largest, *seen)
+    for mode in modes:
+        largest = max(largest, *score_errors(through, mode, topics))
     return largest
 
 
-def watch_errors(through: Searcher, part: str, seen: list[float], topics: Sequence[Query]) -> None:
-    """Collect the differences of one side's lists from the exact scores."""
-    mode = {"hybrid": "hybrid", "dense": "dense", "impact": "impact"}[part]
+def score_errors(through: Searcher, mode: str, topics: Sequence[Query]) -> list[float]:
+    """The differences of the server's scores from the exact ones, of all topics."""
     source = through.server
     assert source is not None
     top = source.table.top
     lists = []
+    errors = []
 
-    def watched(*given: object) -> object:
-        found = top(*given)  # type: ignore[arg-type]
-        lists.extend(found)
-        return found
+    # A searcher rescores the server's candidates, so the server's own scores are seen only here.
+    def watched(*arguments: object) -> object:
+        candidates = top(*arguments)  # type: ignore[arg-type]
+        lists.extend(candidates)
+        return candidates
 
+    # Servers add integer impacts, in units of the squared scale.
+    unit = (through.index.scale or 1.0) ** 2 if mode == "impact" else 1.0
     source.table.top = watched  # type: ignore[method-assign, assignment]
     try:
         for query in topics:
             lists.clear()
             hits = next(through.answers([query], HITS, mode)).hits
             exact = {hit.docid: hit.score for hit in hits}
-            unit = (through.index.scale or 1.0) ** 2 if part == "impact" else 1.0
-            for found in lists:
-                pairs = zip(found.docids, found.scores, strict=True)
-                seen += [
-                    abs(score / unit - exact[docid]) for docid, score in pairs if docid in exact
-                ]
+            for candidates in lists:
+                for docid, score in zip(candidates.docids, candidates.scores, strict=True):
+                    if docid in exact:
+                        errors.append(abs(score / unit - exact[docid]))
     finally:
         source.table.top = top  # type: ignore[method-assign]
+    return errors
 
 
 def latency(openers: Sequence[Searcher], topics: Sequence[Query], hits: int) -> float:
     """The median seconds of an answer, with as many clients at once as there are searchers."""
 
     def client(number: int) -> list[float]:
-        own = topics[number:] + topics[:number]
-        return [
-            timed(lambda query=query: openers[number].search([query], hits, "hybrid"))
-            for query in own
-        ]
+        # Each client starts at another topic, so that they do not ask the same at once.
+        rotated = topics[number:] + topics[:number]
+        searcher = openers[number]
+        return [timed(partial(searcher.search, [query], hits, "hybrid")) for query in rotated]
 
-    for searcher in openers:
+    for searcher in openers:  # the first answer is slow
         searcher.search([topics[0]], hits, "hybrid")
     with ThreadPoolExecutor(len(openers)) as pool:
-        return statistics.median(
-            seconds for one in pool.map(client, range(len(openers))) for seconds in one
-        )
+        clients = pool.map(client, range(len(openers)))
+        return statistics.median(itertools.chain.from_iterable(clients))
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -186,10 +185,8 @@ def timed(work: Callable[[], object]) -> float:
 
 def spread(topics: Sequence[Query], most: int) -> list[Query]:
     """At most ``most`` topics, spread over all of them."""
-    return [
-        topics[place]
-        for place in np.linspace(0, len(topics) - 1, min(most, len(topics))).astype(int)
-    ]
+    positions = np.linspace(0, len(topics) - 1, min(most, len(topics))).astype(int)
+    return [topics[position] for position in positions]
 
 
 def measure(
@@ -203,38 +200,43 @@ def measure(
 ) -> Row:
     """One row of the table. With 0 ``clients``, several at once are not timed."""
     name = f"parity_{collection}"
-    found = load(LoadConfig(index=index, to=url, table=name, quiet=True))
+    loaded = load(LoadConfig(index=index, to=url, table=name, quiet=True))
     through = Searcher.open(index, server=url, table=name, threads=1)
-    some = spread(topics, few)
-    row: Row = {"server": kind, "collection": collection, "documents": found["documents"]}
-    row |= compared(index, topics, through) | {"own_error": own_error(through, some)}
-    row |= {"load_seconds": found["seconds"], "bytes": found["bytes"], "timed": len(some)}
-    # The client of a folder holds it alone, so its eight threads share one.
-    alone = kind == "qdrant"
-    others = [
-        through
-        if alone
-        else Searcher.open(index, through.encoder, server=url, table=name, threads=1)
-        for _ in range(clients - 1)
-    ]
+    timed_topics = spread(topics, few)
+    row: Row = {"server": kind, "collection": collection, "documents": loaded["documents"]}
+    row |= compared(index, topics, through)
+    row["own_error"] = own_error(through, timed_topics)
+    row["load_seconds"] = loaded["seconds"]
+    row["bytes"] = loaded["bytes"]
+    row["timed"] = len(timed_topics)
+
+    # Only one client can open a folder of Qdrant's local mode, so its eight threads share one.
+    shared = kind == "qdrant"
+    searchers = [through]
+    for _ in range(clients - 1):
+        if shared:
+            searchers.append(through)
+        else:
+            searchers.append(
+                Searcher.open(index, through.encoder, server=url, table=name, threads=1)
+            )
     plain = Searcher.open(index, through.encoder, impact_search="postings", threads=1)
     for hits in (10, HITS):
-        row[f"p50_{hits}"] = latency([through], some, hits)
+        row[f"p50_{hits}"] = latency([through], timed_topics, hits)
         if clients:
-            row[f"p50_{hits}_many"] = latency([through, *others], some[: max(4, few // 4)], hits)
-        row[f"p50_{hits}_local"] = latency([plain], some, hits)
-    record, target = (
-        Index.open(index).record(),
-        Path(index).absolute().with_name(f"{collection}-record"),
-    )
-    row["record_bytes"] = push(
-        index, Remote(f"file://{target}"), record=record, overwrite=True, quiet=True
-    )["bytes"]
-    if not alone:
-        others = [Searcher.open(target, through.encoder, server=url, table=name, threads=1)]
+            row[f"p50_{hits}_many"] = latency(searchers, timed_topics[: max(4, few // 4)], hits)
+        row[f"p50_{hits}_local"] = latency([plain], timed_topics, hits)
+
+    record = Index.open(index).record()
+    target = Path(index).absolute().with_name(f"{collection}-record")
+    pushed = push(index, Remote(f"file://{target}"), record=record, overwrite=True, quiet=True)
+    row["record_bytes"] = pushed["bytes"]
+    if not shared:
+        searchers = [Searcher.open(target, through.encoder, server=url, table=name, threads=1)]
         for hits in (10, HITS):
-            row[f"p50_{hits}_record"] = latency(others, some, hits)
-    del through, others
+            row[f"p50_{hits}_record"] = latency(searchers, timed_topics, hits)
+
+    del through, searchers
     drop(DropConfig(where=url, table=name))
     return row
 
@@ -242,24 +244,23 @@ def measure(
 def shown(rows: Sequence[Row]) -> str:
     """The rows as a table for the terminal."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [
-        [f"{row[n]:.3g}" if isinstance(row.get(n), float) else str(row.get(n, "")) for n in names]
-        for row in rows
-    ]
+    cells = [[shown_value(row.get(name, "")) for name in names] for row in rows]
     return table(cells, names)
+
+
+def shown_value(value: object) -> str:
+    """A cell of the table."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def save(rows: Sequence[Row]) -> None:
     """Put the rows into the record, in place of older ones of the same servers and collections."""
     old = json.loads(RECORD.read_text(encoding="utf-8"))["rows"] if RECORD.is_file() else []
-    found = {(row["server"], row["collection"]): row for row in [*old, *rows]}
-    order = [(kind, collection) for kind in SERVERS for collection in COLLECTIONS]
-    record = {"processor": processor(), "hits": HITS, "clients": CLIENTS}
+    by_key = {(row["server"], row["collection"]): row for row in [*old, *rows]}
+    ordered = [by_key[key] for key in itertools.product(SERVERS, COLLECTIONS) if key in by_key]
+    record = {"processor": processor(), "hits": HITS, "clients": CLIENTS, "rows": ordered}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(
-        json.dumps({**record, "rows": [found[key] for key in order if key in found]}, indent=1)
-        + "\n"
-    )
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def main() -> None:
@@ -299,8 +300,10 @@ def main() -> None:
             for collection in args.collections:
                 index = indexed(args.data, args.work, collection)
                 topics = list(read_topics(args.data / collection / "queries.jsonl"))
-                some = spread(topics, most) if most else topics
-                rows.append(measure(kind, url, index, collection, some, args.timed, args.clients))
+                if most:  # 0: all
+                    topics = spread(topics, most)
+                row = measure(kind, url, index, collection, topics, args.timed, args.clients)
+                rows.append(row)
                 print(shown(rows[-1:]), flush=True)
                 if not args.no_save:
                     save(rows)

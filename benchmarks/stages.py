@@ -17,7 +17,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ from dupmae_ir.io.runs import read_run
 
 RECIPE = Path(__file__).with_name("stages.toml")
 MODELS = ("base", "stage1", "stage2", "teacher", "stage3", "stage1_cls", "stage1_ot")
+ALL_SYSTEMS = ("dense", "impact", "hybrid")
 SYSTEMS = {"stage1_cls": ("dense",), "stage1_ot": ("impact",), "teacher": ("hybrid",)}
+"""The systems that a model is evaluated with, if not all."""
 BEFORE = {
     "stage1": "base",
     "stage2": "stage1",
@@ -47,44 +49,68 @@ LEFT_OUT = {"faq question->answer", "field->text"}
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a compressed JSONL file."""
     with gzip.open(path, "rt", encoding="utf-8") as f:
         yield from map(json.loads, f)
 
 
+def usable_pairs(path: Path) -> list[dict[str, Any]]:
+    """The pairs of a file, without the templated kinds."""
+    return [row for row in rows_of(path) if row["kind"] not in LEFT_OUT]
+
+
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows as a JSONL file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8"
-    )
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def sample(args: argparse.Namespace, folder: Path) -> None:
     """pairs.jsonl, dev.jsonl, the pool of negatives, and the dev pairs' passages among 1,000 others."""
-    chance = random.Random(0)
-    kept = [r for r in rows_of(args.pairs) if r["kind"] not in LEFT_OUT]
-    pairs = chance.sample(kept, args.queries)
-    dev = chance.sample(
-        [r for r in rows_of(args.dev) if r["kind"] not in LEFT_OUT], args.dev_queries
-    )
-    passages = [{"_id" if k == "id" else k: v for k, v in r.items()} for r in rows_of(args.pool)]
-    wanted = {r["positive"]["id"] for r in pairs} | {r["positive"]["id"] for r in dev}
-    pool = [p for p in passages if p["_id"] in wanted]
-    pool += chance.sample([p for p in passages if p["_id"] not in wanted], args.others)
+    rng = random.Random(0)
+    pairs = rng.sample(usable_pairs(args.pairs), args.queries)
+    dev = rng.sample(usable_pairs(args.dev), args.dev_queries)
+
+    pair_answers = {pair["positive"]["id"] for pair in pairs}
+    dev_answers = {pair["positive"]["id"] for pair in dev}
+    pool, distractors = split_by_id(pool_passages(args.pool), pair_answers | dev_answers)
+    pool += rng.sample(distractors, args.others)
     write(folder / "pairs.jsonl", pairs)
     write(folder / "dev.jsonl", dev)
     write(folder / "pool.jsonl", pool)
-    home = folder / "dev"
-    answers = {r["positive"]["id"] for r in dev}
-    others = chance.sample(
-        [p for p in pool if p["_id"] not in answers], min(1000, len(pool) - len(answers))
-    )
-    write(home / "corpus.jsonl", [p for p in pool if p["_id"] in answers] + others)
-    write(home / "queries.jsonl", [{"_id": str(i), "text": r["query"]} for i, r in enumerate(dev)])
-    judged = "".join(f"{i}\t{r['positive']['id']}\t1\n" for i, r in enumerate(dev))
-    (home / "qrels").mkdir(exist_ok=True)
-    (home / "qrels" / "test.tsv").write_text(
-        "query-id\tcorpus-id\tscore\n" + judged, encoding="utf-8"
-    )
+
+    dev_folder = folder / "dev"
+    corpus, distractors = split_by_id(pool, dev_answers)
+    corpus += rng.sample(distractors, min(1000, len(pool) - len(dev_answers)))
+    queries = [{"_id": str(i), "text": pair["query"]} for i, pair in enumerate(dev)]
+    qrels = ["query-id\tcorpus-id\tscore\n"]
+    for i, pair in enumerate(dev):
+        qrels.append(f"{i}\t{pair['positive']['id']}\t1\n")
+    write(dev_folder / "corpus.jsonl", corpus)
+    write(dev_folder / "queries.jsonl", queries)
+    (dev_folder / "qrels").mkdir(exist_ok=True)
+    (dev_folder / "qrels" / "test.tsv").write_text("".join(qrels), encoding="utf-8")
+
+
+def pool_passages(path: Path) -> Iterator[dict[str, Any]]:
+    """The passages of the pool, with the id under BEIR's name for it."""
+    for row in rows_of(path):
+        yield {"_id" if key == "id" else key: value for key, value in row.items()}
+
+
+def split_by_id(
+    passages: Iterable[dict[str, Any]], ids: set[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The passages with one of ``ids``, and the others."""
+    members = []
+    others = []
+    for passage in passages:
+        if passage["_id"] in ids:
+            members.append(passage)
+        else:
+            others.append(passage)
+    return members, others
 
 
 def make_base(corpus: Path, folder: Path) -> None:
@@ -95,14 +121,15 @@ def make_base(corpus: Path, folder: Path) -> None:
     from dupmae_ir.models.names import model_folder
 
     bare, tokenizer, config = load_model(model_folder("minilm"), need_ot=False)
-    texts = [
-        json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]
-    ]
-    save_model(folder, add_head(bare.lm, tokenizer, texts, cls_dim=384), tokenizer, config)
+    lines = corpus.read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line)["text"] for line in lines[:1000]]
+    model = add_head(bare.lm, tokenizer, texts, cls_dim=384)
+    save_model(folder, model, tokenizer, config)
 
 
 def call(*words: Any) -> None:
-    command = [str(w) for w in words]
+    """Print and run one command of the toolkit in a new process; raises if it fails."""
+    command = [str(word) for word in words]
     print("$ python -m dupmae_ir." + " ".join(command), file=sys.stderr, flush=True)
     subprocess.run([sys.executable, "-m", f"dupmae_ir.{command[0]}", *command[1:]], check=True)
 
@@ -110,46 +137,29 @@ def call(*words: Any) -> None:
 def runs_of(model: str, collection: Path, args: argparse.Namespace) -> dict[str, Path]:
     """Run files of one model on one collection; created if missing."""
     folder = args.output / "eval" / collection.name / model
-    found = {}
-    for system in SYSTEMS.get(model, ("dense", "impact", "hybrid")):
+    runs = {}
+    for system in SYSTEMS.get(model, ALL_SYSTEMS):
         run = folder / f"{system}.trec"
-        if not run.is_file() and model == "teacher":
-            rerank(
-                args.output / "teacher",
-                runs_of("stage2", collection, args)["hybrid"],
-                collection,
-                run,
-            )
-        elif not run.is_file():
-            common = ("--corpus", collection / "corpus.jsonl", "--index", folder / "index")
-            call(
-                "encode",
-                *common,
-                "--model",
-                args.output / model,
-                "--dtype",
-                "bfloat16",
-                "--document-length",
-                LENGTH,
-                "--quiet",
-            )
-            call(
-                "search",
-                "--index",
-                folder / "index",
-                "--model",
-                args.output / model,
-                "--topics",
-                collection / "queries.jsonl",
-                "--qrels",
-                collection / "qrels/test.tsv",
-                f"--{system}",
-                "--output",
-                run,
-                "--quiet",
-            )
-        found[system] = run
-    return found
+        runs[system] = run
+        if run.is_file():
+            continue
+        if model == "teacher":
+            stage2_run = runs_of("stage2", collection, args)["hybrid"]
+            rerank(args.output / "teacher", stage2_run, collection, run)
+        else:
+            encode_and_search(args.output / model, collection, folder / "index", system, run)
+    return runs
+
+
+def encode_and_search(model: Path, collection: Path, index: Path, system: str, run: Path) -> None:
+    """Write the run of one system. The encode command finds the index of an earlier system complete."""
+    encode_flags = ["--corpus", collection / "corpus.jsonl", "--index", index, "--model", model]
+    encode_flags += ["--dtype", "bfloat16", "--document-length", LENGTH]
+    call("encode", *encode_flags, "--quiet")
+
+    search_flags = ["--index", index, "--model", model, "--topics", collection / "queries.jsonl"]
+    search_flags += ["--qrels", collection / "qrels/test.tsv", f"--{system}", "--output", run]
+    call("search", *search_flags, "--quiet")
 
 
 def rerank(teacher: Path, run: Path, collection: Path, target: Path) -> None:
@@ -162,20 +172,21 @@ def rerank(teacher: Path, run: Path, collection: Path, target: Path) -> None:
     from dupmae_ir.models.reranker import load_reranker, score_pairs
     from dupmae_ir.types import Hit
 
-    texts = {d.docid: d.joined() for d in read_collection(collection / "corpus.jsonl")}
-    asked = {q.qid: q.text for q in read_topics(collection / "queries.jsonl")}
+    documents = {d.docid: d.joined() for d in read_collection(collection / "corpus.jsonl")}
+    queries = {query.qid: query.text for query in read_topics(collection / "queries.jsonl")}
     model, tokenizer = load_reranker(teacher)
     model = model.to(torch.bfloat16).eval()
-    found = {}
+
+    reranked = {}
     for qid, hits in read_run(run).items():
-        first = hits[:RERANKED]
-        scores = score_pairs(
-            model, tokenizer, [asked[qid]] * len(first), [texts[h.docid] for h in first], 192, 8192
-        )
-        ranked = zip(first, scores.tolist(), strict=True)
-        found[qid] = sorted((Hit(h.docid, s) for h, s in ranked), key=lambda h: (-h.score, h.docid))
+        docids = [hit.docid for hit in hits[:RERANKED]]
+        query_texts = [queries[qid]] * len(docids)
+        document_texts = [documents[docid] for docid in docids]
+        scores = score_pairs(model, tokenizer, query_texts, document_texts, 192, 8192)
+        scored = map(Hit, docids, scores.tolist())
+        reranked[qid] = sorted(scored, key=lambda hit: (-hit.score, hit.docid))
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_run(target, found, "teacher")
+    write_run(target, reranked, "teacher")
 
 
 def table(collections: list[Path], args: argparse.Namespace) -> str:
@@ -184,7 +195,7 @@ def table(collections: list[Path], args: argparse.Namespace) -> str:
         "| nDCG@10 | | " + " | ".join(c.name for c in collections) + " |",
         "|:--|:--|" + "--:|" * len(collections),
     ]
-    seen: dict[tuple[str, str, str], dict[str, float]] = {}
+    scores: dict[tuple[str, str, str], dict[str, float]] = {}
     for model in MODELS:
         if not (args.output / model).is_dir():
             continue
@@ -193,23 +204,21 @@ def table(collections: list[Path], args: argparse.Namespace) -> str:
             qrels = read_qrels(collection / "qrels/test.tsv")
             for system, path in runs_of(model, collection, args).items():
                 result = evaluate(qrels, read_run(path), ["nDCG@10"])
-                each = {qid: values["nDCG@10"] for qid, values in result.per_query.items()}
-                last = seen.get((collection.name, system, BEFORE.get(model, "")))
-                star = ""
-                if last is not None:
-                    shared = sorted(each.keys() & last.keys())
-                    star = (
-                        "*"
-                        if ttest_rel([each[q] for q in shared], [last[q] for q in shared]).pvalue
-                        < 0.05
-                        else ""
-                    )
-                seen[collection.name, system, model] = each
+                by_query = {qid: values["nDCG@10"] for qid, values in result.per_query.items()}
+                previous = scores.get((collection.name, system, BEFORE.get(model, "")))
+                star = "*" if previous is not None and differs(by_query, previous) else ""
+                scores[collection.name, system, model] = by_query
                 cells.setdefault(system, []).append(f"{result.mean['nDCG@10']:.4f}{star}")
-        lines += [
-            f"| {model} | {system} | " + " | ".join(row) + " |" for system, row in cells.items()
-        ]
+        for system, row in cells.items():
+            lines.append(f"| {model} | {system} | " + " | ".join(row) + " |")
     return "\n".join(lines)
+
+
+def differs(scores: dict[str, float], previous: dict[str, float]) -> bool:
+    """Whether a paired t-test over the queries of both has p < 0.05."""
+    shared = sorted(scores.keys() & previous.keys())
+    test = ttest_rel([scores[qid] for qid in shared], [previous[qid] for qid in shared])
+    return test.pvalue < 0.05
 
 
 def main() -> None:
@@ -242,7 +251,9 @@ def main() -> None:
         "collection": data / "pool.jsonl",
         "model": args.output / "base",
     }
-    settings = [w for k, v in inputs.items() for w in ("--set", f"{k}={v}")]
+    settings = []
+    for name, path in inputs.items():
+        settings += ["--set", f"{name}={path}"]
     call("finetune", "--recipe", RECIPE, "--output", args.output, *settings)
     print(table([data / "dev", *args.collections], args))
 
