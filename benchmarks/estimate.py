@@ -35,7 +35,7 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.index.format.manifest import read_manifest
 from dupmae_ir.index.format.quantisation import Scale
 from dupmae_ir.io.collections import DocumentSource
-from dupmae_ir.io.documents.collection import DocumentCollection, text_size
+from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.types import Document, Encoder
 
 READ = 20_000
@@ -214,11 +214,11 @@ def _extrapolated(
             f"{collection.source}: its size is not known, so its documents cannot be counted; name a file"
         )
 
-    if isinstance(collection, DocumentCollection) and collection.read < FEWEST_FILES:
-        unopened = sum(map(text_size, collection.files[collection.read :]))
+    if isinstance(collection, DocumentCollection) and collection.opened < FEWEST_FILES:
+        unopened = sum(map(collection.size_of, collection.files[collection.opened :]))
         if unopened * 2 > total_bytes:
             raise InputError(
-                f"{collection.source}: no estimate is possible: {READ:,} passages are from {collection.read} of its "
+                f"{collection.source}: no estimate is possible: {READ:,} passages are from {collection.opened} of its "
                 f"{len(collection.files):,} files, and {megabytes(unopened)} of {megabytes(total_bytes)} are in the "
                 "others. Leave large files out with `exclude`, or encode without an estimate"
             )

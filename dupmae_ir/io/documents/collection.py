@@ -81,7 +81,7 @@ class DocumentCollection(DocumentSource):
         self.base = walk.base
         self.files = walk.files
         self._is_restricted = False
-        self.total_bytes = sum(map(self._size, self.files))
+        self.total_bytes = sum(map(self.size_of, self.files))
         self.unreadable = dict(walk.unreadable)
         self._unread = {f"{path_id(folder)}/" for folder in walk.unreadable}  #: beginnings of ids
         self.skipped: Counter[str] = Counter()
@@ -90,7 +90,8 @@ class DocumentCollection(DocumentSource):
         self.kinds: Counter[str] = Counter()
         self.guessed: dict[str, str] = {}
         self.garbage: dict[str, Counter[str]] = {}
-        self.read = 0
+        self.opened = 0  #: files, in their order
+        self.read = 0  #: files that had text
         self._digests: list[str] = []
 
     @property
@@ -137,8 +138,8 @@ class DocumentCollection(DocumentSource):
         """A sentence about the file that has most of the bytes, and the flag that leaves it out; None without one."""
         if len(self.files) < 2 or not self.total_bytes:
             return None
-        largest = max(self.files, key=self._size)
-        size = self._size(largest)
+        largest = max(self.files, key=self.size_of)
+        size = self.size_of(largest)
         if size < DOMINATING_BYTES or size * 2 < self.total_bytes:
             return None
         pattern = shlex.quote(glob.escape(shown_name(largest.name)))
@@ -157,7 +158,7 @@ class DocumentCollection(DocumentSource):
             names.append(shown_name(os.path.relpath(path, self.base).replace(os.sep, "/")))
         restricted = tuple(sorted(names))
         self.files = [file for file in self.files if is_at(shown_name(file.name), restricted)]
-        self.total_bytes = sum(map(self._size, self.files))
+        self.total_bytes = sum(map(self.size_of, self.files))
         self._is_restricted = True
         return restricted
 
@@ -178,7 +179,7 @@ class DocumentCollection(DocumentSource):
         for file in self.files:
             before = self.bytes_read
             yield from self._passages(file)
-            self.bytes_read = before + self._size(file)
+            self.bytes_read = before + self.size_of(file)
         if not self.documents and not self._is_restricted:
             raise self._nothing()
         self.inputs.append(Input(self.source, self._digest(), self.documents))
@@ -208,6 +209,7 @@ class DocumentCollection(DocumentSource):
         self._digests.append(f"{file.name}\0{digest}")
 
     def _passages(self, file: FoundFile) -> Iterator[Document]:
+        self.opened += 1
         data = self._read(file)
         # The digest is of the bytes, also of those that no reader understands.
         self._add_digest(file, data)
@@ -282,7 +284,7 @@ class DocumentCollection(DocumentSource):
         modified = _modified(file.path)
         bytes_before = self.bytes_read
         # Those of the members count when they are read, so that the file's bytes count once.
-        size = 0 if part.member else self._size(file)
+        size = 0 if part.member else self.size_of(file)
         spans = structured_passages(extracted, self.length, self.overlap)
         for number, span in enumerate(spans):
             # The order of the keys is that of the metadata in an index.
@@ -304,7 +306,7 @@ class DocumentCollection(DocumentSource):
                 f"{prefix}{PASSAGE_DELIMITER}{number}", text, _passage_title(title, span), metadata
             )
 
-    def _size(self, file: FoundFile) -> int:
+    def size_of(self, file: FoundFile) -> int:
         """Bytes of a file; 0 for one that is no document by its name."""
         if kind_of(file.name, self.archives) is None:
             return 0
