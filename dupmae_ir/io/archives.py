@@ -45,7 +45,8 @@ def unpack(
     no more bytes than fit the disk. Raises :class:`InputError` for an archive that is damaged or contains anything
     else, :class:`OutputError` when the disk is full; ``folder`` is then unchanged.
     """
-    archive, folder = Path(archive), Path(folder)
+    archive = Path(archive)
+    folder = Path(folder)
     home = folder.resolve()
     if home.exists() and not home.is_dir():
         raise UsageError(f"{folder}: is a file; name the folder to unpack into")
@@ -70,7 +71,8 @@ def _unpack_into(
 ) -> None:
     say(f"unpacking {archive}", quiet)
     room = int(shutil.disk_usage(aside).free * ROOM)
-    files = done = 0
+    files = 0
+    done = 0
     with (
         byte_bar(f"unpacking {archive.name}", None, quiet) as moved,
         closing(_members(archive)) as members,
@@ -122,9 +124,14 @@ def _place(archive: Path, member: _Member, path: Path, room: int) -> Iterator[in
 
 
 def _pour(archive: Path, member: _Member, to: IO[bytes], room: int) -> Iterator[int]:
-    done, announced = 0, member.size or 0
+    done = 0
+    # The size that the archive states is refused before a byte is written.
+    announced = member.size or 0
     with _damage_is_one_line(archive), member.open() as source:
-        while max(done, announced) <= room and (block := source.read(_BLOCK)):
+        while max(done, announced) <= room:
+            block = source.read(_BLOCK)
+            if not block:
+                break
             to.write(block)
             done += len(block)
             yield len(block)
@@ -197,7 +204,8 @@ def _tar_members(file: IO[bytes]) -> Generator[_Member, None, None]:
         # tarfile treats a damaged or missing header as the end. The true end is a block of zeros, and reading to the
         # last byte makes gzip verify its checksum.
         file.seek(tar.offset)
-        if any(end := file.read(tarfile.BLOCKSIZE)) or len(end) < tarfile.BLOCKSIZE:
+        end = file.read(tarfile.BLOCKSIZE)
+        if any(end) or len(end) < tarfile.BLOCKSIZE:
             raise EOFError("no end of archive")
         while file.read(_BLOCK):
             pass

@@ -440,7 +440,8 @@ class _Tap(io.RawIOBase):
     def __init__(self, raw: IO[bytes]) -> None:
         self.sha256 = hashlib.sha256()
         self._raw = raw
-        self._count = self._reported = 0
+        self._count = 0
+        self._reported = 0
 
     def readable(self) -> bool:
         """Always True."""
@@ -456,7 +457,8 @@ class _Tap(io.RawIOBase):
 
     def fresh(self) -> int:
         """Bytes read since the last call."""
-        new, self._reported = self._count - self._reported, self._count
+        new = self._count - self._reported
+        self._reported = self._count
         return new
 
 
@@ -473,20 +475,23 @@ class Seen:
     def add(self, text: str) -> bool:
         """Add ``text``; True when it was already in the set."""
         if self._used * 10 > len(self._slots) * 7:
-            old, self._used = self._slots, 0
+            old = self._slots
+            self._used = 0
             self._slots = array("Q", bytes(len(old) * 16))
             for key in filter(None, old):
                 self._put(key)
         return self._put(hash(text) & 0xFFFFFFFFFFFFFFFF or 1)
 
     def _put(self, key: int) -> bool:
-        slots, mask = self._slots, len(self._slots) - 1
-        at = key & mask
-        while slots[at]:
-            if slots[at] == key:
+        slots = self._slots
+        # The number of slots is a power of two, so this is the remainder.
+        mask = len(slots) - 1
+        slot = key & mask
+        while slots[slot]:
+            if slots[slot] == key:
                 return True
-            at = (at + 1) & mask
-        slots[at] = key
+            slot = (slot + 1) & mask
+        slots[slot] = key
         self._used += 1
         return False
 
@@ -495,20 +500,20 @@ def checked_docid(docid: str, where: str) -> str:
     """The id. Raises :class:`InputError`, naming ``where``, for one that run files or Lucene cannot represent."""
     if not docid:
         raise InputError(f"{where}: empty id")
-    if (" " in docid or not docid.isprintable()) and any(
-        c.isspace() or category(c) in _UNUSABLE for c in docid
-    ):
+    # Nearly every id is printable and has no blank, so its characters are not looked at one by one.
+    is_plain = docid.isprintable() and " " not in docid
+    if not is_plain and any(c.isspace() or category(c) in _UNUSABLE for c in docid):
         # Columns of run files and qrels are separated by white space.
         raise InputError(
             f"{where}: the id {docid!r} contains white space or a control character, which run files cannot represent"
         )
-    if (
-        len(docid) > LONGEST_ID // 4
-        and (size := len(docid.encode("utf-8", "replace"))) > LONGEST_ID
-    ):
-        raise InputError(
-            f"{where}: the id {docid[:40]!r}... has {size:,} bytes; Lucene takes at most {LONGEST_ID:,}"
-        )
+    # A character has at most four bytes.
+    if len(docid) > LONGEST_ID // 4:
+        size = len(docid.encode("utf-8", "replace"))
+        if size > LONGEST_ID:
+            raise InputError(
+                f"{where}: the id {docid[:40]!r}... has {size:,} bytes; Lucene takes at most {LONGEST_ID:,}"
+            )
     return docid
 
 

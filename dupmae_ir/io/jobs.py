@@ -97,13 +97,17 @@ class Job:
         resumable: bool = True,
         quiet: bool = False,
     ) -> None:
-        self.output, self.target = str(target), Path(target).absolute()
+        self.output = str(target)
+        self.target = Path(target).absolute()
         self.command = command
         self.settings = _plain(settings)
         self.record_name = record
-        self.overwrite, self.restart, self.quiet = overwrite, restart, quiet
+        self.overwrite = overwrite
+        self.restart = restart
+        self.quiet = quiet
         self._inputs = inputs
-        self._streamed, self._resumable = streamed, resumable
+        self._streamed = streamed
+        self._resumable = resumable
         self._stack = ExitStack()
 
     @property
@@ -131,12 +135,11 @@ class Job:
         if unused and not self._waiting():  # nothing was done that a resumption could use
             self.discard()
         self._stack.close()
-        ours = isinstance(error, DupmaeError)  # one that says more of the full disk
-        if (
-            isinstance(error, Exception)
-            and not ours
-            and (full := disk_full(error, self.target.parent))
-        ):
+        # An error of this package says more about the full disk already.
+        if not isinstance(error, Exception) or isinstance(error, DupmaeError):
+            return
+        full = disk_full(error, self.target.parent)
+        if full:
             raise full from error
 
     def finished(self) -> dict[str, Any] | None:
@@ -151,7 +154,8 @@ class Job:
             return None
         made = self.recorded()
         self._check_maker(made)
-        if changed := self._changed(made):
+        changed = self._changed(made)
+        if changed:
             raise IndexMismatch(
                 f"{self.target} already exists with other settings: {changed}. {self.ADVICE}"
             )
@@ -166,7 +170,8 @@ class Job:
         state = self.work / STATE
         begun = read_json(state)
         if begun is not None and self._resumable and not self.restart:
-            if changed := self._changed(begun):
+            changed = self._changed(begun)
+            if changed:
                 raise IndexMismatch(
                     f"{self.target}: unfinished work was begun with other settings: {changed}. Run the first command "
                     f"again to finish it, or {self.START_OVER.format(work=self.work)} to start over"
@@ -273,14 +278,15 @@ class Job:
 
     def _changed(self, made: Mapping[str, Any]) -> str:
         """The settings that differ, with both values; where they agree, the inputs that do."""
-        if changed := differences(made["settings"], self.settings):
+        changed = differences(made["settings"], self.settings)
+        if changed:
             return changed
         if self._streamed and not made["inputs"]:
             return ""  # unfinished work, whose pieces the command compares with what it reads
-        before, now = made["inputs"], self.inputs
-        return ", ".join(
-            f"the contents of `{n}`" for n in {**before, **now} if before.get(n) != now.get(n)
-        )
+        before = made["inputs"]
+        now = self.inputs
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        return ", ".join(f"the contents of `{name}`" for name in names)
 
 
 def work_folder(target: str | Path) -> Path:

@@ -54,7 +54,8 @@ def move_into_place(aside: str | Path, target: str | Path) -> None:
 
     An older folder is moved away first and removed afterwards; :func:`recover` restores it after a kill in between.
     """
-    aside, target = Path(aside), Path(target)
+    aside = Path(aside)
+    target = Path(target)
     if aside.is_dir():
         fsync_tree(aside)
         old = target.with_name(f".{target.name}.{os.getpid()}.old")
@@ -186,6 +187,7 @@ def disk_full_is_one_line(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        if full := disk_full(e, where):
+        full = disk_full(e, where)
+        if full:
             raise full from e
         raise

@@ -197,9 +197,11 @@ def _disagreements(
     found: Mapping[str, Mapping[str, float]], ranks: Mapping[str, array[int]]
 ) -> Iterator[str]:
     """Messages about the rank column, which trec_eval ignores, where it contradicts the scores."""
-    contradicted = tied = 0
+    contradicted = 0
+    tied = 0
     for qid, listed in ranks.items():
-        scores, rank = found[qid], dict(zip(found[qid], listed, strict=True))
+        scores = found[qid]
+        rank = dict(zip(scores, listed, strict=True))
         inversions = [
             (a, b) for a, b in itertools.pairwise(trec_order(scores)) if rank[a] >= rank[b]
         ]

@@ -323,7 +323,8 @@ def _addresses(message: Message, name: str) -> list[str]:
     for person, address in people[:MAX_ADDRESSES]:
         if not address:
             continue
-        person, address = _header_text(person), _header_text(address)
+        person = _header_text(person)
+        address = _header_text(address)
         # `formataddr` encodes names that are not ASCII, and refuses such addresses.
         if person and not (person.isascii() and address.isascii()):
             addresses.append(f"{person} <{address}>")
@@ -522,15 +523,14 @@ def _file_name(part: Message) -> str:
     name = re.split(r"[/\\]", name)[-1]
     if name:
         return name
-    kind, maintype, subtype = (
-        part.get_content_type(),
-        part.get_content_maintype(),
-        part.get_content_subtype(),
-    )
-    ending = guess_extension(kind)
-    if ending is None and maintype in _PICTURES:
-        ending = f".{subtype}"
-    return f"attachment{ending or ('.txt' if maintype == 'text' else '.bin')}"
+    ending = guess_extension(part.get_content_type())
+    if ending is None:
+        family = part.get_content_maintype()
+        if family in _PICTURES:
+            ending = f".{part.get_content_subtype()}"
+        else:
+            ending = ".txt" if family == "text" else ".bin"
+    return f"attachment{ending}"
 
 
 def _unflowed(text: str, delete_space: bool) -> str:
@@ -585,7 +585,8 @@ _CARBON_COPY = 2
 _BY_VALUE = (None, 1)
 _EMBEDDED_MESSAGE = 5
 _EMBEDDED_STORAGE = "__substg1.0_3701000D"
-_TOP_HEADER, _EMBEDDED_HEADER = 32, 24
+_TOP_HEADER = 32
+_EMBEDDED_HEADER = 24
 """Bytes before the properties of a message, and of a message inside a message."""
 
 
@@ -629,7 +630,8 @@ def _outlook_letter(message: oxmsg.Message) -> _Letter:
             continue  # damaged
         if person and person not in people[is_copied]:
             people[is_copied].append(person)
-    letter.to, letter.cc = people[False], people[True]
+    letter.to = people[False]
+    letter.cc = people[True]
     with suppress(ValueError, OverflowError):
         date = message.sent_date or properties.date_prop_value(_DELIVERY_TIME)
         letter.date = date.astimezone(UTC) if date else letter.date
