@@ -122,7 +122,8 @@ def update_index(
     if arguments.pop("how") not in ("add", "update", "sync"):
         raise UsageError(f"`how` must be add, update or sync, got {how!r}")
     config = f"dupmae_ir.index.config:{how.title()}Config"
-    return _change(_run(config, f"dupmae_ir.encode.changes:run_{how}", arguments))
+    module = "dupmae_ir.encode.sync" if how == "sync" else "dupmae_ir.encode.changes"
+    return _change(_run(config, f"{module}:run_{how}", arguments))
 
 
 def delete_documents(

@@ -36,7 +36,8 @@ _MIN_CODE_SIGNS = 0.15
 _MAX_BLANKS = 0.04
 """Minified code has a sign in every six characters and a blank in no twenty-five; readable code has a blank in six."""
 _TOKEN = re.compile(r"[^\s,;|]+")
-_NUMBER = re.compile(r"[-+(]?[\d.:%/eE+-]*\d[\d.:%/eE+)-]*")
+# Possessive: a number that something else follows is not tried again shorter.
+_NUMBER = re.compile(r"[-+(.:%/eE]*+\d[\d.:%/eE+)-]*+")
 _LISTED = re.compile(r"\d, ?\s*\d")
 """Between two numbers of a list in prose, such as those of the faults that a release corrects."""
 _MIN_NUMBERS = 60

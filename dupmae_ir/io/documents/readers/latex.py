@@ -29,7 +29,7 @@ _COMMENT = re.compile(r"(?<!\\)%.*")
 _PLACEHOLDER = re.compile(r"[ \u00a0~]?<(?:cit\.|ref|graphics|label)>|< g r a p h i c s >")
 """What the library writes for citations, references and pictures."""
 _BLANKS = re.compile(r"[ \t\u00a0]+")
-_BLANK_LINES = re.compile(r"\n\s*\n\s*")
+_BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def read_latex(data: bytes) -> Extracted:
