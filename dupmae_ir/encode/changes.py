@@ -40,7 +40,8 @@ from dupmae_ir.index.config import AddConfig, ChangeOptions, ChangeResult, SyncC
 from dupmae_ir.index.format.manifest import Meta, recorded_options
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
-from dupmae_ir.io.documents.collection import DocumentCollection, is_at
+from dupmae_ir.io.documents.collection import DocumentCollection
+from dupmae_ir.io.documents.names import is_at
 from dupmae_ir.io.sources import READING, file_report
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder, EncoderOptions

@@ -17,10 +17,12 @@ from dupmae_ir.device import need_packages, with_torch_threads
 from dupmae_ir.encode.changes import Change, EncoderCache
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.index.changes.changes import run_compact
-from dupmae_ir.index.config import ChangeResult, CompactConfig, SyncConfig
+from dupmae_ir.index.config import ChangeResult, CompactConfig, SyncConfig, changes_in_words
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.files import EXTRA
+from dupmae_ir.io.documents.names import is_at, is_hidden_or_temporary
+from dupmae_ir.io.jobs import work_folder
 
 QUIET_MILLISECONDS = 300
 """Time without another change after which those so far are taken in."""
@@ -82,19 +84,9 @@ def _take_in(
         # The next change may mend it, for example a folder that is mounted again.
         say(f"note: {e}", config.quiet)
         return before
-    counts = []
-    for name, count in (
-        ("added", result["added_now"]),
-        ("updated", result["updated_now"]),
-        ("deleted", result["deleted_now"]),
-    ):
-        if count:
-            counts.append(f"{count:,} {name}")
+    counts = changes_in_words(result, "added", "updated", "deleted")
     if counts:
-        say(
-            f"{time.strftime('%H:%M:%S')} {', '.join(counts)} ({result['seconds']:.1f} s)",
-            config.quiet,
-        )
+        say(f"{time.strftime('%H:%M:%S')} {counts} ({result['seconds']:.1f} s)", config.quiet)
     return result
 
 
@@ -103,16 +95,12 @@ def _changes(roots: Collection[str], index: str) -> Iterator[Collection[str]]:
     they are complete, those that belong together at once."""
     from watchfiles import watch as events
 
-    # The index may be inside the folder; its own files and those of its changes begin with its name.
-    own_files = os.path.abspath(index)  # noqa: PTH100 (links stay)
+    # The index may be inside the folder.
+    own_folders = [os.path.abspath(folder) for folder in (index, work_folder(index))]  # noqa: PTH100 (links stay)
 
     def is_of_folder(_change: object, path: str) -> bool:
         name = os.path.basename(path)  # noqa: PTH119
-        return (
-            not path.startswith(own_files)
-            and not name.startswith((".", "~$"))
-            and not name.endswith("~")
-        )
+        return not is_at(path, own_folders) and not is_hidden_or_temporary(name)
 
     is_begun = False
     for batch in events(

@@ -30,6 +30,7 @@ from dupmae_ir.index.config import (
     UpdateConfig,
     VerifyConfig,
     VerifyResult,
+    changes_in_words,
 )
 from dupmae_ir.io.jobs import COMPLETE
 from dupmae_ir.io.sources import file_report
@@ -58,13 +59,8 @@ def summarize_verified(config: VerifyConfig, result: VerifyResult) -> str:
 
 def summarize_change(config: ChangeOptions, result: ChangeResult) -> str:
     """How many documents were added, updated, deleted and unchanged, and what the index is now."""
-    numbers: Mapping[str, Any] = result
-    counts = []
-    for word in ("added", "updated", "deleted", "unchanged"):
-        count = numbers[f"{word}_now"]
-        if count:
-            counts.append(f"{count:,} {word}")
-    return f"{config.index}: {', '.join(counts)}; {_state(result)}, {result['seconds']:.1f} s"
+    counts = changes_in_words(result, "added", "updated", "deleted", "unchanged")
+    return f"{config.index}: {counts}; {_state(result)}, {result['seconds']:.1f} s"
 
 
 def summarize_deleted(config: DeleteConfig, result: ChangeResult) -> str:

@@ -62,6 +62,17 @@ class ChangeResult(IndexResult):
     seconds: NotRequired[float]
 
 
+def changes_in_words(result: ChangeResult, *words: str) -> str:
+    """How many documents a change concerned: ``3 added, 1 deleted``, for those of some words that have any."""
+    counts = {
+        "added": result.get("added_now", 0),
+        "updated": result.get("updated_now", 0),
+        "deleted": result.get("deleted_now", 0),
+        "unchanged": result.get("unchanged_now", 0),
+    }
+    return ", ".join(f"{counts[word]:,} {word}" for word in words if counts[word])
+
+
 class PushResult(TypedDict):
     """What an object store has of an index folder."""
 

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from dupmae_ir.encode import sync
 from dupmae_ir.encode.__main__ import main as encode
@@ -144,13 +145,22 @@ def test_a_file_that_grows_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(naps) == 5
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
+@pytest.mark.parametrize("own", ["docs/index", "doc", "elsewhere/index"])
+def test_changes_of_the_folder_are_told_from_those_of_the_index(
+    folder: Path, tmp_path: Path, own: str
+) -> None:
+    index = tmp_path / own
+    index.mkdir(parents=True)
+    work = index.with_name(f".{index.name}.work")
+    work.mkdir()
+    changes = sync._changes([str(folder)], str(index))
+    assert next(changes) == []
+    (index / "meta.json").write_text("{}")
+    (work / "window").write_text("x")
+    (folder / "~$c.docx").write_text("x")
+    (folder / "c.txt").write_text("A document.")
+    assert next(changes) == [str(folder / "c.txt")]
+    changes.close()
 
 
 @contextmanager

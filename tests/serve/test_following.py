@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.errors import InputError, UsageError
@@ -52,28 +52,19 @@ def follower(folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     follower.stop(20)
 
 
-def wait_for(condition, seconds: float = 30) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_the_index_follows_also_after_its_process_was_killed(
     follower: Follower, folder: Path, index: Path
 ) -> None:
-    assert wait_for(lambda: follower.in_step is not None)
+    assert until(lambda: follower.in_step is not None)
     first = follower.in_step
     (folder / "b.txt").write_text("The key is under the stairs.")
-    assert wait_for(lambda: "b.txt" in Index.open(index).files)
-    assert wait_for(lambda: follower.in_step != first)
+    assert until(lambda: "b.txt" in Index.open(index).files)
+    assert until(lambda: follower.in_step != first)
     process = follower._process
     assert process is not None
     process.send_signal(signal.SIGKILL)
     (folder / "c.txt").write_text("Saved while none follows.")
-    assert wait_for(lambda: "c.txt" in Index.open(index).files)
+    assert until(lambda: "c.txt" in Index.open(index).files)
     follower.stop(20)
     assert not follower._thread.is_alive()
     assert follower._process is not None

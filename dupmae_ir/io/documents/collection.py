@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +17,6 @@ from dupmae_ir.io.collections import DocumentSource, FileReport, Input
 from dupmae_ir.io.documents.files import (
     FilePart,
     FoundFile,
-    ending_of,
     find_files,
     kind_of,
     need_extra,
@@ -26,8 +24,9 @@ from dupmae_ir.io.documents.files import (
     read_file_parts,
 )
 from dupmae_ir.io.documents.garbage import garbage_kind
+from dupmae_ir.io.documents.names import ending_of, is_at, path_id, shown_name
 from dupmae_ir.io.documents.passages import TextSpan, structured_passages
-from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable
+from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable, time_text
 from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
 
 LENGTH = 300
@@ -39,7 +38,6 @@ MAX_NAMED_FILES = 1000
 DOMINATING_BYTES = 2_000_000
 """Bytes of a file that is named if it has half of a collection's."""
 _MAX_TITLE = 300
-_UNSAFE = re.compile(rf"[\s%{PASSAGE_DELIMITER}\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class DocumentCollection(DocumentSource):
@@ -327,21 +325,6 @@ class DocumentCollection(DocumentSource):
         return InputError(f"{self.source}: no text in any of its {len(self.files):,} files{why}")
 
 
-def is_at(name: str, paths: Collection[str]) -> bool:
-    """Whether a name is one of some names of files and folders, or below one."""
-    return any(name == path or name.startswith(f"{path}/") for path in paths)
-
-
-def path_id(name: str) -> str:
-    """The id of a file: its path, with ``%XX`` for white space, ``%``, ``#``, control characters and bytes that are not
-    UTF-8."""
-    return _UNSAFE.sub(_percent_encoded, name)
-
-
-def _percent_encoded(match: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in os.fsencode(match.group()))
-
-
 def _short_name(path: Path) -> str:
     """The title of a document without one: its last folder and its name without endings."""
     name = path.name.partition(".")[0] or path.name
@@ -356,14 +339,9 @@ def _passage_title(title: str, span: TextSpan) -> str:
     return f"{title}: {nearest}"
 
 
-def shown_name(name: str) -> str:
-    """A path as text, with ``?`` for undecodable bytes."""
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
 def _modified(path: Path) -> str:
     try:
         seconds = path.stat().st_mtime
     except OSError:
         seconds = 0.0
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time_text(datetime.fromtimestamp(int(seconds), UTC))

@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import natural_key
 from dupmae_ir.io.documents.isolation import ISOLATION, described
+from dupmae_ir.io.documents.names import is_hidden_or_temporary, is_skipped_folder
 from dupmae_ir.io.documents.readers.encodings import SNIFFED_BYTES, looks_like_text
 from dupmae_ir.io.documents.readers.extracted import (
     LARGEST,
@@ -38,7 +40,6 @@ _OTHER_ENDING_WORDS = """
     safetensors parquet arrow woff woff2 ttf otf eot ps eps dvi mo gmo lock
 """
 _OTHER_ENDINGS = frozenset(_OTHER_ENDING_WORDS.split())
-_SKIPPED_FOLDERS = frozenset({"CVS", "_darcs", "node_modules", "__pycache__"})
 MAX_DEPTH = 5
 """Files in files: a mail in a mailbox in an archive has depth 2."""
 MAX_MEMBERS = 200_000
@@ -133,12 +134,10 @@ def _entries(root: Path, walk: Walk, base: str) -> Iterator[str]:
             folders.clear()  # an index of this package
             continue
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        hidden = [name for name in folders if name.startswith(".")]
-        skipped = {*links, *_SKIPPED_FOLDERS, *hidden}
         # In place: `os.walk` goes into the folders that stay in its list.
-        folders[:] = [name for name in folders if name not in skipped]
+        folders[:] = [name for name in folders if name not in links and not is_skipped_folder(name)]
         for name in names:
-            if not (name.startswith((".", "~$")) or name.endswith("~")):
+            if not is_hidden_or_temporary(name):
                 yield os.path.join(folder, name)  # noqa: PTH118
 
 
@@ -162,11 +161,6 @@ def kind_of(name: str, archives: bool = False) -> str | None:
     if FORMATS[kind].archive and not archives:
         return None
     return kind
-
-
-def ending_of(name: str) -> str:
-    """The ending of a name for counts: ``.png``, or ``no ending``."""
-    return Path(name).suffix.lower() or "no ending"
 
 
 def read_file(path: Path) -> bytes:
@@ -211,9 +205,8 @@ class _Unpacking:
             if kind is None:
                 yield FilePart(self.name, member)
                 return
-            members = FORMATS[kind].members
-            if members is not None:
-                for inner in members(data):
+            if FORMATS[kind].splitter:
+                for inner in FORMATS[kind].members(data):
                     yield from self._member(member, inner, depth)
                 return
             extracted = _read(kind, data)
@@ -242,29 +235,32 @@ def _kind_by_contents(data: bytes) -> str | None:
     """The kind of a file whose name does not say it; None for no document."""
     start = data[:SNIFFED_BYTES]
     for kind, document_format in FORMATS.items():
-        if document_format.recognise is not None and document_format.recognise(start):
+        if document_format.recognises(start):
             return kind
     return "text" if looks_like_text(start) else None
 
 
 def _read(kind: str, data: bytes) -> Extracted:
     """The text of a document. Raises :class:`Unreadable`, and what the library for its format raises."""
-    document_format = FORMATS[kind]
     # Files of the folder were checked before the first was read, but not what is inside them.
-    missing = [package for package in document_format.packages if find_spec(package) is None]
-    if missing:
+    if _lacks_packages(kind):
         raise Unreadable(f"reading {kind} files needs: pip install 'dupmae-ir[{EXTRA}]'")
-    if document_format.isolated:
+    if FORMATS[kind].isolated:
         extracted = ISOLATION.read(kind, data)
     else:
-        assert document_format.read is not None
-        extracted = document_format.read(data)
+        extracted = FORMATS[kind].read(data)
     characters = len(extracted.text)
     if characters > max(1 << 20, MAX_CHARACTERS_PER_BYTE * len(data)):
         raise Unreadable(
             f"{len(data):,} bytes become {characters:,} characters; {MAX_CHARACTERS_PER_BYTE} a byte are allowed"
         )
     return extracted
+
+
+@cache
+def _lacks_packages(kind: str) -> bool:
+    """Whether a package that a kind of files needs is not installed; finding out takes longer than reading a mail."""
+    return any(find_spec(package) is None for package in FORMATS[kind].packages)
 
 
 def need_extra(files: Sequence[FoundFile], source: str) -> None:

@@ -168,10 +168,8 @@ def described(error: Exception) -> str:
 
 
 def _answer(kind: str, data: bytes) -> bytes:
-    read = FORMATS[kind].read
-    assert read is not None
     try:
-        extracted = read(data)
+        extracted = FORMATS[kind].read(data)
         members = [
             (member.name, b64encode(member.data).decode("ascii")) for member in extracted.members
         ]

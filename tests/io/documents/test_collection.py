@@ -10,8 +10,9 @@ import pytest
 from support.document_samples import paragraphs, pdf, write_folder
 
 from dupmae_ir.errors import EnvironmentProblem, InputError, UsageError
-from dupmae_ir.io.documents.collection import DocumentCollection, path_id
+from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.files import find_files
+from dupmae_ir.io.documents.names import path_id
 
 
 def read(*sources, **settings):

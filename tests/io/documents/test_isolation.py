@@ -16,7 +16,8 @@ from dupmae_ir.io.documents.isolation import Isolation
 from dupmae_ir.io.documents.readers import archive, extracted, office
 from dupmae_ir.io.documents.readers.books import read_epub
 from dupmae_ir.io.documents.readers.extracted import Block, Unreadable
-from dupmae_ir.io.documents.readers.markup import read_html, read_markdown
+from dupmae_ir.io.documents.readers.html import read_html
+from dupmae_ir.io.documents.readers.markdown import read_markdown
 from dupmae_ir.io.documents.readers.pdf import read_pdf
 from dupmae_ir.io.documents.readers.text import read_text
 from dupmae_ir.serve.http_server import Guard

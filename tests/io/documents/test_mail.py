@@ -15,7 +15,9 @@ from support.outlook_samples import compound_file, outlook_tree
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.files import kind_of, read_file_parts
 from dupmae_ir.io.documents.readers.extracted import Unreadable
-from dupmae_ir.io.documents.readers.mail import mailbox_members, read_mail, read_outlook
+from dupmae_ir.io.documents.readers.mail import read_mail
+from dupmae_ir.io.documents.readers.mailbox import mailbox_members
+from dupmae_ir.io.documents.readers.outlook import read_outlook
 
 HEADERS = "From: Anna Berg <anna@example.org>\nTo: office@example.org\nSubject: The boiler\n"
 

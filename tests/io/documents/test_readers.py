@@ -11,11 +11,10 @@ import pytest
 from support.document_samples import FILES, HTML, docx, epub, extract, pdf, write_folder, zipped
 
 from dupmae_ir.io.documents.collection import DocumentCollection
-from dupmae_ir.io.documents.readers import registry
+from dupmae_ir.io.documents.readers import format, registry
 from dupmae_ir.io.documents.readers.books import read_epub
 from dupmae_ir.io.documents.readers.code import read_code
 from dupmae_ir.io.documents.readers.extracted import Block, Extracted, Heading, Unreadable
-from dupmae_ir.io.documents.readers.format import Format
 from dupmae_ir.io.documents.readers.office import read_docx
 from dupmae_ir.io.documents.readers.text import read_text
 
@@ -269,6 +268,10 @@ def test_every_kind_has_a_reader():
     readers = set(registry.FORMATS)
     assert set(registry.KINDS.values()) == readers
     assert {kind for kinds in registry.PACKAGES.values() for kind in kinds} <= readers
+    for entry in registry.FORMATS.values():
+        assert bool(entry.reader) != bool(entry.splitter)
+        for name in filter(None, (entry.reader, entry.splitter, entry.recogniser)):
+            assert callable(format._function(name))
 
 
 def test_the_place_of_a_passage_is_that_of_its_block(tmp_path, monkeypatch):
@@ -278,7 +281,7 @@ def test_the_place_of_a_passage_is_that_of_its_block(tmp_path, monkeypatch):
         text = data.decode()
         return Extracted(text, "Sheets", headings, blocks=blocks, metadata={"author": "Ada"})
 
-    monkeypatch.setitem(registry.FORMATS, "text", Format("text", ("txt",), read_sheets))
+    monkeypatch.setattr(format, "_function", {"text:read_text": read_sheets}.get)
     (tmp_path / "a.txt").write_text("first second")
     _, documents = read(tmp_path, length=2, overlap=0)
     places = [(d.text, d.metadata["sheet"], d.metadata["row"]) for d in documents]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,8 @@ MAX_TAGS = 5_000_000
 """Tags of an office document above which it is refused: an empty paragraph has 6 bytes, and 130 in memory."""
 OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """The first bytes of compound files: office documents of 1997 to 2003, and encrypted ones of today."""
+XML_DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
+"""The declaration of an encoding, which is that of the bytes; a text is already decoded."""
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
 

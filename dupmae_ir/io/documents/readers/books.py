@@ -8,8 +8,7 @@ from urllib.parse import unquote
 from dupmae_ir.io.documents.readers.archive import open_archive, read_member, xml_elements
 from dupmae_ir.io.documents.readers.encodings import decoded
 from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable
-from dupmae_ir.io.documents.readers.format import Format
-from dupmae_ir.io.documents.readers.markup import parse_html
+from dupmae_ir.io.documents.readers.html import parse_html
 
 _CONTAINER = "META-INF/container.xml"
 
@@ -45,6 +44,3 @@ def _chapter_names(package: bytes, folder: str) -> dict[str | None, str]:
             reference = unquote(item.get("href") or "")
             names[item.get("id")] = posixpath.normpath(posixpath.join(folder, reference))
     return names
-
-
-FORMATS = (Format("epub", ("epub",), read_epub, ("lxml",), isolated=True),)

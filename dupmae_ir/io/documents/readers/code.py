@@ -6,13 +6,7 @@ import re
 
 from dupmae_ir.io.documents.readers.encodings import decoded
 from dupmae_ir.io.documents.readers.extracted import Extracted, Heading
-from dupmae_ir.io.documents.readers.format import Format
 
-_ENDINGS = (
-    "py pyi pyx js mjs cjs ts jsx tsx java c h cc cpp cxx hpp hh cs go rs rb php pl pm swift kt kts scala sh bash zsh "
-    "fish lua r jl sql m mm hs ml erl ex exs clj el lisp vim awk sed cmake mk tcl css scss less yaml yml toml ini "
-    "cfg conf properties proto graphql sty cls bib diff patch"
-)
 # Group 1 is a definition at the left margin, group 2 a method one step from it.
 _DEFINITION = re.compile(
     r"^(?:export |default |public |private |static |pub(?:\([a-z]+\))? |async |abstract |final )*"
@@ -51,6 +45,3 @@ def _with_comments(text: str, start: int, floor: int) -> int:
             break
         start = line_above
     return start
-
-
-FORMATS = (Format("code", tuple(_ENDINGS.split()), read_code),)

@@ -89,14 +89,13 @@ def decoded(data: bytes, declared: bool = False, encoding: str | None = None) ->
             return Decoded(_plain(data[len(mark) :].decode(marked, "replace")))
     if encoding is None and declared:
         encoding = _declaration(data)
-    if not looks_like_text(data):
-        raise Unreadable("binary data, not text")
+    start = data[:SNIFFED_BYTES]
     # ISO-2022 is valid ASCII, but not meant so; that of Korea also shifts by control characters.
     is_iso_2022 = _ISO_2022.search(data) is not None
-    wide = None
-    if not is_iso_2022 and _has_controls(data[:SNIFFED_BYTES]):
-        wide = _wide_encoding(data[:SNIFFED_BYTES])
-    if wide is not None:
+    if _has_controls(start) and not _ISO_2022.search(start):
+        wide = _wide_encoding(start)
+        if wide is None:
+            raise Unreadable("binary data, not text")
         return Decoded(_plain(data.decode(wide, "replace")), Guess(wide, _WIDE_CERTAINTY))
     if encoding or not is_iso_2022:
         text = _by_name(data, encoding)

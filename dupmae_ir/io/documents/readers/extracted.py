@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from dupmae_ir.types import MetadataValue
@@ -90,10 +91,11 @@ def _block_start(block: Block) -> int:
 
 @dataclass
 class Builder:
-    """A text in the making: pieces, headings, and the white space between them."""
+    """A text in the making: pieces, headings, places, and the white space between them."""
 
     pieces: list[str] = field(default_factory=list)
     headings: list[Heading] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
     length: int = 0
     _gap: str = ""
 
@@ -127,12 +129,35 @@ class Builder:
         self.headings.append(Heading(start, level, text))
         self.gap("\n\n")
 
-    def done(self, title: str = "") -> Extracted:
-        """The text, with ``title`` or the first heading as its title."""
+    def place(self, place: Mapping[str, MetadataValue]) -> None:
+        """Begin a block: ``place`` is where the next text is in the file."""
+        self.blocks.append(Block(self.next_start, place))
+
+    def table_row(self, cells: Iterable[str]) -> None:
+        """Append a row of a table on a line of its own."""
+        self.gap("\n")
+        self.write(" | ".join(cells))
+
+    def done(
+        self,
+        title: str = "",
+        guess: Guess | None = None,
+        lines: bool = False,
+        problems: Sequence[str] = (),
+    ) -> Extracted:
+        """The text, with ``title`` or the first heading as its title; the other values as in :class:`Extracted`."""
         title = " ".join(title.split())
         if not title and self.headings:
             title = self.headings[0].text
-        return Extracted("".join(self.pieces), title, self.headings)
+        return Extracted(
+            "".join(self.pieces),
+            title,
+            self.headings,
+            lines=lines,
+            blocks=self.blocks,
+            problems=problems,
+            guess=guess,
+        )
 
     def _append(self, text: str) -> None:
         self.pieces.append(text)
@@ -149,6 +174,11 @@ def joined(lines: Iterable[str]) -> str:
         builder.gap("\n")
         builder.write(line)
     return "".join(builder.pieces)
+
+
+def time_text(time: datetime) -> str:
+    """A time in UTC as metadata has it, ``2026-03-01T09:30:00Z``; filters compare such texts."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def reason(error: BaseException) -> str:

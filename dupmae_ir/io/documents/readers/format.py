@@ -1,9 +1,11 @@
-"""What a reader tells the registry about a format."""
+"""What the registry says of a format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from dupmae_ir.io.documents.readers.extracted import Extracted, Member
 
@@ -12,18 +14,42 @@ class Format(NamedTuple):
     """A format of files.
 
     ``kind`` is its name in the metadata of passages. ``endings`` are the endings of file names, without the dot.
-    ``read`` gives the text of a document. A container, such as a mailbox, has ``members`` instead, which yields the
-    files in it one by one; each is read as a file of its own. ``packages`` are the modules of the extra that it needs.
-    An ``isolated`` format is read in a separate process with limits on time and memory; a container is not, so its
-    ``members`` must take time and memory in proportion to the bytes. ``recognise`` says from the first bytes whether a
-    file whose name has no known ending is of this format. An ``archive`` is left out unless archives are asked for.
+    ``reader``, ``splitter`` and ``recogniser`` name functions of this folder's modules, as ``"pdf:read_pdf"``; a module
+    is imported when the first file needs it. A document has a reader. A container, such as a mailbox, has a splitter
+    instead, which yields the files in it one by one; each is read as a file of its own. A recogniser says from the
+    first bytes whether a file whose name has no known ending is of this format. ``packages`` are the modules of the
+    extra that it needs. An ``isolated`` format is read in a separate process with limits on time and memory; a
+    container is not, so its splitter must take time and memory in proportion to the bytes. An ``archive`` is left out
+    unless archives are asked for.
     """
 
     kind: str
     endings: tuple[str, ...]
-    read: Callable[[bytes], Extracted] | None = None
+    reader: str = ""
     packages: tuple[str, ...] = ()
     isolated: bool = False
-    members: Callable[[bytes], Iterator[Member]] | None = None
-    recognise: Callable[[bytes], bool] | None = None
+    splitter: str = ""
+    recogniser: str = ""
     archive: bool = False
+
+    def read(self, data: bytes) -> Extracted:
+        """The text of a document. Raises :class:`Unreadable`, and what the library for the format raises."""
+        extracted: Extracted = _function(self.reader)(data)
+        return extracted
+
+    def members(self, data: bytes) -> Iterator[Member]:
+        """The files in a container, one by one. Raises :class:`Unreadable`."""
+        members: Iterator[Member] = _function(self.splitter)(data)
+        return members
+
+    def recognises(self, start: bytes) -> bool:
+        """Whether a file that begins with these bytes is of this format; no for a format without a recogniser."""
+        return bool(self.recogniser) and _function(self.recogniser)(start)
+
+
+@cache
+def _function(name: str) -> Callable[[bytes], Any]:
+    module_name, _, function_name = name.partition(":")
+    module = import_module(f"{__package__}.{module_name}")
+    function: Callable[[bytes], Any] = getattr(module, function_name)
+    return function

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from dupmae_ir.io.documents.readers.encodings import decoded
 from dupmae_ir.io.documents.readers.extracted import Builder, Extracted
-from dupmae_ir.io.documents.readers.format import Format
 
 _LEVELS = {
     "part": 1,
@@ -49,7 +47,7 @@ def read_latex(data: bytes) -> Extracted:
         builder.heading(_LEVELS[match[1]], _plain(match[2]))
         start = match.end()
     builder.write(_plain(body[start:]))
-    return replace(builder.done(_plain(title[1]) if title else ""), guess=guess)
+    return builder.done(_plain(title[1]) if title else "", guess)
 
 
 def _plain(source: str) -> str:
@@ -58,6 +56,3 @@ def _plain(source: str) -> str:
     text = LatexNodes2Text(math_mode="text", keep_comments=False).latex_to_text(source)
     lines = (_BLANKS.sub(" ", line).strip() for line in _PLACEHOLDER.sub("", text).split("\n"))
     return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
-
-
-FORMATS = (Format("tex", ("tex", "ltx", "latex"), read_latex, ("pylatexenc",), isolated=True),)

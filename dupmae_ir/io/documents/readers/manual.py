@@ -7,7 +7,6 @@ import shlex
 
 from dupmae_ir.io.documents.readers.encodings import decoded
 from dupmae_ir.io.documents.readers.extracted import Builder, Extracted
-from dupmae_ir.io.documents.readers.format import Format
 
 _BEGINNING = re.compile(
     rb"""(?:['.]\\["#][^\n]*\n|[ \t]*\n|\.[a-z]{1,2}[ \t][^\n]*\n){0,60}\.(?:TH|Dd|Sh|SH)[ \t]"""
@@ -32,14 +31,14 @@ _MDOC_NAMES = "Ar Nm Op Pa Xr Ev Dv Cm Va Vt Li Ql Sq Dq Em Sy Ic Ns Ta Nd Tn Bx
 _MDOC_MACROS = frozenset(_MDOC_NAMES.split())
 
 
-def recognise_manual(start: bytes) -> bool:
+def begins_as_manual(start: bytes) -> bool:
     """Whether a file begins as a manual page; their endings, ``1`` to ``8``, are those of other files too."""
     return _BEGINNING.match(start) is not None
 
 
 def read_manual(data: bytes) -> Extracted:
     """A manual page: sections are headings; the title is the name that it describes."""
-    text, _ = decoded(data)
+    text, guess = decoded(data)
     builder = Builder()
     title = ""
     for line in text.split("\n"):
@@ -57,7 +56,7 @@ def read_manual(data: bytes) -> Extracted:
             builder.heading(_HEADINGS[macro], " ".join(words))
         else:
             _write_macro(macro, words, builder)
-    return builder.done(title)
+    return builder.done(title, guess)
 
 
 def _write_macro(macro: str, words: list[str], builder: Builder) -> None:
@@ -107,6 +106,3 @@ def _plain(text: str) -> str:
     text = _FONT.sub("", _COMMENT.sub("", text))
     text = _NAMED.sub(lambda match: _CHARACTERS.get(match[1], ""), text)
     return text.replace("\\-", "-").replace("\\e", "\\").replace("\\ ", " ").replace("\\~", " ")
-
-
-FORMATS = (Format("man", ("man", "mdoc", "roff"), read_manual, recognise=recognise_manual),)

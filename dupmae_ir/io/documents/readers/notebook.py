@@ -8,8 +8,7 @@ from typing import Any
 
 from dupmae_ir.io.documents.readers.encodings import decoded
 from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable, reason
-from dupmae_ir.io.documents.readers.format import Format
-from dupmae_ir.io.documents.readers.markup import read_markdown
+from dupmae_ir.io.documents.readers.markdown import read_markdown
 
 
 def read_notebook(data: bytes) -> Extracted:
@@ -53,6 +52,3 @@ def _write_markdown(source: str, builder: Builder) -> None:
     builder.write(cell.text)
     for heading in cell.headings:
         builder.headings.append(heading._replace(start=heading.start + cell_start))
-
-
-FORMATS = (Format("ipynb", ("ipynb",), read_notebook),)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 from typing import Any
 
 from dupmae_ir.io.documents.readers.archive import OLE_MAGIC, refuse_hostile_package
-from dupmae_ir.io.documents.readers.extracted import Block, Builder, Extracted, Unreadable
-from dupmae_ir.io.documents.readers.format import Format
-from dupmae_ir.io.documents.readers.markup import read_html
+from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable
+from dupmae_ir.io.documents.readers.html import read_html
 from dupmae_ir.io.documents.readers.rtf import read_rtf
 
 _HEADING_STYLE = re.compile(r"heading (\d)", re.IGNORECASE)
@@ -34,7 +32,6 @@ def read_docx(data: bytes) -> Extracted:
 
 def _write_table(table: Any, builder: Builder) -> None:
     for row in table.rows:
-        builder.gap("\n")
         try:
             texts = [cell.text for cell in row.cells]
         except ValueError:
@@ -42,7 +39,7 @@ def _write_table(table: Any, builder: Builder) -> None:
             texts = ["".join(cell.itertext()) for cell in row._tr.tc_lst]
         # python-docx returns a merged cell once for each column that it spans.
         cells = dict.fromkeys(" ".join(text.split()) for text in texts)
-        builder.write(" | ".join(cells))
+        builder.table_row(cells)
 
 
 def _write_paragraph(paragraph: Any, builder: Builder) -> None:
@@ -72,10 +69,9 @@ def read_pptx(data: bytes) -> Extracted:
     refuse_hostile_package(data)
     presentation = Presentation(io.BytesIO(data))
     builder = Builder()
-    slides = []
     for number, slide in enumerate(presentation.slides, 1):
         builder.gap("\n\n")
-        slides.append(Block(builder.next_start, {"slide": number}))
+        builder.place({"slide": number})
         title = slide.shapes.title
         if title is not None:
             builder.heading(1, title.text_frame.text)
@@ -88,8 +84,7 @@ def read_pptx(data: bytes) -> Extracted:
             if notes:
                 builder.gap("\n\n")
                 builder.write(f"Notes: {notes}")
-    extracted = builder.done(presentation.core_properties.title or "")
-    return replace(extracted, blocks=slides)
+    return builder.done(presentation.core_properties.title or "")
 
 
 def _write_shape(shape: Any, builder: Builder) -> None:
@@ -104,8 +99,7 @@ def _write_shape(shape: Any, builder: Builder) -> None:
         builder.write("\n".join(filter(None, paragraphs)).replace("\v", "\n"))
     elif getattr(shape, "has_table", False):
         for row in shape.table.rows:
-            builder.gap("\n")
-            builder.write(" | ".join(" ".join(cell.text.split()) for cell in row.cells))
+            builder.table_row(" ".join(cell.text.split()) for cell in row.cells)
 
 
 def read_old_word(data: bytes) -> Extracted:
@@ -124,11 +118,3 @@ def read_old_slides(data: bytes) -> Extracted:
     if data.startswith(b"PK"):
         return read_pptx(data)
     raise Unreadable("slides of PowerPoint 97 to 2003; save them as .pptx")
-
-
-FORMATS = (
-    Format("docx", ("docx", "docm", "dotx"), read_docx, ("lxml", "docx"), isolated=True),
-    Format("pptx", ("pptx", "pptm", "ppsx", "potx"), read_pptx, ("lxml", "pptx"), isolated=True),
-    Format("doc", ("doc", "dot"), read_old_word, ("lxml", "docx", "striprtf"), isolated=True),
-    Format("ppt", ("ppt", "pps"), read_old_slides, ("lxml", "pptx"), isolated=True),
-)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from dupmae_ir.io.documents.readers.archive import (
@@ -14,8 +13,7 @@ from dupmae_ir.io.documents.readers.archive import (
     xml_elements,
     xml_root,
 )
-from dupmae_ir.io.documents.readers.extracted import Block, Builder, Extracted, Unreadable
-from dupmae_ir.io.documents.readers.format import Format
+from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable
 
 # odfpy, the library for these files, is unmaintained and has no wheel; the text is in one file of XML.
 _SKIPPED = frozenset(
@@ -46,15 +44,19 @@ def read_opendocument(data: bytes) -> Extracted:
                     raise Unreadable("encrypted with a password")
             content = read_member(package, "content.xml")
             meta = read_member(package, "meta.xml") if "meta.xml" in package.namelist() else b""
-    title = ""
-    if meta:
-        titles = (
-            element for element in xml_elements(meta, "title") if "purl.org/dc" in element.tag
-        )
-        title = next((element.text or "" for element in titles), "")
     writer = _Writer()
     writer.write(_body(content))
-    return replace(writer.builder.done(title), blocks=writer.slides)
+    return writer.builder.done(_title(meta))
+
+
+def _title(meta: bytes) -> str:
+    """The title that the properties of a document give it; empty without one."""
+    if not meta:
+        return ""
+    for element in xml_elements(meta, "title"):
+        if "purl.org/dc" in element.tag:
+            return element.text or ""
+    return ""
 
 
 def _body(xml: bytes) -> Any:
@@ -70,7 +72,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self.builder = Builder()
-        self.slides: list[Block] = []
+        self._slides = 0
 
     def write(self, element: Any) -> None:
         """Append an element that holds paragraphs, and what is in it."""
@@ -78,42 +80,53 @@ class _Writer:
         if name in _SKIPPED or not name:
             return
         if name == "h":
-            level = next(
-                (v for key, v in element.attrib.items() if key.endswith("outline-level")), "1"
-            )
-            self.builder.heading(int(level) if level.isdigit() else 1, _text_of(element))
+            self._write_heading(element)
         elif name == "p":
-            self.builder.gap("\n")
-            self.builder.write(_text_of(element).strip())
-            self._write_frames(element)
+            self._write_paragraph(element)
         elif name == "table-row":
             self._write_row(element)
         elif name == "notes":
             self._write_notes(element)
         else:
-            if name == "page":
-                self.builder.gap("\n\n")
-                self.slides.append(Block(self.builder.next_start, {"slide": len(self.slides) + 1}))
-            if name in ("list", "table", "frame", "section"):
-                self.builder.gap("\n\n")
-            is_title = any(
-                key.endswith("}class") and value == "title" for key, value in element.attrib.items()
-            )
-            if is_title:
-                self.builder.heading(1, _text_of(element))
-            else:
-                for inner in element:
-                    self.write(inner)
-        if name in ("p", "list", "table"):
-            self.builder.gap("\n\n" if name != "p" else "\n")
+            self._write_container(name, element)
+
+    def _write_heading(self, element: Any) -> None:
+        level = _attribute(element, "outline-level", "1")
+        self.builder.heading(int(level) if level.isdigit() else 1, _text_of(element))
+
+    def _write_paragraph(self, element: Any) -> None:
+        self.builder.gap("\n")
+        self.builder.write(_text_of(element).strip())
+        # Text boxes that are anchored in the paragraph.
+        for box in _outer_boxes(element):
+            self.builder.gap("\n\n")
+            for inner in box:
+                self.write(inner)
+        self.builder.gap("\n")
+
+    def _write_container(self, name: str, element: Any) -> None:
+        """Append what is in a slide, a list, a table, a frame, and anything else that has no text of its own."""
+        if name == "page":
+            self.builder.gap("\n\n")
+            self._slides += 1
+            self.builder.place({"slide": self._slides})
+        if name in ("list", "table", "frame", "section"):
+            self.builder.gap("\n\n")
+        if _attribute(element, "class") == "title":
+            self.builder.heading(1, _text_of(element))
+        else:
+            for inner in element:
+                self.write(inner)
+        if name in ("list", "table"):
+            self.builder.gap("\n\n")
 
     def _write_row(self, row: Any) -> None:
-        self.builder.gap("\n")
         cells = []
         for cell in row:
-            if local_name(cell) == "table-cell":
-                cells.append(" ".join(_text_of(cell).split()))
-        self.builder.write(" | ".join(filter(None, cells)))
+            text = " ".join(_text_of(cell).split())
+            if text and local_name(cell) == "table-cell":
+                cells.append(text)
+        self.builder.table_row(cells)
 
     def _write_notes(self, notes: Any) -> None:
         """The speaker's notes of a slide."""
@@ -122,12 +135,13 @@ class _Writer:
             self.builder.gap("\n\n")
             self.builder.write(f"Notes: {text}")
 
-    def _write_frames(self, paragraph: Any) -> None:
-        """Text boxes that are anchored in a paragraph."""
-        for box in _outer_boxes(paragraph):
-            self.builder.gap("\n\n")
-            for inner in box:
-                self.write(inner)
+
+def _attribute(element: Any, name: str, default: str = "") -> str:
+    """The value of an attribute with a local name."""
+    for key, value in element.attrib.items():
+        if key.rpartition("}")[2] == name:
+            return str(value)
+    return default
 
 
 def _outer_boxes(element: Any) -> Iterator[Any]:
@@ -145,7 +159,7 @@ def _text_of(element: Any) -> str:
     if name in _SKIPPED or name == "text-box" or not name:
         return ""
     if name == "s":
-        count = next((value for key, value in element.attrib.items() if key.endswith("}c")), "1")
+        count = _attribute(element, "c", "1")
         return " " * min(int(count) if count.isdigit() else 1, _MAX_SPACES)
     if name == "tab":
         return "\t"
@@ -162,9 +176,3 @@ def _text_of(element: Any) -> str:
         if local_name(inner) in ("p", "h", "list-item"):
             pieces.append("\n")
     return "".join(pieces)
-
-
-FORMATS = (
-    Format("odt", ("odt", "ott", "fodt"), read_opendocument, ("lxml",), isolated=True),
-    Format("odp", ("odp", "otp", "fodp"), read_opendocument, ("lxml",), isolated=True),
-)

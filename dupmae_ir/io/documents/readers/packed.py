@@ -6,16 +6,16 @@ import io
 import tarfile
 from collections.abc import Iterator
 
+from dupmae_ir.io.documents.names import is_hidden_or_temporary, is_skipped_folder
 from dupmae_ir.io.documents.readers.archive import open_archive, read_member
 from dupmae_ir.io.documents.readers.extracted import LARGEST, Member, Unreadable
-from dupmae_ir.io.documents.readers.format import Format
 
 
 def zip_members(data: bytes) -> Iterator[Member]:
     """The files of a zip archive."""
     with open_archive(data) as archive:
         for entry in archive.infolist():
-            if not entry.is_dir() and not is_hidden(entry.filename):
+            if not entry.is_dir() and not _is_left_out(entry.filename):
                 yield Member(entry.filename.lstrip("/"), read_member(archive, entry.filename))
 
 
@@ -25,7 +25,7 @@ def tar_members(data: bytes) -> Iterator[Member]:
         # Not compressed: gzip is unpacked before, within a limit, and other compression is not read.
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             for entry in archive:
-                if not entry.isreg() or is_hidden(entry.name):
+                if not entry.isreg() or _is_left_out(entry.name):
                     continue
                 if entry.size > LARGEST:
                     raise Unreadable(
@@ -38,15 +38,11 @@ def tar_members(data: bytes) -> Iterator[Member]:
         raise Unreadable(f"damaged tar archive: {e}") from None
 
 
-def is_hidden(name: str) -> bool:
-    """Whether a file would be left out of a folder: hidden, or of macOS."""
-    parts = name.split("/")
-    return "__MACOSX" in parts or any(
-        part.startswith(".") and part not in (".", "..") for part in parts
-    )
+def _is_left_out(name: str) -> bool:
+    """Whether a file would be left out of a folder."""
+    *folders, own_name = name.split("/")
+    return is_hidden_or_temporary(own_name) or any(map(_is_skipped, folders))
 
 
-FORMATS = (
-    Format("zip", ("zip",), members=zip_members, archive=True),
-    Format("tar", ("tar", "tgz"), members=tar_members, archive=True),
-)
+def _is_skipped(folder: str) -> bool:
+    return folder not in ("", ".", "..") and is_skipped_folder(folder)

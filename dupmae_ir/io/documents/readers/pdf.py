@@ -6,8 +6,7 @@ import io
 import logging
 import re
 
-from dupmae_ir.io.documents.readers.extracted import Block, Builder, Extracted, Unreadable
-from dupmae_ir.io.documents.readers.format import Format
+from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable
 
 _HYPHEN = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
 
@@ -22,7 +21,6 @@ def read_pdf(data: bytes) -> Extracted:
         raise Unreadable("encrypted with a password")
 
     builder = Builder()
-    pages: list[Block] = []
     problems: list[str] = []
     for number, page in enumerate(reader.pages, 1):
         try:
@@ -32,7 +30,7 @@ def read_pdf(data: bytes) -> Extracted:
             problems.append(f"page {number}: {why}")
             text = ""
         builder.gap("\n\n")
-        pages.append(Block(builder.next_start, {"page": number}))
+        builder.place({"page": number})
         builder.write(text)
     if not builder.length:
         raise Unreadable("; ".join(problems[:2]) or "no text in it; scanned pages need OCR first")
@@ -42,8 +40,4 @@ def read_pdf(data: bytes) -> Extracted:
         title = str(reader.metadata.title or "")
     if "." in title[-5:]:  # many titles are names of source files
         title = ""
-    document = builder.done(title)
-    return Extracted(document.text, document.title, (), blocks=pages, problems=problems)
-
-
-FORMATS = (Format("pdf", ("pdf",), read_pdf, ("pypdf",), isolated=True),)
+    return builder.done(title, problems=problems)

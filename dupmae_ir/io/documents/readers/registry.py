@@ -1,60 +1,91 @@
-"""All formats. To add one, write a module with ``FORMATS`` and name it in ``_READERS``."""
+"""All formats. To add one, write a module with its reader in this folder and list it here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from dupmae_ir.io.documents.readers import (
-    books,
-    code,
-    latex,
-    lightweight,
-    mail,
-    manual,
-    markup,
-    notebook,
-    office,
-    opendocument,
-    packed,
-    pdf,
-    rtf,
-    sheets,
-    table,
-    text,
-    xml,
-)
 from dupmae_ir.io.documents.readers.format import Format
 
-# The order is also the order in which an error message counts the files that need a package.
-_READERS = (
-    text,
-    markup,
-    lightweight,
-    table,
-    notebook,
-    code,
-    mail,
-    manual,
-    packed,
-    xml,
-    books,
-    latex,
-    office,
-    opendocument,
-    rtf,
-    sheets,
-    pdf,
+_CODE_ENDINGS = (
+    "py pyi pyx js mjs cjs ts jsx tsx java c h cc cpp cxx hpp hh cs go rs rb php pl pm swift kt kts scala sh bash zsh "
+    "fish lua r jl sql m mm hs ml erl ex exs clj el lisp vim awk sed cmake mk tcl css scss less yaml yml toml ini "
+    "cfg conf properties proto graphql sty cls bib diff patch"
 )
 
-
-def _all_formats() -> Iterator[Format]:
-    for reader in _READERS:
-        yield from reader.FORMATS
+# The order is also the order in which files without a known ending are recognised, and in which an error message counts
+# the files that need a package.
+_ALL = (
+    Format("text", ("txt", "text", "log", "me"), "text:read_text"),
+    Format("rst", ("rst", "rest"), "text:read_text"),
+    Format("md", ("md", "markdown", "mdx"), "markdown:read_markdown"),
+    Format("html", ("html", "htm", "xhtml"), "html:read_html", ("lxml",), isolated=True),
+    Format("adoc", ("adoc", "asciidoc", "asc"), "lightweight:read_asciidoc"),
+    Format("org", ("org",), "lightweight:read_org"),
+    Format("subtitles", ("srt", "vtt"), "subtitles:read_subtitles"),
+    Format("csv", ("csv", "tsv"), "table:read_table"),
+    Format("json", ("json", "jsonl", "ndjson"), "table:read_json"),
+    Format("ipynb", ("ipynb",), "notebook:read_notebook"),
+    Format("code", tuple(_CODE_ENDINGS.split()), "code:read_code"),
+    Format(
+        "eml",
+        ("eml", "mht", "mhtml"),
+        "mail:read_mail",
+        isolated=True,
+        recogniser="mail_headers:begins_as_mail",
+    ),
+    Format("emlx", ("emlx",), "mail:read_apple_mail", isolated=True),
+    Format(
+        "mbox",
+        ("mbox", "mbx"),
+        splitter="mailbox:mailbox_members",
+        recogniser="mail_headers:begins_as_mailbox",
+    ),
+    Format("msg", ("msg",), "outlook:read_outlook", ("oxmsg", "lxml"), isolated=True),
+    Format(
+        "man", ("man", "mdoc", "roff"), "manual:read_manual", recogniser="manual:begins_as_manual"
+    ),
+    Format("zip", ("zip",), splitter="packed:zip_members", archive=True),
+    Format("tar", ("tar", "tgz"), splitter="packed:tar_members", archive=True),
+    Format(
+        "xml",
+        ("xml", "rss", "atom", "dbk", "docbook", "tei"),
+        "xml:read_xml",
+        ("lxml",),
+        isolated=True,
+    ),
+    Format("epub", ("epub",), "books:read_epub", ("lxml",), isolated=True),
+    Format("tex", ("tex", "ltx", "latex"), "latex:read_latex", ("pylatexenc",), isolated=True),
+    Format("docx", ("docx", "docm", "dotx"), "office:read_docx", ("lxml", "docx"), isolated=True),
+    Format(
+        "pptx",
+        ("pptx", "pptm", "ppsx", "potx"),
+        "office:read_pptx",
+        ("lxml", "pptx"),
+        isolated=True,
+    ),
+    Format(
+        "doc", ("doc", "dot"), "office:read_old_word", ("lxml", "docx", "striprtf"), isolated=True
+    ),
+    Format("ppt", ("ppt", "pps"), "office:read_old_slides", ("lxml", "pptx"), isolated=True),
+    Format(
+        "odt", ("odt", "ott", "fodt"), "opendocument:read_opendocument", ("lxml",), isolated=True
+    ),
+    Format(
+        "odp", ("odp", "otp", "fodp"), "opendocument:read_opendocument", ("lxml",), isolated=True
+    ),
+    Format("rtf", ("rtf",), "rtf:read_rtf", ("striprtf",), isolated=True),
+    Format(
+        "sheet",
+        ("xlsx", "xlsm", "xls", "xlsb", "ods", "xltx"),
+        "sheets:read_sheets",
+        ("lxml", "python_calamine"),
+        isolated=True,
+    ),
+    Format("pdf", ("pdf",), "pdf:read_pdf", ("pypdf",), isolated=True),
+)
 
 
 def _kinds_by_ending() -> dict[str, str]:
     kinds = {}
-    for entry in _all_formats():
+    for entry in _ALL:
         for ending in entry.endings:
             kinds[ending] = entry.kind
     return kinds
@@ -62,13 +93,13 @@ def _kinds_by_ending() -> dict[str, str]:
 
 def _kinds_by_package() -> dict[str, list[str]]:
     kinds: dict[str, list[str]] = {}
-    for entry in _all_formats():
+    for entry in _ALL:
         for package in entry.packages:
             kinds.setdefault(package, []).append(entry.kind)
     return kinds
 
 
-FORMATS = {entry.kind: entry for entry in _all_formats()}
+FORMATS = {entry.kind: entry for entry in _ALL}
 """Kind of a file -> its format."""
 
 KINDS = _kinds_by_ending()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable
-from dupmae_ir.io.documents.readers.format import Format
 
 _CODE_PAGE = re.compile(rb"\\ansicpg(\d{1,5})")
 _TITLE = re.compile(r"\{\\title ([^{}\\]{1,300})\}")
@@ -31,6 +30,3 @@ def read_rtf(data: bytes) -> Extracted:
         _BLANK_LINES.sub("\n\n", text.replace("\r\n", "\n")).strip(),
         title[1].strip() if title else "",
     )
-
-
-FORMATS = (Format("rtf", ("rtf",), read_rtf, ("striprtf",), isolated=True),)

@@ -9,9 +9,8 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from dupmae_ir.io.documents.readers.archive import OLE_MAGIC, refuse_encrypted
-from dupmae_ir.io.documents.readers.extracted import Block, Builder, Extracted, Unreadable
-from dupmae_ir.io.documents.readers.format import Format
-from dupmae_ir.io.documents.readers.markup import read_html
+from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable
+from dupmae_ir.io.documents.readers.html import read_html
 from dupmae_ir.io.documents.readers.table import is_header, read_table, row_text
 
 MAX_CELLS = 5_000_000
@@ -33,7 +32,6 @@ def read_sheets(data: bytes) -> Extracted:
     except python_calamine.PasswordError:
         raise Unreadable("encrypted with a password") from None
     builder = Builder()
-    blocks: list[Block] = []
     problems = []
     for name in workbook.sheet_names:
         try:
@@ -45,8 +43,9 @@ def read_sheets(data: bytes) -> Extracted:
             problems.append(f"sheet {name}: more than {MAX_CELLS:,} cells")
             continue
         first_row = sheet.start[0] + 1 if sheet.start else 1
-        _write_sheet(name, _filled_rows(sheet.iter_rows(), first_row), builder, blocks)
-    return replace(builder.done(), title="", lines=True, blocks=blocks, problems=problems)
+        _write_sheet(name, _filled_rows(sheet.iter_rows(), first_row), builder)
+    # The name of the first sheet is no title.
+    return replace(builder.done(lines=True, problems=problems), title="")
 
 
 def _filled_rows(rows: Iterable[list[Any]], first: int) -> Iterator[tuple[int, list[str]]]:
@@ -57,22 +56,20 @@ def _filled_rows(rows: Iterable[list[Any]], first: int) -> Iterator[tuple[int, l
             yield number, cells
 
 
-def _write_sheet(
-    name: str, rows: Iterable[tuple[int, list[str]]], builder: Builder, blocks: list[Block]
-) -> None:
+def _write_sheet(name: str, rows: Iterable[tuple[int, list[str]]], builder: Builder) -> None:
     """Append a sheet: its name, and its rows with their places."""
     numbered = list(rows)
     if not numbered:
         return
     builder.gap("\n\n")
-    blocks.append(Block(builder.next_start, {"sheet": name, "row": numbered[0][0]}))
+    builder.place({"sheet": name, "row": numbered[0][0]})
     builder.heading(1, name)
     header_at, header = _header(numbered)
     for number, cells in numbered:
         if number == header_at:
             continue
         builder.gap("\n")
-        blocks.append(Block(builder.next_start, {"sheet": name, "row": number}))
+        builder.place({"sheet": name, "row": number})
         # Rows above the header, such as the title of the table, are not under it.
         builder.write(row_text(cells, header if number > header_at else []))
     builder.gap("\n\n")
@@ -103,14 +100,3 @@ def _cell_text(value: Any) -> str:
         return str(value)
     text = " ".join(str(value).split())
     return "" if text.startswith("#") and text.endswith(("!", "?", "/A")) else text
-
-
-FORMATS = (
-    Format(
-        "sheet",
-        ("xlsx", "xlsm", "xls", "xlsb", "ods", "xltx"),
-        read_sheets,
-        ("lxml", "python_calamine"),
-        isolated=True,
-    ),
-)

@@ -11,7 +11,6 @@ from typing import Any
 
 from dupmae_ir.io.documents.readers.encodings import decoded
 from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable, joined, reason
-from dupmae_ir.io.documents.readers.format import Format
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
@@ -94,9 +93,3 @@ def _value_lines(root: Any) -> Iterator[str]:
         elif value is not None and value != "":
             shown = " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
             yield f"{path}: {shown}" if path else shown
-
-
-FORMATS = (
-    Format("csv", ("csv", "tsv"), read_table),
-    Format("json", ("json", "jsonl", "ndjson"), read_json),
-)

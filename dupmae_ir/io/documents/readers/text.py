@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
 
 from dupmae_ir.io.documents.readers.encodings import decoded
 from dupmae_ir.io.documents.readers.extracted import Extracted, Heading
-from dupmae_ir.io.documents.readers.format import Format
 
 MAX_HEADING = 200
 """Characters of a line above which it is not a heading."""
@@ -65,7 +65,24 @@ def underlined_headings(text: str, taken: Collection[int]) -> Iterator[Heading]:
         yield Heading(start, characters.index(character) + 1, title)
 
 
-FORMATS = (
-    Format("text", ("txt", "text", "log", "me"), read_text),
-    Format("rst", ("rst", "rest"), read_text),
-)
+def block_borders(pattern: re.Pattern[str], text: str) -> list[int]:
+    """Where blocks of code and the like begin and end, in turns.
+
+    ``pattern`` matches such a line, and its first group the border, such as three backquotes. A block ends with the
+    border that began it; others inside it are its text.
+    """
+    borders = []
+    open_border = ""
+    for match in pattern.finditer(text):
+        if not open_border:
+            open_border = match[1]
+            borders.append(match.start())
+        elif match[1] == open_border:
+            open_border = ""
+            borders.append(match.start())
+    return borders
+
+
+def is_in_block(place: int, borders: Sequence[int]) -> bool:
+    """Whether a place has an odd number of borders before it."""
+    return bisect_right(borders, place) % 2 == 1

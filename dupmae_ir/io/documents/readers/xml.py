@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from typing import Any
 
-from dupmae_ir.io.documents.readers.archive import local_name, xml_root
+from dupmae_ir.io.documents.readers.archive import XML_DECLARATION, local_name, xml_root
 from dupmae_ir.io.documents.readers.encodings import decoded
 from dupmae_ir.io.documents.readers.extracted import Builder, Extracted
-from dupmae_ir.io.documents.readers.format import Format
 
 _TITLES = frozenset(["title", "head", "heading", "name"])
 _PROSE = frozenset(
@@ -28,17 +25,16 @@ _PROSE = frozenset(
     ]
 )
 _MAX_TITLE = 200
-_DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
 
 
 def read_xml(data: bytes) -> Extracted:
     """An XML file: ``element: text`` for each element that has text, with its attributes."""
     # Python knows more encodings than the parser, and feeds of the web are often cut or not well-formed.
     text, guess = decoded(data, declared=True)
-    root = xml_root(_DECLARATION.sub("", text).encode("utf-8", "replace"), recover=True)
+    root = xml_root(XML_DECLARATION.sub("", text).encode("utf-8", "replace"), recover=True)
     builder = Builder()
     _write(root, 1, builder)
-    return replace(builder.done(), lines=not builder.headings, guess=guess)
+    return builder.done(guess=guess, lines=not builder.headings)
 
 
 def _write(element: Any, depth: int, builder: Builder) -> None:
@@ -69,10 +65,3 @@ def _write(element: Any, depth: int, builder: Builder) -> None:
     builder.write(label + text)
     if is_prose:
         builder.gap("\n\n")
-
-
-FORMATS = (
-    Format(
-        "xml", ("xml", "rss", "atom", "dbk", "docbook", "tei"), read_xml, ("lxml",), isolated=True
-    ),
-)
