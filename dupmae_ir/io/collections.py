@@ -91,6 +91,9 @@ class FileReport(TypedDict):
     guessed_files: int
     garbage: dict[str, str]  #: name -> passages of it that are no text, and what they have instead
     garbage_passages: int
+    waiting: dict[str, int]  #: name -> pages of it that are pictures without text
+    waiting_pages: int
+    waiting_files: int
     skipped: dict[str, int]  #: by ending: those that are no documents, or have no text
     unreadable: dict[str, str]  #: name -> reason
     unreadable_files: int

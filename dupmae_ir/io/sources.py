@@ -41,7 +41,7 @@ from dupmae_ir.io.collections import (
     metadata_of,
 )
 from dupmae_ir.io.documents.collection import LENGTH, OVERLAP, DocumentCollection
-from dupmae_ir.io.documents.files import kind_of
+from dupmae_ir.io.documents.files import FileOptions, kind_of
 from dupmae_ir.io.transfer import Remote, is_url
 from dupmae_ir.types import Document
 
@@ -54,6 +54,7 @@ READING = (
     "passage_overlap",
     "exclude",
     "archives",
+    "ocr",
     "follow_links",
 )
 """The options that decide the documents of a collection, as indexes record them."""
@@ -100,6 +101,10 @@ class CorpusOptions(Config):
     )
     archives: bool = input_option(
         False, "documents: read the files in .zip and .tar archives, as if they were folders"
+    )
+    ocr: bool = input_option(
+        False,
+        "documents: also read pictures, and pages of PDF files that are pictures (extra ocr); a page takes seconds",
     )
     follow_links: bool = input_option(
         False,
@@ -156,7 +161,7 @@ class CorpusOptions(Config):
             self.passage_length,
             self.passage_overlap,
             self.exclude,
-            self.archives,
+            FileOptions(self.archives, self.ocr),
             self.follow_links,
         )
 
@@ -199,6 +204,13 @@ def file_report(sources: FileReport | None, most: int = 20) -> str:
         f"{sources['garbage_passages']:,} passages without text left out",
         len(sources["garbage"]),
         sources["garbage"],
+        most,
+    )
+    waiting = {name: f"{pages:,} pages" for name, pages in sources["waiting"].items()}
+    lines += _named(
+        f"{sources['waiting_pages']:,} scanned pages have no text; --ocr reads them (pip install 'dupmae-ir[ocr]')",
+        sources["waiting_files"],
+        waiting,
         most,
     )
     lines += _named(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import textwrap
 import zipfile
 from pathlib import Path
 
@@ -88,11 +89,13 @@ def pdf(
         "The second page is about seals.",
     ),
 ) -> bytes:
-    """A PDF with a line of text on each page."""
+    """A PDF with some text on each page."""
     objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b""]
     kids = []
     for text in pages:
-        stream = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET".encode("latin-1")
+        lines = textwrap.wrap(text, 80, break_on_hyphens=False)
+        shown = " T* ".join(f"({line}) Tj" for line in lines)
+        stream = f"BT /F1 12 Tf 13 TL 72 740 Td {shown} ET".encode("latin-1")
         kids.append(f"{len(objects) + 1} 0 R")
         objects.append(
             f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Contents {len(objects) + 2} 0 R "

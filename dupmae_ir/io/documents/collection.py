@@ -15,6 +15,8 @@ from dupmae_ir.console import megabytes
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import DocumentSource, FileReport, Input
 from dupmae_ir.io.documents.files import (
+    DEFAULT_OPTIONS,
+    FileOptions,
     FilePart,
     FoundFile,
     find_files,
@@ -62,7 +64,7 @@ class DocumentCollection(DocumentSource):
         length: int = LENGTH,
         overlap: int = OVERLAP,
         exclude: Sequence[str] = (),
-        archives: bool = False,
+        options: FileOptions = DEFAULT_OPTIONS,
         follow_links: bool = False,
     ) -> None:
         if overlap * 2 > length:
@@ -73,7 +75,7 @@ class DocumentCollection(DocumentSource):
         self.length = length
         self.overlap = overlap
         self.exclude = tuple(exclude)
-        self.archives = archives
+        self.options = options
         self.follow_links = follow_links
         walk = find_files([Path(source) for source in sources], exclude, follow_links)
         self.base = walk.base
@@ -88,6 +90,7 @@ class DocumentCollection(DocumentSource):
         self.kinds: Counter[str] = Counter()
         self.guessed: dict[str, str] = {}
         self.garbage: dict[str, Counter[str]] = {}
+        self.waiting: dict[str, int] = {}  #: name -> pages that are pictures without text
         self.opened = 0  #: files, in their order
         self.read = 0  #: files that had text
         self._digests: list[str] = []
@@ -99,7 +102,8 @@ class DocumentCollection(DocumentSource):
             "passage_length": self.length,
             "passage_overlap": self.overlap,
             "exclude": list(self.exclude) or None,
-            "archives": self.archives or None,
+            "archives": self.options.archives or None,
+            "ocr": self.options.ocr or None,
             "follow_links": self.follow_links or None,
         }
 
@@ -113,6 +117,9 @@ class DocumentCollection(DocumentSource):
             "guessed_files": len(self.guessed),
             "garbage": self._garbage_by_file(),
             "garbage_passages": sum(counts.total() for counts in self.garbage.values()),
+            "waiting": dict(list(self.waiting.items())[:MAX_NAMED_FILES]),
+            "waiting_pages": sum(self.waiting.values()),
+            "waiting_files": len(self.waiting),
             "skipped": dict(most_frequent_first),
             "unreadable": dict(list(self.unreadable.items())[:MAX_NAMED_FILES]),
             "unreadable_files": len(self.unreadable),
@@ -120,7 +127,7 @@ class DocumentCollection(DocumentSource):
 
     @property
     def has_problems(self) -> bool:
-        return bool(self.unreadable or self.guessed or self.garbage)
+        return bool(self.unreadable or self.guessed or self.garbage or self.waiting)
 
     def _garbage_by_file(self) -> dict[str, str]:
         """The files with the most passages that are no text, first, and what these have instead."""
@@ -162,7 +169,7 @@ class DocumentCollection(DocumentSource):
 
     def check(self) -> None:
         """Raise unless there is a document that can be read, and every package that some file needs is installed."""
-        need_extra(self.files, self.source)
+        need_extra(self.files, self.source, self.options)
         for file in self.files:
             for part in self._parts(file, self._read(file)):
                 # The first document with text is enough; iterating reads them all.
@@ -173,7 +180,7 @@ class DocumentCollection(DocumentSource):
         raise self._nothing()
 
     def __iter__(self) -> Iterator[Document]:
-        need_extra(self.files, self.source)
+        need_extra(self.files, self.source, self.options)
         for file in self.files:
             before = self.bytes_read
             yield from self._passages(file)
@@ -220,9 +227,11 @@ class DocumentCollection(DocumentSource):
             if extracted.problems:
                 problems = "; ".join(extracted.problems[:3])
                 self.unreadable[shown_name(part.shown)] = f"read in part: {problems}"
+            if extracted.waiting_pages:
+                self.waiting[shown_name(part.shown)] = extracted.waiting_pages
             if not extracted.text.strip():
                 # A mail or a slide show may have no text beside that of its attachments.
-                if not extracted.members:
+                if not extracted.members and not extracted.waiting_pages:
                     self.skipped[f"{ending_of(part.shown)} without text"] += 1
                 continue
             if extracted.guess is not None:
@@ -241,7 +250,7 @@ class DocumentCollection(DocumentSource):
 
     def _read(self, file: FoundFile) -> bytes | Unreadable | None:
         """The bytes of a file, or why there are none; None for one that is no document by its name."""
-        if kind_of(file.name, self.archives) is None:
+        if kind_of(file.name, self.options) is None:
             return None
         try:
             return read_file(file.path)
@@ -255,7 +264,7 @@ class DocumentCollection(DocumentSource):
         elif isinstance(data, Unreadable):
             yield FilePart(file.name, "", problem=str(data))
         else:
-            yield from read_file_parts(file.name, data, self.archives)
+            yield from read_file_parts(file.name, data, self.options)
 
     def _note_unread(self, part: FilePart) -> None:
         if part.problem:
@@ -306,7 +315,7 @@ class DocumentCollection(DocumentSource):
 
     def size_of(self, file: FoundFile) -> int:
         """Bytes of a file; 0 for one that is no document by its name."""
-        if kind_of(file.name, self.archives) is None:
+        if kind_of(file.name, self.options) is None:
             return 0
         try:
             return file.path.stat().st_size

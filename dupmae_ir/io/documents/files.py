@@ -35,7 +35,7 @@ from dupmae_ir.io.documents.readers.registry import FORMATS, KINDS, PACKAGES
 EXTRA = "documents"
 # A list for what is no document: any other ending may be text.
 _OTHER_ENDING_WORDS = """
-    png jpg jpeg gif bmp ico svg webp tif tiff mp3 mp4 wav ogg au aif aiff flac m4a mid avi mov mkv webm zip
+    gif ico svg mp3 mp4 wav ogg au aif aiff flac m4a mid avi mov mkv webm zip
     tar bz2 xz zst 7z rar jar whl so o a pyc pyo class exe dll bin dat db sqlite pickle pkl npy npz pt
     safetensors parquet arrow woff woff2 ttf otf eot ps eps dvi mo gmo lock
 """
@@ -46,6 +46,20 @@ MAX_MEMBERS = 200_000
 """Files that are read inside one file."""
 MAX_UNPACKED = 1 << 30
 """Bytes that are read inside one file, in all its members together."""
+
+
+OCR_EXTRA = "ocr"
+_OCR_PACKAGES = ("rapidocr", "onnxruntime", "pypdfium2")
+
+
+class FileOptions(NamedTuple):
+    """Which files are read: also those in ``archives``, and pages that are pictures, by ``ocr``."""
+
+    archives: bool = False
+    ocr: bool = False
+
+
+DEFAULT_OPTIONS = FileOptions()
 
 
 class FilePart(NamedTuple):
@@ -148,17 +162,19 @@ def _is_regular(path: str) -> bool:
         return e.errno == errno.EACCES  # reported when it is read
 
 
-def kind_of(name: str, archives: bool = False) -> str | None:
+def kind_of(name: str, options: FileOptions = DEFAULT_OPTIONS) -> str | None:
     """The kind of a file by its name; empty for one whose contents decide, None for no document.
 
-    ``.gz`` is ignored: ``guide.html.gz`` is HTML. Without ``archives``, an archive is no document.
+    ``.gz`` is ignored: ``guide.html.gz`` is HTML.
     """
     plain_name = name.lower().removesuffix(".gz").rpartition("/")[2]
     ending = plain_name.rpartition(".")[2] if "." in plain_name else ""
     kind = KINDS.get(ending)
     if kind is None:
         return None if ending in _OTHER_ENDINGS else ""
-    if FORMATS[kind].archive and not archives:
+    if FORMATS[kind].archive and not options.archives:
+        return None
+    if FORMATS[kind].picture and not options.ocr:
         return None
     return kind
 
@@ -175,20 +191,22 @@ def read_file(path: Path) -> bytes:
         raise Unreadable(e.strerror or str(e)) from None
 
 
-def read_file_parts(name: str, data: bytes, archives: bool = False) -> Iterator[FilePart]:
+def read_file_parts(
+    name: str, data: bytes, options: FileOptions = DEFAULT_OPTIONS
+) -> Iterator[FilePart]:
     """The document that a file is, then those inside it: attachments, mails of a mailbox, files of an archive.
 
     Nothing is raised for a file that cannot be read: its part has the problem.
     """
-    yield from _Unpacking(name, archives).parts("", name, data, 0)
+    yield from _Unpacking(name, options).parts("", name, data, 0)
 
 
 class _Unpacking:
     """The parts of one file on the disk, with limits on how much is inside it."""
 
-    def __init__(self, name: str, archives: bool) -> None:
+    def __init__(self, name: str, options: FileOptions) -> None:
         self.name = name
-        self.archives = archives
+        self.options = options
         self.members = 0
         self.bytes = 0
 
@@ -196,7 +214,7 @@ class _Unpacking:
         """The parts of a file or a member; ``own_name`` decides what kind it is."""
         kind = None
         try:
-            kind = kind_of(own_name, self.archives)
+            kind = kind_of(own_name, self.options)
             if kind is None:
                 yield FilePart(self.name, member)
                 return
@@ -209,7 +227,7 @@ class _Unpacking:
                 for inner in FORMATS[kind].members(data):
                     yield from self._member(member, inner, depth)
                 return
-            extracted = _read(kind, data)
+            extracted = _read(kind, data, self.options.ocr)
         except Exception as e:  # what libraries raise for damaged files is not documented
             yield FilePart(self.name, member, kind, problem=described(e))
             return
@@ -240,13 +258,17 @@ def _kind_by_contents(data: bytes) -> str | None:
     return "text" if looks_like_text(start) else None
 
 
-def _read(kind: str, data: bytes) -> Extracted:
+def _read(kind: str, data: bytes, ocr: bool) -> Extracted:
     """The text of a document. Raises :class:`Unreadable`, and what the library for its format raises."""
     # Files of the folder were checked before the first was read, but not what is inside them.
     if _lacks_packages(kind):
         raise Unreadable(f"reading {kind} files needs: pip install 'dupmae-ir[{EXTRA}]'")
     if FORMATS[kind].isolated:
         extracted = ISOLATION.read(kind, data)
+        # How many pages are to be recognised decides how long it may take.
+        if ocr and extracted.waiting_pages:
+            pages = extracted.waiting_pages
+            extracted = ISOLATION.read(kind, data, recognised_pages=pages)
     else:
         extracted = FORMATS[kind].read(data)
     characters = len(extracted.text)
@@ -263,9 +285,11 @@ def _lacks_packages(kind: str) -> bool:
     return any(find_spec(package) is None for package in FORMATS[kind].packages)
 
 
-def need_extra(files: Sequence[FoundFile], source: str) -> None:
-    """Raise :class:`EnvironmentProblem` where some files need a package of the extra that is not installed."""
-    counts = Counter(kind_of(file.name) for file in files)
+def need_extra(files: Sequence[FoundFile], source: str, options: FileOptions) -> None:
+    """Raise :class:`EnvironmentProblem` where some files, or OCR, need a package that is not installed."""
+    if options.ocr:
+        need_packages(f"{source}: reading scanned pages", _OCR_PACKAGES, OCR_EXTRA)
+    counts = Counter(kind_of(file.name, options) for file in files)
     for package, kinds in PACKAGES.items():
         needed = [f"{counts[kind]:,} {kind}" for kind in kinds if counts[kind]]
         if needed:

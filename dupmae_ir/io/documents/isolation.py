@@ -31,6 +31,9 @@ from dupmae_ir.io.documents.readers.registry import FORMATS
 SECONDS = 120
 """Time for a file, and the same again for each 4 MiB of it."""
 
+PAGE_SECONDS = 60
+"""More time for each page that is recognised; a dense one takes 15 seconds."""
+
 MEMORY = 4 << 30
 """Bytes of address space of the process (on systems that limit it)."""
 
@@ -79,9 +82,13 @@ class Isolation:
         self._watch: _Watch | None = None
         self._owner = 0
 
-    def read(self, kind: str, data: bytes, seconds: float | None = None) -> Extracted:
-        """The text of a file of an isolated format. Raises :class:`Unreadable`, also at a limit."""
+    def read(
+        self, kind: str, data: bytes, seconds: float | None = None, recognised_pages: int = 0
+    ) -> Extracted:
+        """The text of a file of an isolated format; with ``recognised_pages``, by its recognising reader, and that much
+        longer. Raises :class:`Unreadable`, also at a limit."""
         allowed = seconds or SECONDS * (1 + len(data) / (4 << 20))
+        allowed += PAGE_SECONDS * recognised_pages
         with self._lock:
             process = self._running()
             assert self._watch is not None
@@ -89,7 +96,7 @@ class Isolation:
             self._watch.set(began + allowed)
             answer = b""
             try:
-                answer = _exchange(process, kind, data)
+                answer = _exchange(process, kind, data, recognised_pages > 0)
             finally:  # also after Ctrl-C: the next answer would be that of this file
                 self._watch.set(math.inf)
                 if not answer:
@@ -143,12 +150,13 @@ class Isolation:
         return self._process
 
 
-def _exchange(process: subprocess.Popen[bytes], kind: str, data: bytes) -> bytes:
+def _exchange(process: subprocess.Popen[bytes], kind: str, data: bytes, recognise: bool) -> bytes:
     """The answer, a line of JSON; empty if the process ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        process.stdin.write(b"%s %d\n" % (kind.encode("ascii"), len(data)) + data)
+        request = b"%s %d %d\n" % (kind.encode("ascii"), recognise, len(data))
+        process.stdin.write(request + data)
         process.stdin.flush()
         answer = process.stdout.readline()
     except OSError:
@@ -167,9 +175,9 @@ def described(error: Exception) -> str:
     return f"damaged: {message or type(error).__name__}"
 
 
-def _answer(kind: str, data: bytes) -> bytes:
+def _answer(kind: str, data: bytes, recognise: bool) -> bytes:
     try:
-        extracted = FORMATS[kind].read(data)
+        extracted = FORMATS[kind].read(data, recognise)
         members = [
             (member.name, b64encode(member.data).decode("ascii")) for member in extracted.members
         ]
@@ -191,8 +199,9 @@ def answer_requests() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     while line := requests.readline():
-        kind, size = line.split()
-        answers.write(_answer(kind.decode("ascii"), requests.read(int(size))) + b"\n")
+        kind, recognise, size = line.split()
+        data = requests.read(int(size))
+        answers.write(_answer(kind.decode("ascii"), data, recognise == b"1") + b"\n")
         answers.flush()
 
 

@@ -140,12 +140,14 @@ def test_the_digest_is_of_names_and_bytes(tmp_path):
 def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatch):
     plain = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *r: None if name == "pypdf" else plain(name, *r)
+        importlib.util,
+        "find_spec",
+        lambda name, *r: None if name == "pypdfium2" else plain(name, *r),
     )
     write_folder(tmp_path, {"a.pdf": pdf(), "b.txt": b"text"})
     with pytest.raises(
         EnvironmentProblem,
-        match=r"reading 1 pdf files needs pypdf: pip install 'dupmae-ir\[documents\]'",
+        match=r"reading 1 pdf files needs pypdfium2: pip install 'dupmae-ir\[documents\]'",
     ):
         DocumentCollection([str(tmp_path)]).check()
     (tmp_path / "a.pdf").unlink()

@@ -83,7 +83,7 @@ def test_a_file_that_takes_too_long_ends_the_process_and_the_next_is_read(
 
 
 def test_what_a_reader_refuses_is_said_by_its_process(isolation: Isolation) -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     with pytest.raises(Unreadable, match="damaged"):
         isolation.read("pdf", b"%PDF-1.7\nnothing")
     assert isolation.read("html", b"<title>A</title><h1>B</h1><p>C").headings[0].text == "B"
@@ -104,7 +104,7 @@ def test_a_book_that_names_a_chapter_again_and_again_is_refused(
 
 
 def test_pages_that_are_one_page_are_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     monkeypatch.setattr(extracted, "LARGEST", 5_000)
     file = pdf(("word " * 200,))
     assert read_pdf(file).blocks == [Block(0, {"page": 1})]

@@ -13,7 +13,7 @@ from support.document_samples import extract, write_folder, zipped
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.documents.collection import DocumentCollection
-from dupmae_ir.io.documents.files import read_file_parts
+from dupmae_ir.io.documents.files import FileOptions, read_file_parts
 from dupmae_ir.io.documents.readers.extracted import Heading, Unreadable
 from dupmae_ir.search.view.naming import hidden_markup, without
 
@@ -249,7 +249,7 @@ def test_archives_are_read_like_folders_on_request(tmp_path, name: str) -> None:
     write_folder(tmp_path, {name: data})
     with pytest.raises(InputError, match="no text"):
         list(DocumentCollection([str(tmp_path)]))
-    collection = DocumentCollection([str(tmp_path)], archives=True)
+    collection = DocumentCollection([str(tmp_path)], options=FileOptions(archives=True))
     assert [(document.docid, document.text) for document in collection] == [
         (f"{name}/docs/a.txt#0", "one"),
         (f"{name}/in.zip/c.md#0", "# four"),
@@ -264,17 +264,25 @@ def test_archives_in_archives_have_limits(monkeypatch) -> None:
     for _ in range(8):
         data = zipped({name: data})
         name = "a.zip"
-    (part,) = read_file_parts("a.zip", data, archives=True)
+    (part,) = read_file_parts("a.zip", data, options=FileOptions(archives=True))
     assert part.problem == "more than 5 files deep"
     monkeypatch.setattr("dupmae_ir.io.documents.files.MAX_MEMBERS", 3)
     parts = list(
-        read_file_parts("a.zip", zipped({f"{i}.txt": b"x" for i in range(9)}), archives=True)
+        read_file_parts(
+            "a.zip",
+            zipped({f"{i}.txt": b"x" for i in range(9)}),
+            options=FileOptions(archives=True),
+        )
     )
     assert [part.problem for part in parts] == ["", "", "", "more than 3 files in it"]
     monkeypatch.setattr("dupmae_ir.io.documents.files.MAX_MEMBERS", 30)
     monkeypatch.setattr("dupmae_ir.io.documents.files.MAX_UNPACKED", 10)
     parts = list(
-        read_file_parts("a.zip", zipped({f"{i}.txt": b"x" * 6 for i in range(9)}), archives=True)
+        read_file_parts(
+            "a.zip",
+            zipped({f"{i}.txt": b"x" * 6 for i in range(9)}),
+            options=FileOptions(archives=True),
+        )
     )
     assert [part.problem for part in parts] == ["", "unpacks to more than 0 MiB, the limit"]
 

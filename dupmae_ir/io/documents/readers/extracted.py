@@ -66,7 +66,8 @@ class Extracted:
     ``lines``: split it at line ends instead of sentences (code, tables). ``blocks``: in the order of their starts; none
     for formats whose only places are offsets. ``metadata``: about the complete file. ``problems``: what was left out,
     and why. ``members``: the files inside it, such as attachments, each of which is read as a document of its own.
-    ``guess``: the encoding, if the file does not say it.
+    ``guess``: the encoding, if the file does not say it. ``waiting_pages``: how many pages are pictures without text,
+    which OCR can read.
     """
 
     text: str
@@ -78,6 +79,7 @@ class Extracted:
     problems: Sequence[str] = ()
     members: Sequence[Member] = ()
     guess: Guess | None = None
+    waiting_pages: int = 0
 
     def place(self, offset: int) -> Mapping[str, MetadataValue]:
         """The place of the block that an offset is in; empty for a format without blocks."""
@@ -144,6 +146,7 @@ class Builder:
         guess: Guess | None = None,
         lines: bool = False,
         problems: Sequence[str] = (),
+        waiting_pages: int = 0,
     ) -> Extracted:
         """The text, with ``title`` or the first heading as its title; the other values as in :class:`Extracted`."""
         title = " ".join(title.split())
@@ -157,6 +160,7 @@ class Builder:
             blocks=self.blocks,
             problems=problems,
             guess=guess,
+            waiting_pages=waiting_pages,
         )
 
     def _append(self, text: str) -> None:

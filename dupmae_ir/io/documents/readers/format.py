@@ -20,7 +20,8 @@ class Format(NamedTuple):
     first bytes whether a file whose name has no known ending is of this format. ``packages`` are the modules of the
     extra that it needs. An ``isolated`` format is read in a separate process with limits on time and memory; a
     container is not, so its splitter must take time and memory in proportion to the bytes. An ``archive`` is left out
-    unless archives are asked for.
+    unless archives are asked for. A ``recognising_reader`` reads pages that are pictures as well (OCR); its files are
+    isolated. A ``picture`` has no other text, so it is left out unless OCR is asked for.
     """
 
     kind: str
@@ -31,10 +32,16 @@ class Format(NamedTuple):
     splitter: str = ""
     recogniser: str = ""
     archive: bool = False
+    recognising_reader: str = ""
+    picture: bool = False
 
-    def read(self, data: bytes) -> Extracted:
-        """The text of a document. Raises :class:`Unreadable`, and what the library for the format raises."""
-        extracted: Extracted = _function(self.reader)(data)
+    def read(self, data: bytes, recognise: bool = False) -> Extracted:
+        """The text of a document, with ``recognise`` by the recognising reader.
+
+        Raises :class:`Unreadable`, and what the library for the format raises.
+        """
+        name = self.recognising_reader if recognise else self.reader
+        extracted: Extracted = _function(name)(data)
         return extracted
 
     def members(self, data: bytes) -> Iterator[Member]:

@@ -1,43 +1,114 @@
-"""PDF files, read by pypdf."""
+"""PDF files, read by PDFium, the library of the Chromium browser.
+
+benchmarks/pdf_readers.py compares it with other readers (docs/your-documents.md has the table).
+"""
 
 from __future__ import annotations
 
-import io
-import logging
-import re
+import math
+from typing import TYPE_CHECKING
 
-from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable
+from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable, reason
+from dupmae_ir.io.documents.readers.scans import (
+    MAX_PAGES,
+    MAX_PIXELS,
+    recognised_page,
+    without_hyphens,
+    write_page,
+)
 
-_HYPHEN = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
+if TYPE_CHECKING:
+    import numpy as np
+    import pypdfium2
+
+_SCANNED_CHARACTERS = 30
+"""Characters, without blanks, below which a page with a picture is taken for a scanned one: a program that scans may
+write a page number or its own name as text."""
+_PICTURE_DEPTH = 3
+"""Forms in forms in which a picture of a page is looked for."""
+_POINTS_PER_INCH = 72
+_DOTS_PER_INCH = 200
+"""Resolution at which pages are recognised. At 150 the text was the same, for a tenth less time; small print is not."""
+_ENDING_LENGTH = 5
+"""Last characters of a title in which a dot shows that it is the name of a source file, such as ``report.doc``."""
 
 
 def read_pdf(data: bytes) -> Extracted:
     """The text of all pages; words that a line end divides are joined. A page that fails is left out and named."""
-    from pypdf import PdfReader
+    return _read(data, recognise=False)
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it warns about every unusual file
-    reader = PdfReader(io.BytesIO(data))
-    if reader.is_encrypted and not reader.decrypt(""):
-        raise Unreadable("encrypted with a password")
 
+def recognise_pdf(data: bytes) -> Extracted:
+    """The text of all pages; that of pages that are pictures is recognised."""
+    return _read(data, recognise=True)
+
+
+def _read(data: bytes, recognise: bool) -> Extracted:
+    document = _opened(data)
     builder = Builder()
     problems: list[str] = []
-    for number, page in enumerate(reader.pages, 1):
-        try:
-            text = _HYPHEN.sub("", page.extract_text().strip())
-        except Exception as e:  # what pypdf raises for a damaged page is not documented
-            why = " ".join(str(e).split())[:100] or type(e).__name__
-            problems.append(f"page {number}: {why}")
-            text = ""
+    scanned_pages = 0
+    for number in range(1, len(document) + 1):
         builder.gap("\n\n")
-        builder.place({"page": number})
-        builder.write(text)
-    if not builder.length:
-        raise Unreadable("; ".join(problems[:2]) or "no text in it; scanned pages need OCR first")
+        try:
+            page = document[number - 1]
+            text = _page_text(page)
+            is_scanned = _is_scanned(page, text)
+            scanned_pages += is_scanned
+            if is_scanned and recognise and scanned_pages <= MAX_PAGES:
+                write_page(recognised_page(_rendered(page)), number, builder)
+            else:
+                builder.place({"page": number})
+                builder.write(text)
+            page.close()
+        except Unreadable:
+            raise  # the limit on the length of the complete text
+        except Exception as e:  # what the libraries raise for a damaged page is not documented
+            problems.append(f"page {number}: {' '.join(reason(e).split())[:100]}")
+            builder.place({"page": number})
 
-    title = ""
-    if reader.metadata:
-        title = str(reader.metadata.title or "")
-    if "." in title[-5:]:  # many titles are names of source files
+    waiting_pages = max(0, scanned_pages - MAX_PAGES) if recognise else scanned_pages
+    if not builder.length and not scanned_pages:
+        raise Unreadable("; ".join(problems[:2]) or "no text in it")
+    title = str(document.get_metadata_dict().get("Title") or "")
+    if "." in title[-_ENDING_LENGTH:]:
         title = ""
-    return builder.done(title, problems=problems)
+    return builder.done(title, problems=problems, waiting_pages=waiting_pages)
+
+
+def _opened(data: bytes) -> pypdfium2.PdfDocument:
+    import pypdfium2
+
+    try:
+        return pypdfium2.PdfDocument(data)
+    except pypdfium2.PdfiumError as e:
+        message = str(e)
+    if "password" in message.lower():
+        raise Unreadable("encrypted with a password")
+    raise Unreadable(f"damaged PDF: {message}")
+
+
+def _page_text(page: pypdfium2.PdfPage) -> str:
+    text = page.get_textpage().get_text_bounded().replace("\r\n", "\n")
+    # The library puts this character in the place of a hyphen at the end of a line and of the line's end.
+    return without_hyphens(text.replace("\x02", "-\n").strip())
+
+
+def _is_scanned(page: pypdfium2.PdfPage, text: str) -> bool:
+    """Whether a page has a picture, and next to no text."""
+    import pypdfium2.raw
+
+    if len("".join(text.split())) >= _SCANNED_CHARACTERS:
+        return False
+    pictures = page.get_objects([pypdfium2.raw.FPDF_PAGEOBJ_IMAGE], max_depth=_PICTURE_DEPTH)
+    return next(iter(pictures), None) is not None
+
+
+def _rendered(page: pypdfium2.PdfPage) -> np.ndarray:
+    """The pixels of a page, [height, width, 3] uint8, blue first."""
+    width, height = page.get_size()
+    scale = _DOTS_PER_INCH / _POINTS_PER_INCH
+    # A poster is rendered smaller.
+    largest_scale = math.sqrt(MAX_PIXELS / (width * height))
+    pixels: np.ndarray = page.render(scale=min(scale, largest_scale)).to_numpy()
+    return pixels

@@ -79,7 +79,23 @@ _ALL = (
         ("lxml", "python_calamine"),
         isolated=True,
     ),
-    Format("pdf", ("pdf",), "pdf:read_pdf", ("pypdf",), isolated=True),
+    Format(
+        "pdf",
+        ("pdf",),
+        "pdf:read_pdf",
+        ("pypdfium2",),
+        isolated=True,
+        recognising_reader="pdf:recognise_pdf",
+    ),
+    Format(
+        "picture",
+        ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "webp"),
+        "scans:read_picture",
+        ("PIL",),
+        isolated=True,
+        recognising_reader="scans:recognise_picture",
+        picture=True,
+    ),
 )
 
 
