@@ -1,7 +1,7 @@
 """Bytes as text: by what they say themselves, else by a detector, whose guess is recorded.
 
 The detector is chardet 7, which was measured beside charset-normalizer and faust-cchardet on the translations of Django
-in 23 languages and 32 encodings (docs/your-documents.md has the table).
+in 23 languages and 28 encodings (docs/your-documents.md has the table).
 """
 
 from __future__ import annotations
