@@ -3,8 +3,8 @@
     python benchmarks/folder_questions.py vault=FOLDER office=FOLDER mail=FOLDER encodings=FOLDER
     python benchmarks/folder_questions.py mine=my-docs --questions my-questions.jsonl
 
-Each line of the questions has ``folder``, ``question``, ``file`` (relative to the folder) and ``phrase``, which the right
-passage contains. Each folder is indexed with the embedded model and searched in hybrid mode, without options. The four
+Each line of the questions has ``folder``, ``question``, ``file`` (relative to the folder) and ``phrase``, which the
+right passage contains. Each folder is indexed with the embedded model and searched in hybrid mode, without options. The four
 folders of ``folder_questions.jsonl`` are public:
 
 - vault: ``en`` of obsidianmd/obsidian-help;

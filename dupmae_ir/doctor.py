@@ -225,19 +225,18 @@ def check_pyserini() -> Finding:
     import faiss
     import numpy as np
 
-    names = ("LuceneImpactSearcher", "FaissSearcher", "HybridSearcher")
-    for name in names:
-        getattr(pyserini, name)
+    # Each is imported by Pyserini when it is first named; the first of them starts the JVM.
+    for class_name in ("LuceneImpactSearcher", "FaissSearcher", "HybridSearcher"):
+        getattr(pyserini, class_name)
+    # After the JVM, as in a search with Lucene: this order shows whether the runtimes get along.
     import torch
 
+    # Enough vectors that faiss starts its threads.
     index = faiss.IndexFlatIP(64)
     index.add(np.ones((4096, 64), np.float32))
     index.search(torch.ones(64, 64).numpy(), 10)
-    return Finding(
-        "pyserini",
-        True,
-        f"{pyserini.version()} imports; torch, faiss and the JVM share one process",
-    )
+    detail = f"{pyserini.version()} imports; torch, faiss and the JVM share one process"
+    return Finding("pyserini", ok=True, detail=detail)
 
 
 def check_model() -> Finding:

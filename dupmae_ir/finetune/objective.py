@@ -37,7 +37,7 @@ class BiEncoder(nn.Module):
         self.retriever = retriever
         self.parts = parts
         self.real_tokens = 0
-        self.padded_tokens = 0
+        self.token_slots = 0
 
     def forward(self, batch: dict[str, Tensor], sides: Sequence[str] = SIDES) -> dict[str, Parts]:
         """The parts by side, from ``{side}_ids`` and ``{side}_mask`` of each.
@@ -50,19 +50,22 @@ class BiEncoder(nn.Module):
         return parts
 
     def encode(self, ids: Tensor, mask: Tensor, side: str) -> Parts:
-        """The parts of (n, L) ``ids`` and ``mask``; ``side`` is ``query`` or ``document``."""
+        """The [CLS] part and the OT part of n texts: ``ids`` and ``mask`` are (n, L), ``side`` is ``query`` or
+        ``document``. A part that the objective does not use is None."""
         uses_cls, uses_ot = self.parts
         model: Any = self.retriever.side(side)
         encoder: Any = encoder_of(model.lm)
         # One look-up for all groups, as the gradient of each look-up is as large as the vocabulary.
-        words = encoder.get_input_embeddings()(ids)
+        word_embeddings = encoder.get_input_embeddings()(ids)
 
-        def encode(rows: Tensor, length: int) -> Parts:
+        def encode_group(rows: Tensor, length: int) -> Parts:
             group_ids = ids[rows, :length]
             group_mask = mask[rows, :length]
             if self.training:
-                self.padded_tokens += group_mask.numel()
-            output = encoder(inputs_embeds=words[rows, :length], attention_mask=group_mask)
+                self.token_slots += group_mask.numel()
+            output = encoder(
+                inputs_embeds=word_embeddings[rows, :length], attention_mask=group_mask
+            )
             hidden = output.last_hidden_state
             cls = None
             if uses_cls:
@@ -75,12 +78,12 @@ class BiEncoder(nn.Module):
         if self.training:
             # Added to by each forward pass: with GradCache, by both passes of a chunk. The fraction stays the same.
             self.real_tokens += int(mask.sum())
-        return in_groups(mask, encode)
+        return in_groups(mask, encode_group)
 
     @property
     def waste(self) -> float:
         """Fraction of padding among the tokens trained on so far."""
-        return 1 - self.real_tokens / max(1, self.padded_tokens)
+        return 1 - self.real_tokens / max(1, self.token_slots)
 
 
 def in_groups(mask: Tensor, encode: Callable[[Tensor, int], Parts]) -> Parts:

@@ -99,10 +99,10 @@ class PairTrainer(CheckedTrainer):
         return cast(BiEncoder, self.bare)
 
     def counters(self) -> dict[str, int]:
-        """The tokens that were trained on, for the share of padding."""
+        """The tokens that were trained on, and the places for tokens, padding included."""
         return {
             "real_tokens": self.bi_encoder.real_tokens,
-            "padded_tokens": self.bi_encoder.padded_tokens,
+            "token_slots": self.bi_encoder.token_slots,
         }
 
     def restore_counters(self, values: Mapping[str, int]) -> None:

@@ -97,7 +97,7 @@ def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
     if config.quiet:
         return ""
     extras: dict[str, str] = load("dupmae_ir.index.run:show_extras")(config)
-    rows = [*_shown(meta), *extras.items()]
+    rows = [*_meta_rows(meta), *extras.items()]
     lines = [config.index, *(f"  {name.ljust(18)}{value}" for name, value in rows)]
     if config.files:
         files: dict[str, IndexedFile] = load("dupmae_ir.index.run:show_files")(config)
@@ -109,7 +109,8 @@ def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
     return "\n".join(lines) + file_report(meta.get("sources"))
 
 
-def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _meta_rows(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the record of an index says, as names and values."""
     encoder = meta.get("encoder") or {}
     versions = meta.get("versions") or {}
     yield "documents", f"{meta['documents']:,} ({meta['empty_documents']:,} without impacts)"

@@ -125,15 +125,16 @@ class DupmaeSearch:
         top_ranked: Mapping[str, Iterable[str]] | None = None,
         **_: Any,
     ) -> Results:
-        """The best ``top_k`` documents of each query; with ``top_ranked``, of those documents."""
+        """The best ``top_k`` documents of each query; with ``top_ranked``, of those documents alone, and none for a
+        query that it does not name."""
         assert self._searcher, "MTEB calls index before search"
         topics = [Query(str(row["id"]), str(row["text"])) for row in queries]
-        depth = top_k
+        hit_count = top_k
         if top_ranked is not None:
             # Any document may be among those to rank, so the search returns all of them.
-            depth = self._searcher.index.documents
+            hit_count = self._searcher.index.documents
         results: Results = {}
-        for answer in self._searcher.answers(topics, max(1, depth), self.mode):
+        for answer in self._searcher.answers(topics, max(1, hit_count), self.mode):
             qid = answer.query.qid
             hits = answer.hits
             if top_ranked is not None:

@@ -150,25 +150,28 @@ def _encoded(row: Mapping[str, Any]) -> bytes:
 class ResumableJsonl:
     """JSON lines appended in windows, each on the disk before the next begins.
 
-    ``done`` of ``total`` lines are in ``path``. A killed run leaves the complete windows it wrote: the next one drops a
-    torn tail and continues at the start of a window, so rows that depend on others of their window come out as in an
+    ``done`` of ``total_lines`` lines are in ``path``. A killed run leaves the complete windows it wrote: the next one
+    drops a torn tail and continues at the start of a window, so rows that depend on others of their window come out as in an
     undisturbed run. ``window`` is the number of rows that are computed together; the caller holds the lock.
     """
 
-    def __init__(self, path: str | Path, total: int, window: int) -> None:
+    def __init__(self, path: str | Path, total_lines: int, window: int) -> None:
+        """Cut the file back to its complete windows, or to all ``total_lines`` if it has them; make it if needed."""
         self.path = Path(path)
-        # Keep the whole windows, and no torn line.
-        ends = [0]
+        line_ends = [0]  # in bytes; the first is the beginning of the file
         with open(self.path, "a+b") as f:
             f.seek(0)
             for line in f:
                 # A crash of the machine may leave a run of zeros where a line should be.
                 if not (line.startswith(b"{") and line.endswith(b"}\n")):
                     break
-                ends.append(ends[-1] + len(line))
-            lines = len(ends) - 1
-            self.done = lines if lines == total else lines - lines % window
-            f.truncate(ends[self.done])
+                line_ends.append(line_ends[-1] + len(line))
+            complete_lines = len(line_ends) - 1
+            self.done = complete_lines
+            # The last window may be smaller, so it is complete only if nothing is left to do.
+            if complete_lines != total_lines:
+                self.done -= complete_lines % window
+            f.truncate(line_ends[self.done])
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write one window of rows; they are on the disk when this returns."""

@@ -206,7 +206,9 @@ def file_report(sources: FileReport | None, most: int = 20) -> str:
         sources["garbage"],
         most,
     )
-    waiting = {name: f"{pages:,} pages" for name, pages in sources["waiting"].items()}
+    waiting = {}
+    for name, pages in sources["waiting"].items():
+        waiting[name] = f"{pages:,} pages" if pages > 1 else "1 page"
     lines += _named(
         f"{sources['waiting_pages']:,} scanned pages have no text; --ocr reads them (pip install 'dupmae-ir[ocr]')",
         sources["waiting_files"],

@@ -351,7 +351,7 @@ class _Transfer:
 
     def _receive(self, response: Response, offset: int) -> None:
         """Write the body of ``response`` to the part from ``offset`` on, and sync it."""
-        total = self._announced(response, offset)
+        total = self._checked_total_size(response, offset)
         with open(self.part, "r+b" if offset else "wb") as f:
             # After truncation: bytes of an older version must never lie beside the note of a newer one.
             write_json(self.note, {"url": self.source.url, **_version(response), "length": total})
@@ -367,28 +367,28 @@ class _Transfer:
         if total is not None and _size(self.part) != total:
             raise _Broken(f"the connection broke after {_size(self.part)} bytes")
 
-    def _announced(self, response: Response, offset: int) -> int | None:
-        """Length of the whole file in bytes; None if the server streams it in chunks."""
+    def _checked_total_size(self, response: Response, offset: int) -> int | None:
+        """Bytes of the complete file, as the server or the source says; None if neither does, but a cut would show: the
+        server sends it in chunks, the last of which is marked, or there is a checksum. Raises what :meth:`_failed`
+        makes for a response that is not the file, or whose end could not be told."""
         encoding = response.headers.get("Content-Encoding", "identity")
+        # Some servers name the compression of a file that is compressed itself.
         if encoding != "identity" and not self.source.name.endswith((".gz", ".tgz")):
             raise self._failed(f"sent as {encoding}, which was not requested")
-        total = (
-            _content_range(response)[1]
-            if offset
-            else _number(response.headers.get("Content-Length"))
-        )
+        if offset:
+            total = _content_range(response)[1]
+        else:
+            total = _number(response.headers.get("Content-Length"))
         expected = self.source.size
-        if total is not None and expected is not None and total != expected:
+        if total is None:
+            is_chunked = getattr(response.raw, "chunked", False)
+            if expected is None and not self.source.digests and not is_chunked:
+                raise self._failed("no length and no checksum, so truncation could not be detected")
+            return expected
+        if expected is not None and total != expected:
             self._discard()
             raise self._failed(f"the server has {total} bytes, expected {expected}")
-        if (
-            total is None
-            and expected is None
-            and not self.source.digests
-            and not getattr(response.raw, "chunked", False)
-        ):
-            raise self._failed("no length and no checksum, so truncation could not be detected")
-        return expected if total is None else total
+        return total
 
     def _copy(self, response: Response, to: IO[bytes], done: int, total: int | None) -> None:
         from urllib3.exceptions import HTTPError

@@ -145,8 +145,9 @@ def corrupt(
     """Replace the ``masked`` ids and return (new ids, labels), both (B, L) int64.
 
     A masked id becomes [MASK], a random id below ``vocabulary_size``, or stays, with the probabilities ``replace``.
-    Labels are the original ids at masked positions and :data:`IGNORED` elsewhere. Raises :class:`UsageError` for
-    probabilities that are not three that add up to 1.
+    Labels are the original ids at masked positions and :data:`IGNORED` elsewhere. ``ids`` is (B, L) int64, ``masked``
+    (B, L) bool, ``seeds`` (B,) uint64: one for each row, so a row is corrupted alike in any batch. Raises
+    :class:`UsageError` for probabilities that are not three that add up to 1, :class:`ValueError` for other shapes.
     """
     if len(replace) != 3 or min(replace) < 0 or not abs(sum(replace) - 1) <= 1e-6:  # NaN fails too
         raise UsageError(
@@ -159,7 +160,9 @@ def corrupt(
     share_mask, share_random, _ = map(float, replace)
     corrupted = ids.copy()
     labels = np.full(ids.shape, IGNORED, np.int64)
-    _replace(corrupted, labels, masked, seeds, mask_id, vocabulary_size, share_mask, share_random)
+    _replace_in_place(
+        corrupted, labels, masked, seeds, mask_id, vocabulary_size, share_mask, share_random
+    )
     return corrupted, labels
 
 
@@ -403,7 +406,7 @@ def _spread_bits(bitmaps: NDArray[np.uint8], byte_bits: Bits, out: Bits) -> None
 
 
 @njit(cache=True, nogil=True)
-def _replace(
+def _replace_in_place(
     ids: Ints,
     labels: Ints,
     masked: Bools,

@@ -269,15 +269,18 @@ def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
 def _against_paper(
     mean: Mean, values: Mapping[str, float | None], missing: Sequence[str]
 ) -> list[CaseVerdict]:
-    """The verdicts on a mean against the printed numbers; ``missing``: collections without a value."""
+    """The verdicts on the measured ``values`` of a mean, by measure, against those that a paper prints for it.
+
+    A value is None if some collections, ``missing``, have none.
+    """
     names = ", ".join(missing[:3])
     if len(missing) > 3:
         names += ", ..."
-    skipped = f"{len(missing)} collections without a value of this run and model: {names}"
+    skip_reason = f"{len(missing)} collections without a value of this run and model: {names}"
     verdicts = []
     for measure, value in values.items():
         if value is None:
-            verdict = CaseVerdict(Status.SKIP, measure, against=PAPER, reason=skipped)
+            verdict = CaseVerdict(Status.SKIP, measure, against=PAPER, reason=skip_reason)
         else:
             verdict = compare_printed(mean.paper[measure], value, mean.tolerance, measure)
         verdicts.append(verdict)

@@ -23,8 +23,8 @@ _MAX_SIGNS = 0.08
 """Signs in such a run: 2 of 64 characters of base64, but one of eight in a path."""
 _MIN_CHANGES = 0.45
 """Changes between small letters, capitals and digits, for each character of a run. Medians of lines of 76 characters:
-random bytes in base64 have 0.59, English text in base64 0.57, symbols of libstdc++ 0.31 (95 % have less than 0.39), long
-names of Java's classes 0.27 (at most 0.39)."""
+random bytes in base64 have 0.59, English text in base64 0.57, symbols of libstdc++ 0.31 (95 % have less than 0.39),
+long names of Java's classes 0.27 (at most 0.39)."""
 _HEX_GROUP = re.compile(r"\b(?:0x)?((?:[0-9a-fA-F]{2}){1,4}|[0-9a-fA-F]{130,})\b")
 """Bytes in hexadecimal, one to four together or in a long line. Digests, which people look
 for, have 16 to 128 digits."""

@@ -130,8 +130,9 @@ class ModelConfig:
         """Whether the model has a dense part."""
         return not self.sparse_encoder and not self.query_table
 
-    def record(self) -> dict[str, object]:
-        """Contents of the file; settings of other kinds of models are left out."""
+    def to_record(self) -> dict[str, object]:
+        """The contents of the model's file. Settings that earlier versions did not have are left out if they have their
+        default values, and those of a lexical part if the model has none."""
         values = asdict(self)
         # The file of a model that does without these settings stays readable by earlier versions, which refuse unknown
         # ones, and its digest stays the same.
@@ -145,6 +146,7 @@ class ModelConfig:
         if self.ot == "mlm":
             del values["ot"]
         else:
+            # Versions that know only word weights of a masked-LM head refuse this file, by its number.
             values["format"] = 2
         return values
 

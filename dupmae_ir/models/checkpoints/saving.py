@@ -80,7 +80,7 @@ def save_model(
             _write_side(partial / name, model.side(side), tokenizer, config, half)
         # Tevatron looks for the tokenizer here.
         save_tokenizer(tokenizer, partial)
-        write_json(partial / CONFIG, config.record())
+        write_json(partial / CONFIG, config.to_record())
     if lexicon is not None:
         shutil.copyfile(lexicon, partial / LEXICON)
     if card is not None:
@@ -141,7 +141,7 @@ def _write_side(
             continue
         state = {key: value.detach().to(dtype).clone() for key, value in layer.state_dict().items()}
         torch.save(state, folder / name)
-    write_json(folder / CONFIG, config.record())
+    write_json(folder / CONFIG, config.to_record())
 
 
 LEVELS = 127
