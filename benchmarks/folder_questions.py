@@ -4,8 +4,8 @@
     python benchmarks/folder_questions.py mine=my-docs --questions my-questions.jsonl
 
 Each line of the questions has ``folder``, ``question``, ``file`` (relative to the folder) and ``phrase``, which the
-right passage contains. Each folder is indexed with the embedded model and searched in hybrid mode, without options. The four
-folders of ``folder_questions.jsonl`` are public:
+right passage contains. Each folder is indexed with the embedded model and searched in hybrid mode, without options.
+The four folders of ``folder_questions.jsonl`` are public:
 
 - vault: ``en`` of obsidianmd/obsidian-help;
 - office: ``example-docs`` of Unstructured-IO/unstructured;
@@ -64,7 +64,7 @@ def report(folder: str, questions: list[Question]) -> str:
     misses = []
     with tempfile.TemporaryDirectory() as temporary:
         index = str(Path(temporary) / "index")
-        build_index(folder, index, options={"read_as": "documents"})
+        build_index(folder, index)
         searcher = Searcher.open(index)
         for question in questions:
             hits = searcher.search(question.question, HITS)

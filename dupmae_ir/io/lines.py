@@ -151,8 +151,8 @@ class ResumableJsonl:
     """JSON lines appended in windows, each on the disk before the next begins.
 
     ``done`` of ``total_lines`` lines are in ``path``. A killed run leaves the complete windows it wrote: the next one
-    drops a torn tail and continues at the start of a window, so rows that depend on others of their window come out as in an
-    undisturbed run. ``window`` is the number of rows that are computed together; the caller holds the lock.
+    drops a torn tail and continues at the start of a window, so rows that depend on others of their window come out as
+    in an undisturbed run. ``window`` is the number of rows that are computed together; the caller holds the lock.
     """
 
     def __init__(self, path: str | Path, total_lines: int, window: int) -> None:

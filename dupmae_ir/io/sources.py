@@ -311,7 +311,7 @@ def _folder_is_lines(folder: Path) -> bool:
         if path not in lines and not _is_beside(path) and kind_of(path.name) is not None
     ]
     if others:
-        # Beside documents, objects without ids are documents too, such as settings in JSON.
+        # Beside documents, tables and objects without ids are documents too, such as settings in JSON.
         lines = [path for path in lines if _has_ids(path)]
     if others and lines:
         raise InputError(
@@ -333,9 +333,9 @@ def _is_whole_json(path: Path) -> bool:
 
 
 def _has_ids(path: Path) -> bool:
-    """Whether the objects in a file's lines have ids, as far as the first one shows it."""
+    """Whether a file's lines are objects with ids, as far as the first one shows it."""
     value = _value_of(next(iter(_first_lines(path)), ""))
-    return not isinstance(value, dict) or not value.keys().isdisjoint(RecordReader.id_names)
+    return isinstance(value, dict) and not value.keys().isdisjoint(RecordReader.id_names)
 
 
 def _value_of(line: str) -> object:

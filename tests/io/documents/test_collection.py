@@ -13,6 +13,7 @@ from dupmae_ir.errors import EnvironmentProblem, InputError, UsageError
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.files import find_files
 from dupmae_ir.io.documents.names import path_id
+from dupmae_ir.io.sources import CorpusOptions
 
 
 def read(*sources, **settings):
@@ -199,3 +200,12 @@ def test_the_file_with_most_bytes_is_named_with_the_flag_that_leaves_it_out(tmp_
     left = DocumentCollection([str(tmp_path)], exclude=["logs [[]old]/server.log"])
     assert [file.name for file in left.files] == ["note.txt"]
     assert left.dominating is None
+
+
+def test_a_table_beside_other_documents_is_a_document(tmp_path):
+    write_folder(tmp_path, {"a.txt": b"Some text.", "prices.tsv": b"fruit\tprice\nplum\t3\n"})
+    collection = CorpusOptions(corpus=str(tmp_path)).collection()
+    assert [document.text for document in collection] == ["Some text.", "fruit: plum; price: 3"]
+    (tmp_path / "corpus2.jsonl").write_text('{"id": "d1", "text": "A document."}\n')
+    with pytest.raises(InputError, match=r"corpus2.jsonl has a document on each line, a.txt is"):
+        CorpusOptions(corpus=str(tmp_path)).collection()
