@@ -74,7 +74,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    texts, cores = passages.passages(args.passages), os.cpu_count() or 1
+    texts = passages.passages(args.passages)
+    cores = os.cpu_count() or 1
     seconds: dict[str, list[float]] = {"alone": [], f"beside {cores} busy processes": []}
     with passages.model_folder(args.shape) as folder:
         encoder = TextEncoder.load(folder, dtype=args.dtype)

@@ -69,12 +69,16 @@ def main() -> None:
         "--work", type=Path, help="folder for collections and indexes (default: a temporary one)"
     )
     args = parser.parse_args()
-    seconds, memory, anonymous, sizes = [], [], [], []
+    seconds = []
+    memory = []
+    anonymous = []
+    sizes = []
     with tempfile.TemporaryDirectory() as temporary, passages.model_folder("tiny") as model:
         work = args.work or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
         for count in args.passages:
-            corpus, index = work / f"{count}.jsonl", work / f"index-{count}"
+            corpus = work / f"{count}.jsonl"
+            index = work / f"index-{count}"
             write_collection(corpus, count)
             shutil.rmtree(index, ignore_errors=True)
             took, peak, own = encoded(corpus, model, index, args.threads)
@@ -106,10 +110,8 @@ def main() -> None:
         )
         for row in zip(args.passages, seconds, memory, anonymous, sizes, strict=True)
     ]
-    small, large = (
-        min(zip(args.passages, memory, strict=True)),
-        max(zip(args.passages, memory, strict=True)),
-    )
+    small = min(zip(args.passages, memory, strict=True))
+    large = max(zip(args.passages, memory, strict=True))
     memory_claim = harness.Claim(
         15,
         f"memory of encode at its peak, from {small[0]:,} to {large[0]:,} passages",

@@ -29,7 +29,11 @@ from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.candidates.dense import DenseIndex
 
 SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 1.0)
-DIM, TERMS, LENGTH, HITS, BATCH = 128, 20_000, 60, 10, 5_000
+DIM = 128
+TERMS = 20_000
+LENGTH = 60
+HITS = 10
+BATCH = 5_000
 
 Found = tuple[np.ndarray, np.ndarray]
 Search = Callable[[int, int, RowSet | None], Found]
@@ -42,7 +46,8 @@ def build(folder: Path, documents: int) -> Segment:
     steps = np.cumsum(chances / chances.sum())
     with IndexBuilder(folder, dim=DIM, terms=[f"t{i}" for i in range(TERMS)], scale=1.0) as builder:
         for start in range(0, documents, BATCH):
-            rng, count = np.random.default_rng(start), min(BATCH, documents - start)
+            rng = np.random.default_rng(start)
+            count = min(BATCH, documents - start)
             terms = np.minimum(np.searchsorted(steps, rng.random((count, LENGTH))), TERMS - 1)
             rows = np.repeat(np.arange(count), LENGTH)
             weights = sp.csr_matrix(
@@ -113,9 +118,11 @@ def main() -> None:
         for name, search in searches(index, args.queries).items():
             for share in SHARES:
                 allowed = RowSet(np.random.default_rng(7).random(args.documents) < share)
-                ours, theirs = [], []
+                ours = []
+                theirs = []
                 for query in range(args.queries):
-                    one, two = search(query, HITS, allowed), afterwards(search, query, allowed)
+                    one = search(query, HITS, allowed)
+                    two = afterwards(search, query, allowed)
                     if one[0].tolist() != two[0].tolist() or one[1].tolist() != two[1].tolist():
                         raise SystemExit(
                             f"{name}, {share:.1%}: query {query} has other hits filtered afterwards"
@@ -123,7 +130,8 @@ def main() -> None:
                 for query in range(args.queries):
                     ours.append(timed(lambda: search(query, HITS, allowed)))  # noqa: B023 (called at once)
                     theirs.append(timed(lambda: afterwards(search, query, allowed)))  # noqa: B023
-                a, b = float(np.median(ours)), float(np.median(theirs))
+                a = float(np.median(ours))
+                b = float(np.median(theirs))
                 rows.append([name, f"{100 * share:g} %", f"{a:.2f}", f"{b:.2f}", f"{b / a:.1f}x"])
     print(
         f"{args.documents:,} documents, {args.queries} queries, best {HITS}, median milliseconds of processor time"

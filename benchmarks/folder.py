@@ -62,12 +62,14 @@ def draw(files: int, seed: int, to: Path) -> int:
 
 def timed(what: str, words: Sequence[str | Path], given: str = "") -> str:
     """Run ``dupmae-ir WORDS``, print a row of its times, and return what it printed."""
-    before, started = os.times(), time.perf_counter()
+    before = os.times()
+    started = time.perf_counter()
     command = [sys.executable, "-m", "dupmae_ir", *map(str, words)]
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}: {done.stderr}")
-    wall, after = time.perf_counter() - started, os.times()
+    wall = time.perf_counter() - started
+    after = os.times()
     used = (
         after.children_user + after.children_system - before.children_user - before.children_system
     )
@@ -103,7 +105,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         where = arguments.keep or Path(temporary)
-        docs, index = where / "docs", where / "index"
+        docs = where / "docs"
+        index = where / "index"
         size = draw(arguments.files, arguments.seed, docs)
         print(f"{sum(p.is_file() for p in docs.rglob('*'))} files, {size / 1e6:.1f} MB\n")
         print("| step | seconds | of processor |\n|:--|--:|--:|")

@@ -36,7 +36,10 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.search.exact.ranking import Request
 from dupmae_ir.search.searcher import Searcher
 
-HITS, NEIGHBOURS, CONSTRUCTION, ROWS = 10, 32, 200, 10_000
+HITS = 10
+NEIGHBOURS = 32
+CONSTRUCTION = 200
+ROWS = 10_000
 
 
 def hnsw(index: Index, folder: Path, threads: int) -> float:
@@ -46,7 +49,8 @@ def hnsw(index: Index, folder: Path, threads: int) -> float:
     mark = folder / "built.json"
     if not mark.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        vectors, start = index.only_segment.vectors, time.process_time()
+        vectors = index.only_segment.vectors
+        start = time.process_time()
         graph = faiss.IndexHNSWFlat(vectors.shape[1], NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
         graph.hnsw.efConstruction = CONSTRUCTION
         faiss.omp_set_num_threads(threads)
@@ -121,7 +125,8 @@ class Contest:
 
     def recall(self, exact: list[list[str]], **setting: Any) -> float:
         """Share of our hits that the fused lists have."""
-        docids, found = self.index.docids, self.peer.hits(self.weights, HITS, **setting)
+        docids = self.index.docids
+        found = self.peer.hits(self.weights, HITS, **setting)
         shared = [
             len({docids[row] for row in rows} & set(ours))
             for (rows, _), ours in zip(found, exact, strict=True)
@@ -133,7 +138,8 @@ def measured(
     args: argparse.Namespace, size: int, seconds: dict[str, list[float]], rows: list[list[str]]
 ) -> Any:
     """The claim of a size; adds to the seconds and to the table."""
-    contest, of = Contest(args, size), exact_scale.passages(size, args.parts)
+    contest = Contest(args, size)
+    of = exact_scale.passages(size, args.parts)
     if args.build:
         return None
     exact = contest.gate()

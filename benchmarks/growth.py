@@ -88,7 +88,8 @@ def search(work: Path, documents: int) -> dict[str, float]:
 
 def one_by_one(searcher: Searcher) -> tuple[float, list[list[Hit]]]:
     """The median of a query's processor seconds, and the ten best of each."""
-    each, best = list[float](), list[list[Hit]]()
+    each = list[float]()
+    best = list[list[Hit]]()
     for topic in [*TOPICS, *TOPICS]:
         started = time.process_time()
         answer = next(searcher.answers([topic], 10))

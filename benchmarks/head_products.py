@@ -24,20 +24,20 @@ import torch
 
 from dupmae_ir.models.inference.cpu_linear import onednn_linear
 
-TOKENS, WORDS = 1024, 30522
+TOKENS = 1024
+WORDS = 30522
 GOALS = {384: 1.6, 768: 1.4}
 
 
 def products(width: int) -> tuple[dict[str, Callable[[], torch.Tensor]], str]:
     """Both products at a width, and what was checked."""
     drawn = torch.Generator().manual_seed(0)
-    states, words = (
-        torch.randn(TOKENS, width, generator=drawn),
-        torch.randn(WORDS, width, generator=drawn) * 0.05,
-    )
+    states = torch.randn(TOKENS, width, generator=drawn)
+    words = torch.randn(WORDS, width, generator=drawn) * 0.05
     packed = onednn_linear(words.bfloat16(), torch.zeros(WORDS, dtype=torch.bfloat16))
     rounded = states.bfloat16()
-    small, small_words = _eight_bits(states), _eight_bits(words).t().contiguous()
+    small = _eight_bits(states)
+    small_words = _eight_bits(words).t().contiguous()
     work = {
         "bfloat16": lambda: packed(rounded),
         "8 bits": lambda: torch._int_mm(small, small_words),
@@ -65,7 +65,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    claims, seconds, rates = [], dict[str, list[float]](), dict[str, float]()
+    claims = []
+    seconds = dict[str, list[float]]()
+    rates = dict[str, float]()
     with torch.inference_mode():
         for width in args.widths:
             work, gate = products(width)

@@ -184,7 +184,8 @@ class Contest:
         self.peer = pyserini.LuceneImpactSearcher(str(self.index.path / "ot"), Ready(), min_idf=-1)
 
     def variants(self, k: int) -> dict[str, Callable[[], Any]]:
-        queries, segment = self.queries, self.index.only_segment
+        queries = self.queries
+        segment = self.index.only_segment
         return {
             PEER: lambda: self.peer.batch_search(self.texts, self.qids, k=k, threads=1),
             OURS: lambda: segment.postings.top(queries, k, by_docid=True),

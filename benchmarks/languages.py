@@ -33,7 +33,8 @@ MEASURE = "nDCG@10"
 def read(path: Path, every: int) -> tuple[dict[str, str], list[Query], dict[str, dict[str, int]]]:
     """Paragraphs by id, the questions, and the paragraph of each, of a file in SQuAD's layout."""
     paragraphs: dict[str, str] = {}
-    questions, qrels = [], {}
+    questions = []
+    qrels = {}
     for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
         for paragraph in article["paragraphs"]:
             docid = f"p{len(paragraphs)}"

@@ -49,7 +49,10 @@ from dupmae_ir.search.query.encoder import QueryEncodings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Query
 
-HITS, CLIENTS, SOURCES, BATCH = 10, 8, 2000, 5000
+HITS = 10
+CLIENTS = 8
+SOURCES = 2000
+BATCH = 5000
 
 
 def opened(work: Path, documents: int) -> Index:
@@ -71,7 +74,8 @@ def _write(folder: Path, documents: int) -> None:
         np.asarray(forward.indptr),
     )
     impacts = sp.csr_matrix(arrays, shape=(source.documents, forward.vocabulary))
-    known, rng = np.asarray(source.only_segment.vectors), np.random.default_rng(0)
+    known = np.asarray(source.only_segment.vectors)
+    rng = np.random.default_rng(0)
     with IndexBuilder(
         folder, dim=known.shape[1], terms=list(source.terms), scale=source.scale
     ) as builder:

@@ -61,7 +61,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path)
     given = parser.parse_args()
     work = given.work or Path(tempfile.mkdtemp())
-    index, corpus = str(work / "I"), work / "corpus.jsonl"
+    index = str(work / "I")
+    corpus = work / "corpus.jsonl"
     model = ["--model", given.model] if given.model else []
     write(corpus, given.documents, 0)
     whole = seconds("encode", "--corpus", str(corpus), "--index", index, "--threads", "1", *model)

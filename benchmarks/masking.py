@@ -70,7 +70,8 @@ def released(continues: list[bool], rng: random.Random) -> torch.Tensor:
 
 def measure(length: int, repeats: int, batch: int = 64) -> dict[str, float]:
     """Milliseconds and bytes per example of both implementations, and the ratio of their times."""
-    rng, python = np.random.default_rng(0), random.Random(0)
+    rng = np.random.default_rng(0)
+    python = random.Random(0)
     continues = rng.random((batch, length)) < CONTINUING
     continues[:, :2] = continues[:, -1:] = False
     lengths = np.full(batch, length)
@@ -78,12 +79,14 @@ def measure(length: int, repeats: int, batch: int = 64) -> dict[str, float]:
     masking.position_masks(
         continues, lengths, RATIO, masking.seeds_for(0, np.arange(batch), "warm")
     )
-    theirs, ours = [], []
+    theirs = []
+    ours = []
     for turn in range(repeats):
         start = time.perf_counter()
         lists = [released(row.tolist(), python) for row in continues[:few]]
         theirs.append((time.perf_counter() - start) / few)
-        batches, start = 0, time.perf_counter()
+        batches = 0
+        start = time.perf_counter()
         while time.perf_counter() - start < few * theirs[-1]:
             seeds = masking.seeds_for(
                 turn, np.arange(batches * batch, (batches + 1) * batch), "benchmark"

@@ -81,7 +81,8 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 def read_texts(folder: Path, count: int, join: int) -> list[str]:
     """``count`` texts of the four collections in turn, each of ``join`` documents."""
-    rng, pools = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    pools = []
     for name in COLLECTIONS:
         documents = [document.joined(" ") for document in read_collection(folder / name)]
         pools.append(
@@ -193,7 +194,9 @@ class Variants:
     """What is timed. Each returns vectors (n, d), and a token's weight by its id for each text if it has them."""
 
     def __init__(self, folders: tuple[Path, Path], texts: list[str], length: int) -> None:
-        self.texts, self.length, self.missing = texts, length, dict[str, str]()
+        self.texts = texts
+        self.length = length
+        self.missing = dict[str, str]()
         self.work: dict[str, Callable[[], tuple[np.ndarray, list[dict[int, float]]]]] = {}
         m3, mb = map(str, folders)
         self._flag("token_weight, FlagEmbedding", m3)
@@ -281,7 +284,8 @@ def claims_of(
         for dtype in () if program in OURS else OURS:
             ours = f"{family}, ours, {dtype}"
             note = f"{harness.speedup(used, peer, ours):.3g}x by processor time; {said}"
-            figure, what = harness.speedup(wall, peer, ours), f"encode, {family}, {shape}"
+            figure = harness.speedup(wall, peer, ours)
+            what = f"encode, {family}, {shape}"
             claims.append(
                 harness.Claim(
                     1, what, f"ours, {dtype}", program, figure, 3.0, gate=gate, note=note, round=4
@@ -300,7 +304,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if args.threads > 1 else "false"
-    texts, length = read_texts(args.folder, args.texts, args.join), 512 if args.join == 1 else 8192
+    texts = read_texts(args.folder, args.texts, args.join)
+    length = 512 if args.join == 1 else 8192
     with tempfile.TemporaryDirectory() as work:
         tokenizers = train_tokenizers(texts, length)
         sizes = [len(ids) for ids in tokenizers[0](texts, truncation=True)["input_ids"]]

@@ -116,8 +116,10 @@ def table(folders: list[Path]) -> str:
     ]
     for folder in folders:
         record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-        settings, result = record["settings"], record["result"]
-        first, last = result["held_out"]["first"], result["held_out"]["last"]
+        settings = record["settings"]
+        result = record["result"]
+        first = result["held_out"]["first"]
+        last = result["held_out"]["last"]
         tokens = f"{result['updates'] * settings['batch_size'] * settings['length'] / 1e3:,.0f} k at most"
         for name in first:
             lines.append(

@@ -56,10 +56,8 @@ def corpus_of(path: str, tokenizer: AutoTokenizer, texts: int, length: int) -> C
     ]
     rows = [np.array(ids, np.int64) for ids in found if ids]
     own = Ragged(np.concatenate(rows), np.cumsum([0, *map(len, rows)], dtype=np.int64))
-    nothing, ends = (
-        Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64)),
-        np.zeros(len(rows) + 1, np.int64),
-    )
+    nothing = Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64))
+    ends = np.zeros(len(rows) + 1, np.int64)
     return Corpus("text", own, np.arange(len(rows)), nothing, ends, nothing, ends, Path())
 
 

@@ -28,7 +28,8 @@ class Taken(NamedTuple):
 
 def timed(work: Callable[[], Any]) -> tuple[Taken, Any]:
     """What ``work`` takes, and what it returns."""
-    start, before = time.perf_counter(), time.process_time()
+    start = time.perf_counter()
+    before = time.process_time()
     value = work()
     return Taken(time.perf_counter() - start, time.process_time() - before), value
 

@@ -43,14 +43,16 @@ def check(folder: Path, texts: list[str], encoders: dict[str, TextEncoder]) -> s
     """The gate; raises when it fails."""
     model, tokenizer, _ = load_model(folder)
     found = {name: encoder.encode_queries(texts, CAP).ot for name, encoder in encoders.items()}
-    off, shared = 0.0, []
+    off = 0.0
+    shared = []
     with torch.inference_mode():
         for row, text in enumerate(texts):
             ids = tokenizer([text], return_tensors="pt")["input_ids"]
             words, weights = strongest(
                 model.side("query").eval()(ids, torch.ones_like(ids))[1], CAP
             )
-            mine, order = found["float32"][row], words[0].argsort()
+            mine = found["float32"][row]
+            order = words[0].argsort()
             assert np.array_equal(np.sort(mine.indices), words[0][order].numpy()), text
             off = max(off, float(np.abs(mine.data - weights[0][order].numpy()).max()))
             shared.append(

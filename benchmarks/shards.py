@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-DIM, TERMS, KEPT = 384, 20_000, 40
+DIM = 384
+TERMS = 20_000
+KEPT = 40
 ENGINE = "postings"
 
 SEARCH = """
@@ -69,7 +71,8 @@ def make(folder: Path, first: int, count: int) -> None:
     ) as builder:
         for start in range(first, first + count, 5000):
             # A document is the same in whichever folder it is.
-            rng, some = np.random.default_rng(start), min(5000, first + count - start)
+            rng = np.random.default_rng(start)
+            some = min(5000, first + count - start)
             terms = rng.integers(0, TERMS, (some, KEPT))
             weights = (
                 rng.integers(1, 256, (some, KEPT)),
@@ -119,7 +122,8 @@ def main() -> None:
     )
     print(f"32 queries, 100 hits, hybrid with {ENGINE}; lists equal. MiB, peak (before opening):")
     for name, result in results.items():
-        start, peak = result["start"], result["peak"]
+        start = result["start"]
+        peak = result["peak"]
         print(
             f"  {name:10} anonymous {peak['RssAnon']:,} ({start['RssAnon']:,}), "  # type: ignore[index]
             f"mapped {peak['RssFile']:,} ({start['RssFile']:,})"  # type: ignore[index]

@@ -102,7 +102,8 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder, "model"))
-        peaks, rises = [], []
+        peaks = []
+        rises = []
         for form in FORMS:
             command = [sys.executable, __file__, "--form", form, "--folder", folder]
             command += ["--texts", str(args.texts), "--length", str(args.length)]

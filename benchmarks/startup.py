@@ -33,14 +33,13 @@ from dupmae_ir.io.publishing import atomic_write
 
 PEER = "import pyserini.search.lucene"
 QUERY = "count how often each word occurs in a list"
-HELP, ENCODE_HELP, DOCTOR, FIRST, SEARCH = (
-    "dupmae-ir --help",
-    "encode --help",
-    "doctor, to its last line",
-    "doctor, to its first finding",
-    "search --query",
-)
-BY_LUCENE, BEFORE = "search --query --impact-search lucene", "search --query by torch and Lucene"
+HELP = "dupmae-ir --help"
+ENCODE_HELP = "encode --help"
+DOCTOR = "doctor, to its last line"
+FIRST = "doctor, to its first finding"
+SEARCH = "search --query"
+BY_LUCENE = "search --query --impact-search lucene"
+BEFORE = "search --query by torch and Lucene"
 TORCH = """
 import sys
 from dupmae_ir import models

@@ -28,7 +28,9 @@ from transformers import AutoTokenizer
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.training.layers import training_attention
 
-BEFORE, OURS, NO_DROPOUT = "before", "ours", "no dropout"
+BEFORE = "before"
+OURS = "ours"
+NO_DROPOUT = "no dropout"
 
 
 def pretraining(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:

@@ -12,7 +12,8 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
-folder, texts = Path(sys.argv[1]), sys.argv[2:]
+folder = Path(sys.argv[1])
+texts = sys.argv[2:]
 settings = json.loads((folder / "graph.json").read_text())
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.enable_truncation(settings["query_length"])

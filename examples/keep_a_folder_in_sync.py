@@ -21,7 +21,8 @@ def ask(index: Path, question: str, condition: str | None = None) -> None:
 
 def main() -> None:
     root = Path(tempfile.mkdtemp())
-    docs, index = root / "docs", root / "index"
+    docs = root / "docs"
+    index = root / "index"
     for name, text in NOTES.items():
         (docs / name).parent.mkdir(parents=True, exist_ok=True)
         (docs / name).write_text(text)

@@ -135,7 +135,8 @@ def measured(records: Path, references: Sequence[Record]) -> str:
 
 def read_out(args: argparse.Namespace, folder: Path) -> None:
     """Read out the stored model on each public collection, unless its record is there."""
-    settings, digest = mae_from_scratch.read_settings(), folder_digest(folder)
+    settings = mae_from_scratch.read_settings()
+    digest = folder_digest(folder)
     for name in settings["collections"]:
         record = args.output / "records" / f"readout.{SMALL}.{name}.json"
         if record.is_file() and read_json(record)["settings"] == {"digest": digest}:
@@ -171,7 +172,8 @@ def run(args: argparse.Namespace) -> None:
     ]
     if mae_from_scratch.main(words):
         raise DupmaeError("a step failed; run the same command to continue")
-    records, target = args.output / "records", args.output / SMALL
+    records = args.output / "records"
+    target = args.output / SMALL
     dev = stage_scores(records, "dev")
     stages = {step: dev[step] for step in STAGES}
     chosen = max(stages, key=lambda step: stages[step]["sum"])
@@ -180,10 +182,8 @@ def run(args: argparse.Namespace) -> None:
         source, target, "", {"step": chosen, **read_json(source / "training.json")}, MOST_BYTES
     )
     read_out(args, target)
-    sources, tables = (
-        sources_text(args.data / "SOURCES.md"),
-        measured(records, read_records(RECORDS)),
-    )
+    sources = sources_text(args.data / "SOURCES.md")
+    tables = measured(records, read_records(RECORDS))
     text = card(chosen, mae_from_scratch.read_settings(), stages, sources, tables)
     with atomic_write(target / "README.md") as f:
         f.write(text)

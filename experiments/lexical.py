@@ -47,10 +47,8 @@ _BATCH = 32  #: texts of a forward pass
 
 def centre(start: granite.Granite, texts: list[str], length: int) -> None:
     """Subtract the mean state of [CLS] over ``texts`` from the states of the encoder."""
-    encoder, total = (
-        start.encoder,
-        torch.zeros(start.encoder.config.hidden_size, dtype=torch.float64),
-    )
+    encoder = start.encoder
+    total = torch.zeros(start.encoder.config.hidden_size, dtype=torch.float64)
     in_order = sorted(texts, key=len)
     with torch.inference_mode(), progress("mean", "texts", total=len(texts)) as bar:
         for first in range(0, len(in_order), _BATCH):
@@ -71,7 +69,8 @@ def centre(start: granite.Granite, texts: list[str], length: int) -> None:
 
 def document_frequencies(texts: Iterable[str], settings: LexicalSettings) -> tuple[np.ndarray, int]:
     """((buckets,) float64 document frequencies of stems, number of documents)."""
-    buckets, stems = np.zeros(settings.buckets), analyzer_of(settings).terms
+    buckets = np.zeros(settings.buckets)
+    stems = analyzer_of(settings).terms
     documents = 0
     with progress("stems", "documents") as bar:
         for text in texts:
@@ -109,17 +108,16 @@ def make(data: Path, output: Path, balance: float) -> dict[str, Any]:
     """Write the model folder, completely or not at all. Returns its counts."""
     if output.exists():
         raise UsageError(f"{output} exists already; choose another --output or remove it")
-    start, settings = granite.load(), LexicalSettings()
+    start = granite.load()
+    settings = LexicalSettings()
     length = balance**0.5
     stored = ModelConfig(
         method="lexical", query_length=256, normalize=length, ot="lexical", lexical=settings
     )
     files = [*(data / "pretrain" / f"{name}.txt.gz" for name in PRETRAIN)]
     files += [data / "pairs" / f"{name}.jsonl.gz" for name in ("corpus", "dev")]
-    pool, texts = (
-        pool_of(data),
-        (line for path in files[: len(PRETRAIN)] for line in lines_of(path)),
-    )
+    pool = pool_of(data)
+    texts = (line for path in files[: len(PRETRAIN)] for line in lines_of(path))
     frequencies, documents = document_frequencies(chain(pool, texts), settings)
     centre(start, pool[:: max(1, len(pool) // SAMPLE)], stored.document_length)
     aside = output.with_name(f".{output.name}.writing-lexical")

@@ -104,7 +104,9 @@ def main(argv: list[str]) -> int:
     if len(argv) != 3:
         print(__doc__, file=sys.stderr)
         return 2
-    data, folder, settings = Path(argv[0]), Path(argv[1]), json.loads(argv[2])
+    data = Path(argv[0])
+    folder = Path(argv[1])
+    settings = json.loads(argv[2])
     return guarded(lambda: print(json.dumps(prepare(data, folder, settings))), "mae_data.py")
 
 

@@ -72,13 +72,18 @@ class Plan:
         threads: int = 1,
         stored: Path | None = None,
     ) -> None:
-        self.settings, self.data, self.output, self.threads = settings, data, output, threads
+        self.settings = settings
+        self.data = data
+        self.output = output
+        self.threads = threads
         self.stored = stored
-        self.home, self.records = output / "runs", output / "records"
+        self.home = output / "runs"
+        self.records = output / "records"
 
     def steps(self) -> list[Step]:
         """All steps. A second seed of stage 0 and its branches come last."""
-        methods, seeds = self.settings["methods"], self.settings["stage0"]["seeds"]
+        methods = self.settings["methods"]
+        seeds = self.settings["stage0"]["seeds"]
         steps = [self._data(), self._tokenizer()]
         for seed in seeds:
             here = [name for name, m in methods.items() if seed in m["seeds"]]
@@ -139,7 +144,8 @@ class Plan:
         )
 
     def _stage0(self, seed: int) -> Step:
-        name, tokenizer = self.model_name("none", seed), self.output / "tokenizer"
+        name = self.model_name("none", seed)
+        tokenizer = self.output / "tokenizer"
         own = {k: v for k, v in self.settings["stage0"].items() if k != "seeds"}
         own["batch_size"] *= own["processes"]  # registered for one process
         start = {"from_config": str(tokenizer / "config.json"), "tokenizer": str(tokenizer)}
@@ -147,7 +153,8 @@ class Plan:
         return self._trained(name, config, ("tokenizer",), self.settings["stage0"]["processes"])
 
     def _stage1(self, method: str, seed: int) -> Step:
-        name, start = self.model_name(method, seed), self.model_name("none", seed)
+        name = self.model_name(method, seed)
+        start = self.model_name("none", seed)
         own = {
             k: v
             for k, v in self.settings["methods"][method].items()
@@ -182,7 +189,8 @@ class Plan:
         )
 
     def _stage2(self, method: str, seed: int, size: str, again: int) -> Step:
-        name, start = self.model_name(method, seed, size, again), self.model_name(method, seed)
+        name = self.model_name(method, seed, size, again)
+        start = self.model_name(method, seed)
         amounts = {k: v for k, v in self.settings["sizes"][size].items() if k != "seeds"}
         after = (
             start,
@@ -199,16 +207,12 @@ class Plan:
 
     def _tuning(self) -> list[Step]:
         """Fine-tunings of the checkpoint of stage 0 with each pair of a learning rate and a temperature."""
-        tune, start = (
-            self.settings["tune"],
-            self.model_name("none", self.settings["stage0"]["seeds"][0]),
-        )
+        tune = self.settings["tune"]
+        start = self.model_name("none", self.settings["stage0"]["seeds"][0])
         steps = []
         for rate, temperature in itertools.product(tune["learning_rate"], tune["temperature"]):
-            name, values = (
-                f"tune.{rate:g}.{temperature:g}",
-                {"learning_rate": rate, "temperature": temperature},
-            )
+            name = f"tune.{rate:g}.{temperature:g}"
+            values = {"learning_rate": rate, "temperature": temperature}
             own = values | {"limit": tune["limit"], "steps": tune["steps"]}
             config = self._finetuning(name, start, tune["seed"]) | own
             done = self.home / name / "training.json"
@@ -223,12 +227,12 @@ class Plan:
 
     def _small(self, seed: int) -> list[Step]:
         """Three stages from one checkpoint with both parts, OT alone, and the read-outs of all."""
-        small, runs = self.settings["small"], self.home
-        pairs, start = (
-            str(self.output / "data" / "mined.jsonl"),
-            self.model_name(small["start"], seed),
-        )
-        mined, scores = str(runs / "small.negatives.jsonl"), str(runs / "small.opinions.jsonl")
+        small = self.settings["small"]
+        runs = self.home
+        pairs = str(self.output / "data" / "mined.jsonl")
+        start = self.model_name(small["start"], seed)
+        mined = str(runs / "small.negatives.jsonl")
+        scores = str(runs / "small.opinions.jsonl")
 
         def tuned(name: str, start: str, own: Mapping[str, Any], after: str) -> list[Step]:
             config = self._finetuning(name, start, 0) | small["finetune"] | own
@@ -319,7 +323,8 @@ class Plan:
         )
 
     def _reading(self, name: str, model: Path, after: str, extra: list[str]) -> Step:
-        record, readouts = self.records / f"{name}.json", self.settings["readouts"]
+        record = self.records / f"{name}.json"
+        readouts = self.settings["readouts"]
         words = [
             sys.executable,
             str(HERE / "mae_readouts.py"),
@@ -421,7 +426,8 @@ def run_all(
     A step is left out where one that it needs is neither finished nor among ``wanted``.
     """
     done = {s.name for s in steps if s.done.is_file()}
-    waiting, failed = [s for s in wanted if s.name not in done], list[str]()
+    waiting = [s for s in wanted if s.name not in done]
+    failed = list[str]()
     running: dict[Future[None], Step] = {}
     with ThreadPoolExecutor(jobs) as pool:
         while waiting or running:

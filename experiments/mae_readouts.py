@@ -61,7 +61,8 @@ def read_out(
     encoder = TextEncoder.load(
         model, dtype="mixed", normalize=True if pretrained else None, parts=parts
     )
-    record, vectors = dict[str, Any](sets={}), list[np.ndarray]()
+    record = dict[str, Any](sets={})
+    vectors = list[np.ndarray]()
     for name, folder in sets.items():
         record["sets"][name], stored = search_set(encoder, folder, measures)
         if stored.cls is not None:
@@ -88,10 +89,8 @@ def search_set(
     documents = list(read_collection(folder / "corpus.jsonl"))
     qrels = read_qrels(folder / "qrels" / "test.tsv")
     topics = [topic for topic in read_topics(str(folder / "queries.jsonl")) if topic.qid in qrels]
-    stored, asked = (
-        encoder.encode_collection(documents),
-        encoder.encode_queries([t.text for t in topics]),
-    )
+    stored = encoder.encode_collection(documents)
+    asked = encoder.encode_queries([t.text for t in topics])
     queries = sorted(topic.qid for topic in topics)
     result: dict[str, Any] = {"queries": queries, "scores": {}, "per_query": {}}
     for part, scores in part_scores(asked, stored):
@@ -138,12 +137,15 @@ def probe_words(
         ``prior``: the same for the mean bag of words, which needs no vector.
     """
     chosen = np.random.default_rng(seed).permutation(len(texts))[: fit + test]
-    kept, vectors = [texts[i] for i in chosen], cls[chosen].astype(np.float64)
+    kept = [texts[i] for i in chosen]
+    vectors = cls[chosen].astype(np.float64)
     bags = _bags(encoder, kept)
     bags[:, np.argsort(-bags.sum(0), kind="stable")[:FREQUENT]] = False
     fit = max(1, len(kept) - test)
-    mean, spread = vectors[:fit].mean(0), vectors[:fit].std(0) + 1e-6
-    x, y = (vectors - mean) / spread, bags[:fit].astype(np.float64)
+    mean = vectors[:fit].mean(0)
+    spread = vectors[:fit].std(0) + 1e-6
+    x = (vectors - mean) / spread
+    y = bags[:fit].astype(np.float64)
     prior = y.mean(0)
     weights = np.linalg.solve(
         x[:fit].T @ x[:fit] + RIDGE * np.eye(x.shape[1]), x[:fit].T @ (y - prior)

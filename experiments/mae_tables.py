@@ -284,7 +284,8 @@ def conclusion(folder: Path, seed: int = 0) -> str:
 
 def table_6(folder: Path) -> str:
     """The rows of RetroMAE's Table 6 as pre-training leaves them, and their differences from its own settings."""
-    methods, records = read_settings()["methods"], read_records(folder)
+    methods = read_settings()["methods"]
+    records = read_records(folder)
     titles = {name: m["title"] for name, m in methods.items() if not m.get("sizes", True)}
     compared = compare(records, [m for m in titles if m != TABLE_6], [0], TABLE_6)
     return "\n\n".join([pretraining_table(records, titles), comparison_table(compared, titles)])

@@ -115,7 +115,8 @@ class Evaluator:
         return _once(folder, lambda: self._bm25(collection, folder))
 
     def _bm25(self, collection: Path, folder: Path) -> dict[str, Any]:
-        index, corpus = folder / "index", str(collection / "corpus.jsonl")
+        index = folder / "index"
+        corpus = str(collection / "corpus.jsonl")
         run_bm25(Bm25Config(corpus=corpus, index=str(index), overwrite=True, quiet=True))
         self._search(collection, index, folder / "bm25.trec", "bm25", None, {})
         found = self._scores(collection, {"bm25": folder / "bm25.trec"})

@@ -121,7 +121,8 @@ def _tokens(records: list[Record], pyplot: Any) -> Any:
     sets = list(next(iter(rows.values()))[0]["sets"])
     figure, axes = _panels(pyplot, len(sets))
     for name, axis in zip(sets, axes, strict=False):
-        line, titles = [], []
+        line = []
+        titles = []
         for row, found in rows.items():
             if name not in found[0]["sets"]:
                 continue

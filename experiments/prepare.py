@@ -80,7 +80,8 @@ def write_scratch(base: Path, folder: Path, seed: int = 0) -> None:
     model, tokenizer, config = load_model(base)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model.lm, model.projection = type(model.lm)(model.lm.config), None
+        model.lm = type(model.lm)(model.lm.config)
+        model.projection = None
     save_model(folder, model, tokenizer, config)
 
 

@@ -14,7 +14,8 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.eval.significance import Interval, bootstrap_intervals
 
 Record = dict[str, Any]
-DEV, CHOSEN_BY = "dev", "nDCG@10"
+DEV = "dev"
+CHOSEN_BY = "nDCG@10"
 """The set and the measure that models are chosen by; no other is used."""
 TITLES = {("cores", "embedded"): "the embedded model of 2026-11-21 at 128 pieces"}
 """(budget, row) -> the title to show where the record has other numbers elsewhere: a label has one set of numbers."""

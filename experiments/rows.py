@@ -112,11 +112,9 @@ class Experiment:
     def pretraining(self, name: str, seed: int, places: Mapping[str, Any]) -> dict[str, Any]:
         """The single step of a pre-training, for :func:`write_recipe`."""
         own = dict(lookup("pre-training", name, self.data["pretrained"]))
-        after, texts, updates = (
-            own.pop("after", ""),
-            own.pop("share_of_texts", 1),
-            own.pop("share_of_updates", 1),
-        )
+        after = own.pop("after", "")
+        texts = own.pop("share_of_texts", 1)
+        updates = own.pop("share_of_updates", 1)
         step = {**self.data["pretrain"], **self.budget.settings("pretrain"), **own, "seed": seed}
         step["batch_size"] = max(1, round(step["batch_size"] * texts))
         every = int(step["log_steps"])

@@ -185,7 +185,8 @@ class Driver:
         """The command lines that train a row, with all settings checked; nothing is run."""
         if row.reference or row.of or row.best:
             return []
-        lines, start = [], self.home / "data" / row.start
+        lines = []
+        start = self.home / "data" / row.start
         for name in self._chain(row.pretrained):
             recipe = self.pretraining_recipe(name, seed)
             lines += commands(recipe, recipe.parent)
@@ -224,7 +225,9 @@ class Driver:
         bits: int = 8,
     ) -> dict[str, Any]:
         """Scores of a model on all sets. ``under``: subfolder of a variant that reuses the index of its source row."""
-        evaluator, modes, parts = self._evaluator(), MODES[row.similarity], PARTS[row.similarity]
+        evaluator = self._evaluator()
+        modes = MODES[row.similarity]
+        parts = PARTS[row.similarity]
         found = {}
         for name in self.experiment.budget.sets:
             folder = self._eval(model) / name
@@ -248,7 +251,8 @@ class Driver:
     def _reference(self, row: Row) -> dict[str, Any]:
         if row.reference == "embedded":
             return self._sets(row, embedded_folder())
-        evaluator, folder = self._evaluator(), self.home / "eval" / row.name
+        evaluator = self._evaluator()
+        folder = self.home / "eval" / row.name
         base = base_path(self.experiment.base)
         if row.reference in FUSIONS:
             return self._fusion(evaluator, row.reference, folder)
@@ -264,10 +268,12 @@ class Driver:
         rows = {row.reference: row for row in self.experiment.rows.values()}
         for kind in ("bm25", "embedded"):
             self._reference(rows[kind])
-        words, vectors = self.home / "eval" / rows["bm25"].name, self._eval(embedded_folder())
+        words = self.home / "eval" / rows["bm25"].name
+        vectors = self._eval(embedded_folder())
         found = {}
         for name in self.experiment.budget.sets:
-            bm25, dense = words / name / "bm25.trec", vectors / name / "dense.trec"
+            bm25 = words / name / "bm25.trec"
+            dense = vectors / name / "dense.trec"
             found[name] = evaluator.fused(
                 self.home / "data" / name, folder / name, bm25, dense, method
             )

@@ -284,7 +284,8 @@ def choice(records: list[Record]) -> str:
         f"| hybrid nDCG@10 on {DEV} | all rows | the systems over their seeds |",
         "|:--|--:|--:|",
     ]
-    means, systems = dev_means(records, tables), dev_means(records)
+    means = dev_means(records, tables)
+    systems = dev_means(records)
     for name in ranked(records, tables):
         of_seeds = f"{systems[name]:.4f}" if name in systems else "-"
         lines.append(f"| {grouped[name][0]['title']} | {means[name]:.4f} | {of_seeds} |")

@@ -37,7 +37,10 @@ def contest(peers, answer):
     index = SimpleNamespace(term_ids={"a": 0, "b": 1, "c": 2}, documents=3)
     segment = SimpleNamespace(postings=postings, forward=SimpleNamespace(scores=exact))
     made = object.__new__(peers.Contest)
-    made.label, made.index, made.segment, made.queries = "three documents", index, segment, [QUERY]
+    made.label = "three documents"
+    made.index = index
+    made.segment = segment
+    made.queries = [QUERY]
     rows, scores = (np.array(values) for values in answer)
     made.peers = [
         SimpleNamespace(

@@ -38,7 +38,8 @@ def test_the_limit_ends_with_its_context_also_after_an_error() -> None:
 @pytest.mark.parametrize("limits", [(1, 2), (2, 1), (1, 1)])
 def test_the_smallest_limit_holds_and_the_last_to_leave_restores(limits: tuple[int, int]) -> None:
     # The first to enter leaves first, as concurrent queries do and nested contexts never.
-    first_inside, first_may_leave = threading.Event(), threading.Event()
+    first_inside = threading.Event()
+    first_may_leave = threading.Event()
 
     def first() -> None:
         with blas_threads(limits[0]):

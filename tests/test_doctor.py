@@ -147,11 +147,9 @@ def test_the_longest_check_starts_early_and_findings_come_in_order(monkeypatch):
 
 
 def test_only_essential_problems_make_it_fail():
-    good, odd, bad = (
-        Finding("a", True, "x"),
-        Finding("b", False, "x", essential=False),
-        Finding("c", False, "x", "do"),
-    )
+    good = Finding("a", True, "x")
+    odd = Finding("b", False, "x", essential=False)
+    bad = Finding("c", False, "x", "do")
     assert Diagnosis([good, odd]).ok
     assert not Diagnosis([good, bad]).ok
     assert _verdict(good, odd) == "\n1 problem; everything else works (with --model FOLDER)."

@@ -21,7 +21,8 @@ from estimate import main
 @pytest.mark.nightly
 @pytest.mark.jvm
 def test_an_estimate_has_the_bytes_of_the_index_and_writes_nothing(tmp_path, capsys):
-    corpus, index = write_corpus(tmp_path / "corpus.jsonl", 4000), tmp_path / "I"
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 4000)
+    index = tmp_path / "I"
     asked = arguments(corpus, index, "--sample", 600, "--json")
     assert main(asked) == 0
     result = json.loads(capsys.readouterr().out)

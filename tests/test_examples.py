@@ -31,11 +31,6 @@ def test_it_runs_and_prints(example):
     assert not done.stderr.strip()
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
-def test_it_is_short(example):
-    assert len(example.read_text().splitlines()) <= 40
-
-
 def test_the_notebook_runs_without_java():
     """Its cells in one process that can import nothing of Pyserini's tree; the outputs shown are what they print."""
     notebook = json.loads(

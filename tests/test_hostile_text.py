@@ -27,7 +27,11 @@ from dupmae_ir.search.__main__ import main as search
 from dupmae_ir.types import Hit
 
 ROOT = Path(__file__).parents[1]
-ESC, OSC, C1, OVERRIDE, SEPARATOR = "\x1b[31m", "\x1b]52;c;aGk=\x07", "\x9b2J", "\u202e", "\u2028"
+ESC = "\x1b[31m"
+OSC = "\x1b]52;c;aGk=\x07"
+C1 = "\x9b2J"
+OVERRIDE = "\u202e"
+SEPARATOR = "\u2028"
 HOSTILE = f"red{ESC} paste{OSC} clear{C1} turn{OVERRIDE} line{SEPARATOR} end"
 CONTROLS = set("\x1b\x07\x9b\u202e\u2028")
 

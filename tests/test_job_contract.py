@@ -238,7 +238,8 @@ def test_a_kill_between_a_file_and_its_record_is_recovered(work: Work) -> None:
     if work.target.is_dir() or work.making.adds_to_index:
         pytest.skip("the record is part of the target, or removed before it is replaced")
     before = {name: made for name, (made, _) in contents(work.target).items()}
-    record, folder = record_path(work.target), work_folder(work.target)
+    record = record_path(work.target)
+    folder = work_folder(work.target)
     folder.mkdir()
     shutil.copy(record, folder / "lines.record")
     record.write_text(

@@ -126,7 +126,8 @@ def lite(*words):
 
 
 def test_nothing_of_the_tree_is_imported_by_what_works(tmp_path, corpus):
-    index, run = tmp_path / "i", tmp_path / "run.trec"
+    index = tmp_path / "i"
+    run = tmp_path / "run.trec"
     (tmp_path / "q.tsv").write_text("q1\tthe cat\n")
     (tmp_path / "qrels.txt").write_text("q1 0 cats 1\n")
     for words in (

@@ -47,7 +47,8 @@ def test_every_figure_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 def test_engines_that_differ_are_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    top, calls = ImpactPart.top, iter(range(1000))
+    top = ImpactPart.top
+    calls = iter(range(1000))
     monkeypatch.setattr(
         ImpactPart,
         "top",

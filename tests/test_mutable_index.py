@@ -34,7 +34,8 @@ Ask = Callable[[Path, str], Lists]
 def indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     """The index after add, update, delete and sync, and the one made at once. The best documents of each topic are
     updated or deleted, so that an old one would be seen."""
-    where, pool = tmp_path_factory.mktemp("mutable"), real_texts()
+    where = tmp_path_factory.mktemp("mutable")
+    pool = real_texts()
     with pytest.MonkeyPatch.context() as patch:
         # Most of the time of a change of a small index is waiting for the disk; no test here needs that.
         patch.setattr(os, "fsync", lambda fd: None)

@@ -15,7 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CALLS = ("compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer")
-SHORT, LONG = 2_000, 8_000
+SHORT = 2_000
+LONG = 8_000
 QUICK = 0.02
 """Seconds in which a linear pattern reads the long text; a quadratic one takes several times as long."""
 SUBQUADRATIC = 9.0

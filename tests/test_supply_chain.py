@@ -30,7 +30,8 @@ def pins(name: str) -> dict[str, str]:
 
 
 def test_hashes_are_of_the_pinned_versions() -> None:
-    pinned, hashed = pins("constraints.txt"), pins("constraints-hashes.txt")
+    pinned = pins("constraints.txt")
+    hashed = pins("constraints-hashes.txt")
     both = pinned.keys() & hashed.keys()
     assert len(both) > 20
     differ = {name: (pinned[name], hashed[name]) for name in both if pinned[name] != hashed[name]}

@@ -260,11 +260,14 @@ def stated_origins(recipe: Path) -> dict[str, dict[str, str]]:
     """Step -> setting -> the comment above it in the recipe, its own table's before that of all steps of a command."""
     tables: dict[str, dict[str, str]] = {}
     commands: dict[str, str] = {}
-    table, origin, continues = "", "", False
+    table = ""
+    origin = ""
+    continues = False
     for line in recipe.read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(" = ")
         if line.startswith("["):
-            table, origin = line.strip("[]").removeprefix("common.").strip('"'), ""
+            table = line.strip("[]").removeprefix("common.").strip('"')
+            origin = ""
         elif line.startswith("# "):
             origin = line[2:] if not continues else f"{origin} {line[2:]}"
         elif table == "step" and name == "name":
@@ -399,7 +402,8 @@ def audit_numbers(folder: Path, papers: Path) -> PrintedNumbers:
     Those that cite none of the papers, such as BM25's, are left out.
     """
     tables = PaperTables(papers)
-    looked_up, problems = 0, []
+    looked_up = 0
+    problems = []
     for regression in cases.load(folder).values():
         named: list[tuple[str, Case | Mean]] = [(case.id, case) for case in regression.cases]
         named += [(f"{regression.name}/mean:{mean.name}", mean) for mean in regression.means]

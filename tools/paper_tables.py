@@ -81,10 +81,8 @@ class PaperTable:
             ]
             while cells and not cells[-1]:
                 cells.pop()
-            names, values = (
-                cells[: -len(self.columns)],
-                [_MARKUP.sub("", c) for c in cells[-len(self.columns) :]],
-            )
+            names = cells[: -len(self.columns)]
+            values = [_MARKUP.sub("", c) for c in cells[-len(self.columns) :]]
             if not any(map(_VALUE.fullmatch, values)):
                 continue
             for name in {name.translate(_GREEK) for name in names if name}:
@@ -154,8 +152,10 @@ class PaperTables:
         for source in self.cited(case.source):
             table = self.tables[source]
             for cell in self._cells(table, name, case, measure):
-                row, column = cell.row, cell.column
-                address, own = table.address(name, case), table.rows[row]
+                row = cell.row
+                column = cell.column
+                address = table.address(name, case)
+                own = table.rows[row]
                 others = []
                 if not address.startswith("* "):  # rows are systems, or stages of them
                     names = [

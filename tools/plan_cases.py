@@ -83,7 +83,9 @@ def in_order_of_cost(
 
     A case with the model, or the model and collection, of one before it pays for neither again.
     """
-    spent, trained, encoded = 0.0, set[str](), set[tuple[str, str]]()
+    spent = 0.0
+    trained = set[str]()
+    encoded = set[tuple[str, str]]()
     for case in sorted(chosen, key=lambda case: (*costs[case.id], case.id)):
         training, encoding = costs[case.id]
         training = 0.0 if case.model in trained else training
@@ -124,7 +126,8 @@ def largest_tolerance(case: Case, measure: str) -> float:
         return case.tolerance
     if (seeds := case.seed_deviation.get(measure)) is not None:
         return TWO_SEEDS * seeds
-    p, test = float(case.paper[measure]), collections.find(case.collection).tests.get(case.test)
+    p = float(case.paper[measure])
+    test = collections.find(case.collection).tests.get(case.test)
     return Z * math.sqrt(p * (1 - p) / test.queries) if test and test.queries else 1.0
 
 

@@ -93,7 +93,8 @@ def power_table(rows: Iterable[PrintedRow]) -> str:
 
 def power_text(rows: Sequence[PrintedRow], measured: int) -> str:
     """Markdown: the counts, then the table."""
-    strong, weak = sum(len(row.strong) for row in rows), sum(len(row.weak) for row in rows)
+    strong = sum(len(row.strong) for row in rows)
+    weak = sum(len(row.weak) for row in rows)
     head = (
         f"{measured} of {strong + weak} numbers are measured. The nearest other number of the same table is outside "
         f"the tolerance for {strong} of them, and within it for {weak}, which therefore prove little alone. A row is "

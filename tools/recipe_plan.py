@@ -136,7 +136,8 @@ def unstated(recipe: Path) -> list[str]:
     tables = {t["name"]: t for t in data.get("step", [])}
     found = []
     for step in plan(recipe, "", {})[0]:
-        common, own = data.get("common", {}).get(step.command, {}), tables[step.name]
+        common = data.get("common", {}).get(step.command, {})
+        own = tables[step.name]
         said = {*common, *own, *common.get("unset", ()), *own.get("unset", ())}
         known = _choices(step.config)
         found += [
@@ -178,7 +179,8 @@ class SettingComparison:
 
     def __str__(self) -> str:
         reason = f" ({self.because})" if self.because else ""
-        ours, papers = _short(self.ours), _short(self.papers)
+        ours = _short(self.ours)
+        papers = _short(self.papers)
         return f"{self.where}: {self.setting} is {ours}, {papers} in {self.source}{reason}"
 
 
@@ -273,11 +275,9 @@ class _Merged:
 
     def __init__(self, config: PretrainConfig, recipe: Any) -> None:
         self.steps = config.steps
-        self.batch_size, self.accumulate, self.epochs = (
-            recipe.batch_size or 1,
-            recipe.accumulate or 1,
-            recipe.epochs,
-        )
+        self.batch_size = recipe.batch_size or 1
+        self.accumulate = recipe.accumulate or 1
+        self.epochs = recipe.epochs
 
 
 def _passages(step: Step, config: PassagesConfig, sizes: _Sizes) -> PlannedStep:
@@ -313,10 +313,8 @@ def _convert(step: Step, config: ConvertConfig, sizes: _Sizes) -> PlannedStep:
 
 
 def _mine(step: Step, config: MineConfig, sizes: _Sizes) -> PlannedStep:
-    documents, queries = (
-        sizes.documents(str(config.collection)),
-        sum(map(sizes.queries, config.pairs)),
-    )
+    documents = sizes.documents(str(config.collection))
+    queries = sum(map(sizes.queries, config.pairs))
     by = "BM25" if config.by == "bm25" else f"{config.model} ({config.parts})"
     sizes.texts[step.name], sizes.origin[step.name] = queries, f"the top {config.depth} by {by}"
     data = f"top {config.depth} of {config.collection} for {queries:,.0f} queries, by {by}"

@@ -28,14 +28,17 @@ FILES = {
     "notes/backup.md": "# Backups\n\nRestore the newest full dump first, then apply the increments in order.\n",
     "pets.txt": "The cat sleeps on the boiler in winter and on the roof in summer.\n",
 }
-QUESTION, ANSWER = "when are old log files removed?", "logs.md"
+QUESTION = "when are old log files removed?"
+ANSWER = "logs.md"
 
 
 class Trial:
     """Commands of one environment, run in a folder outside the clone."""
 
     def __init__(self, python: Path, folder: Path, env: Mapping[str, str]) -> None:
-        self.python, self.folder, self.env = python, folder, {**os.environ, **env}
+        self.python = python
+        self.folder = folder
+        self.env = {**os.environ, **env}
 
     def folder_of_the_package(self) -> Path:
         """Where the package is imported from."""

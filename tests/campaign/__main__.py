@@ -62,7 +62,8 @@ def main() -> int:
 def _print_tables(path: Path, parts: list[str]) -> int:
     wrong = 0
     for name in parts:
-        part, records = PARTS[name](), Records(name, path).all
+        part = PARTS[name]()
+        records = Records(name, path).all
         if records:
             print(f"{part.TITLE}\n\n{part.table(records)}\n")
         for row in (row for row in records if part.is_wrong(row)):

@@ -34,7 +34,10 @@ from tests.campaign.records import Record, Records, counted, markdown, number_of
 TITLE = (
     "Damage to an index: copies are damaged in one way each, searched in every mode, and verified"
 )
-DOCUMENTS, QUERIES, HITS = 200, 8, 10  # more documents than a search would score without candidates
+# more documents than a search would score without candidates
+DOCUMENTS = 200
+QUERIES = 8
+HITS = 10
 FLIPS = 8
 """Single bits flipped in each file."""
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -121,10 +124,8 @@ def build(folder: Path, seed: int, changed: bool) -> None:
         {"_id": f"d{n * 7 % DOCUMENTS}", "title": f"t{n}", "text": t, "year": n}
         for n, t in enumerate(texts)
     ]
-    corpus, more = (
-        folder.with_name(f"{folder.name}.jsonl"),
-        folder.with_name(f"{folder.name} more.jsonl"),
-    )
+    corpus = folder.with_name(f"{folder.name}.jsonl")
+    more = folder.with_name(f"{folder.name} more.jsonl")
     first = DOCUMENTS // 2 if changed else DOCUMENTS
     for path, part in ((corpus, rows[:first]), (more, rows[first:])):
         path.write_text("".join(json.dumps(row) + "\n" for row in part))
@@ -188,7 +189,8 @@ def bytes_changed(
     """Damage to the bytes of every file below ``whole``; ``other``: a folder whose files are put in their places."""
     drawn = random.Random(seed)
     for path in sorted(p for p in whole.rglob("*") if p.is_file()):
-        name, size = str(path.relative_to(whole)), path.stat().st_size
+        name = str(path.relative_to(whole))
+        size = path.stat().st_size
         for bit in sorted(drawn.sample(range(8 * size), min(flips, 8 * size))):
             yield "one bit flipped", f"{name}, bit {bit}", _rewrite(name, _flipped(bit))
         for length in sorted({0, size // 2, max(0, size - 1)} - {size}):
@@ -216,7 +218,8 @@ def bytes_changed(
 
 def _of_metadata(whole: Path) -> Iterator[tuple[str, str, Damage]]:
     for path in sorted(whole.rglob("*.json")):
-        name, record = str(path.relative_to(whole)), json.loads(path.read_text())
+        name = str(path.relative_to(whole))
+        record = json.loads(path.read_text())
         for key, value in record.items():
             yield "metadata edited", f"{name} without {key}", _edit(name, key)
             for changed in VALUES:

@@ -37,8 +37,12 @@ from dupmae_ir.types import Document, Hit, Metadata, Query
 from tests.campaign.records import Record, Records, counted, sum_of
 
 TITLE = "Exactness: certified lists against brute force on adversarial collections"
-DIM, TERMS, SCALE, BM25_WEIGHT = 8, 40, 10.0, 0.6
-K1, B = np.float32(0.9), np.float32(0.4)
+DIM = 8
+TERMS = 40
+SCALE = 10.0
+BM25_WEIGHT = 0.6
+K1 = np.float32(0.9)
+B = np.float32(0.4)
 WORDS = [f"v{n}" for n in range(60)]
 Draw = np.random.Generator
 Predicate = Callable[[Metadata], bool]
@@ -48,7 +52,8 @@ Case = tuple[str, list[Path], Any, "Collection"]
 
 def run(seconds: float, seed: int, records: Records) -> None:
     """New collections of every kind until the time is over."""
-    end, number = time.monotonic() + seconds, 0
+    end = time.monotonic() + seconds
+    number = 0
     while time.monotonic() < end:
         for kind, vectors in VECTORS.items():
             for shape, impacts in IMPACTS.items():
@@ -224,10 +229,8 @@ class Collection:
 def _tried(drawn: Draw, vectors: Callable, impacts: Callable) -> tuple[int, int, str]:
     """Lists compared, wrong ones, and what is wrong with the first of those."""
     documents = int(drawn.integers(1, 400))
-    cls, ot = (
-        vectors(drawn, documents).astype(np.float32),
-        impacts(drawn, documents).astype(np.uint8),
-    )
+    cls = vectors(drawn, documents).astype(np.float32)
+    ot = impacts(drawn, documents).astype(np.uint8)
     rng = random.Random(int(drawn.integers(2**31)))
     texts = [" ".join(rng.choices(WORDS, k=rng.choice((0, 1, 3, 50)))) for _ in range(documents)]
     made = Collection(
@@ -242,7 +245,8 @@ def _tried(drawn: Draw, vectors: Callable, impacts: Callable) -> tuple[int, int,
     made.metadata[0] = {"year": 2000, "lang": "en", "tags": ["a"]}  # every name is known
     (condition, holds), more = _condition(rng), made.with_bm25(queries)
     satisfied = np.flatnonzero([holds(values) for values in made.metadata])
-    lists, problems = 0, []
+    lists = 0
+    problems = []
     mask = drawn.random(documents) < drawn.random()
     with tempfile.TemporaryDirectory() as name:
         whole = [made.write(Path(name) / "I", encoder)]
@@ -330,11 +334,9 @@ def _condition(rng: random.Random, depth: int = 2) -> tuple[str, Predicate]:
             (f"not ({one})", lambda m: not first(m)),
         ]
         return rng.choice(joined)
-    year, lang, tag = (
-        rng.choice((1999, 2000, 2000.5)),
-        rng.choice(("en", "é", "")),
-        rng.choice(("a", "b")),
-    )
+    year = rng.choice((1999, 2000, 2000.5))
+    lang = rng.choice(("en", "é", ""))
+    tag = rng.choice(("a", "b"))
 
     def number(m: Metadata) -> float:
         value = m.get("year")

@@ -131,7 +131,8 @@ COMMANDS = [
 def run(seconds: float, seed: int, records: Records) -> None:
     """Every fault of every command, the commands in a random order; those of earlier runs in the same file are not
     tried again. Then pairs of faults, and two writers, until the time is over."""
-    rng, end = random.Random(seed), time.monotonic() + seconds
+    rng = random.Random(seed)
+    end = time.monotonic() + seconds
     done = {(row["command"], row["fault"]) for row in records.all}
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
         trials = Trials(Path(name))
@@ -185,7 +186,9 @@ class Trials:
     """The inputs in a folder, what each command makes of them undisturbed, and how many calls it has."""
 
     def __init__(self, folder: Path, commands: Sequence[Command] = COMMANDS) -> None:
-        self.inputs, self.out, self.errors = folder / "inputs", folder / "trial", folder / "errors"
+        self.inputs = folder / "inputs"
+        self.out = folder / "trial"
+        self.errors = folder / "errors"
         self.inputs.mkdir()
         pyserini.installed = lambda: False
         write_inputs(self.inputs)
@@ -228,7 +231,8 @@ class Trials:
                     return "unusable", traceback.format_exc()[-600:]
         if self._run(command, dupmae_ir):
             return "failed", self.errors.read_text()[-600:]
-        made, wanted = contents(self.out / command.made, self.out), self.wanted[command.name]
+        made = contents(self.out / command.made, self.out)
+        wanted = self.wanted[command.name]
         different = [name for name in {**made, **wanted} if made.get(name) != wanted.get(name)]
         return "different" if different else "identical", ", ".join(different)
 
@@ -351,7 +355,8 @@ def sample() -> list[str]:
         tried = [
             command for command in COMMANDS if command.name in ("encode.passages", "index delete")
         ]
-        trials, wrong = Trials(Path(name), tried), []
+        trials = Trials(Path(name), tried)
+        wrong = []
         for command in tried:
             for call, fault in (
                 (n, fault) for n in range(1, trials.calls[command.name] + 1) for fault in FAULTS[2:]

@@ -14,7 +14,9 @@ from support.serving import Client, queries, serving, texts, write_index
 from tests.campaign.records import Record, Records, markdown
 
 TITLE = "Generations: the index of a server is exchanged again and again, with requests in between"
-CHANGES, REQUESTS, BEFORE = 1_000, 10, 200
+CHANGES = 1_000
+REQUESTS = 10
+BEFORE = 200
 ALLOWED = 16.0
 """Megabytes by which the process may grow after the first :data:`BEFORE` changes."""
 
@@ -25,7 +27,10 @@ def run(seconds: float, seed: int, records: Records) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = write_index(Path(name) / "I", texts(200, seed))
         with serving(folder) as client:
-            expected, wrong, before, changes = _answers(client), 0, 0.0, 0
+            expected = _answers(client)
+            wrong = 0
+            before = 0.0
+            changes = 0
             while changes < CHANGES and time.monotonic() < end:
                 os.utime(folder / "meta.json", ns=(changes + 1, changes + 1))
                 wrong += [change.what for change in client.service.reload()] != ["opened"]

@@ -33,7 +33,8 @@ from dupmae_ir.io.documents.collection import DocumentCollection
 from tests.campaign.records import Record, Records, counted, number_of, sum_of
 
 TITLE = "Hostile: documents, requests and cells of tables"
-SECONDS, GROWTH = 60.0, 250
+SECONDS = 60.0
+GROWTH = 250
 """Seconds for ten files, and characters of text for a byte of a file (the limit is 200, and headings repeat)."""
 GOOD = "The parser is faster now. "
 ANSWERS = {200, 303, 307, 400, 401, 403, 404, 405, 408, 409, 413, 422, 429}
@@ -41,7 +42,8 @@ ANSWERS = {200, 303, 307, 400, 401, 403, 404, 405, 408, 409, 413, 422, 429}
 
 def run(seconds: float, seed: int, records: Records) -> None:
     """Ten documents, twenty requests and twenty tables in turn until the time is over."""
-    end, number = time.monotonic() + seconds, len(records.all)
+    end = time.monotonic() + seconds
+    number = len(records.all)
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         client = stack.enter_context(serving(write_index(folder / "I", texts(30)), writable=True))
@@ -62,7 +64,8 @@ def run(seconds: float, seed: int, records: Records) -> None:
                 try:
                     count, words = trial(random.Random(f"{seed} {number}"))
                 except Exception:
-                    count, words = 1, traceback.format_exc()[-2000:]
+                    count = 1
+                    words = traceback.format_exc()[-2000:]
                 records.add(
                     kind=kind, count=count, verdict="wrong" if words else "right", words=words
                 )

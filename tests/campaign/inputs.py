@@ -129,7 +129,9 @@ def _outcome(status: int, errors: str) -> str:
 
 def _readers(inputs: Path, out: Path) -> dict[str, tuple[str, list[Any]]]:
     """What is read -> (name of a valid file, the command that reads ``out/bad``)."""
-    bad, made, index = out / "bad", out / "made", inputs / "index"
+    bad = out / "bad"
+    made = out / "made"
+    index = inputs / "index"
     return {
         "corpus of encode": (
             "corpus.jsonl",
@@ -202,7 +204,8 @@ def _readers(inputs: Path, out: Path) -> dict[str, tuple[str, list[Any]]]:
 
 
 def _files(folder: Path) -> Iterator[Case]:
-    inputs, out = folder / "inputs", folder / "out"
+    inputs = folder / "inputs"
+    out = folder / "out"
     for what, (name, words) in _readers(inputs, out).items():
         _must_work(what, (inputs / name).read_bytes(), words, out)
         yield f"{what}: missing", [*words, "--quiet"]
@@ -277,7 +280,8 @@ kind = "web"
 
 def _settings(folder: Path) -> Iterator[Case]:
     """Recipes of several steps and catalogues with each line changed, removed, repeated or cut."""
-    bad, made = folder / "bad.toml", folder / "made"
+    bad = folder / "bad.toml"
+    made = folder / "made"
     steps = [
         "finetune",
         "--recipe",
@@ -314,7 +318,8 @@ def _settings(folder: Path) -> Iterator[Case]:
 
 def _folders(folder: Path) -> Iterator[Case]:
     """Damaged records of an index and files of a model."""
-    inputs, bad = folder / "inputs", folder / "bad"
+    inputs = folder / "inputs"
+    bad = folder / "bad"
     for name in ("meta.json", "terms.txt", "docid"):
         for damage, change in DAMAGES.items():
             shutil.rmtree(bad, ignore_errors=True)
@@ -346,7 +351,8 @@ def _folders(folder: Path) -> Iterator[Case]:
 
 
 def _flags(folder: Path) -> Iterator[Case]:
-    inputs, out = folder / "inputs", folder / "flags"
+    inputs = folder / "inputs"
+    out = folder / "flags"
     for making in MAKING:
         words = making.words(inputs, out)
         yield f"{making.name}: unknown flag", [*words, "--no-such-flag"]

@@ -11,7 +11,9 @@ import re
 from pathlib import Path
 
 _MAGIC = bytes.fromhex("3fd76c17")
-_ID, _COUNTED, _CHECKSUM = 16, 4, 8
+_ID = 16
+_COUNTED = 4
+_CHECKSUM = 8
 _TIME = re.compile(rb"(timestamp.)\d{13}", re.DOTALL)
 
 

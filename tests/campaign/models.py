@@ -55,7 +55,8 @@ def run(seconds: float, seed: int, records: Records) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_inputs(folder / "inputs", lambda words: dupmae_ir([*map(str, words)]))
-        model, index = folder / "inputs" / "retriever", folder / "index"
+        model = folder / "inputs" / "retriever"
+        index = folder / "index"
         flags = ["--corpus", folder / "inputs" / "corpus.jsonl", "--model", model, "--index", index]
         assert (
             dupmae_ir(["encode", *map(str, flags), "--device", "cpu", "--threads", "1", "--quiet"])

@@ -12,7 +12,8 @@ from tests.campaign import small_index
 from tests.campaign.records import Record, Records, markdown
 
 TITLE = "Opens: one process opens an index again and again, with a search each time"
-OPENS, BETWEEN = 1000, 100
+OPENS = 1000
+BETWEEN = 100
 
 
 def run(seconds: float, seed: int, records: Records) -> None:
@@ -21,9 +22,11 @@ def run(seconds: float, seed: int, records: Records) -> None:
     with tempfile.TemporaryDirectory() as name:
         index = small_index.write(Path(name))
         wanted = small_index.found(Searcher.open(index, device="cpu"))
-        before, end = _open_files(), time.monotonic() + seconds
+        before = _open_files()
+        end = time.monotonic() + seconds
         while len(records.all) < OPENS // BETWEEN and time.monotonic() < end:
-            wrong, most = 0, 0
+            wrong = 0
+            most = 0
             for _ in range(BETWEEN):
                 wrong += small_index.found(Searcher.open(index, device="cpu")) != wanted
                 most = max(most, _open_files())

@@ -16,14 +16,16 @@ from tests.campaign.forked import finished, start
 from tests.campaign.records import Record, Records, markdown
 
 TITLE = "Processes: eight threads open and search at the same moment"
-THREADS, PROCESSES = 8, 100
+THREADS = 8
+PROCESSES = 100
 
 
 def run(seconds: float, seed: int, records: Records) -> None:
     """One process after another, until there are :data:`PROCESSES` records or the time is over."""
     del seed
     with tempfile.TemporaryDirectory() as name:
-        folder, errors = Path(name), Path(name) / "errors"
+        folder = Path(name)
+        errors = Path(name) / "errors"
         if finished(start(lambda: bool(not small_index.write(folder)), errors)):
             raise RuntimeError(errors.read_text())
         end = time.monotonic() + seconds

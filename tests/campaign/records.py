@@ -17,7 +17,8 @@ class Records:
     """
 
     def __init__(self, part: str, path: Path | None) -> None:
-        self.part, self.path = part, path
+        self.part = part
+        self.path = path
         self.all = [row for row in read(path) if row["part"] == part] if path else []
 
     def add(self, **values: Any) -> None:

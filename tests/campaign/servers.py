@@ -34,13 +34,16 @@ VERDICTS = ("right", "wrong", "traceback", "failed")
 STEPS = ("create", "upsert", "delete", "write_record", "finish")
 FAULTS = ("raises", "killed before", "killed after")
 QUERIES = ["quick fox", "new tree lock", "graph"]
-RIGHT, REFUSED, WRONG = 0, 7, 8
+RIGHT = 0
+REFUSED = 7
+WRONG = 8
 """Ends of a process that searches."""
 
 
 def run(seconds: float, seed: int, records: Records) -> None:
     """Random trials of each server in turn until the time is over."""
-    rng, end = random.Random(f"{seed} {len(records.all)}"), time.monotonic() + seconds
+    rng = random.Random(f"{seed} {len(records.all)}")
+    end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / "inputs").mkdir()
@@ -188,7 +191,8 @@ def _load(step: str, fault: str, call: int, words: list[str]) -> int:
         url = words[words.index("--to") + 1]
         entry = SERVERS[url.partition(":")[0]]
         kind = getattr(importlib.import_module(f"dupmae_ir.servers.{entry.module}"), entry.table)
-        inner, count = getattr(kind, step), 0
+        inner = getattr(kind, step)
+        count = 0
 
         def disturbed(*arguments: Any, **named: Any) -> Any:
             nonlocal count

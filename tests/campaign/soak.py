@@ -14,7 +14,10 @@ from tests.campaign import small_index
 from tests.campaign.records import Record, Records, markdown
 
 TITLE = "Soak: queries from eight threads of one process"
-THREADS, QUERIES, BETWEEN, TEXTS = 8, 50_000, 2_000, 300
+THREADS = 8
+QUERIES = 50_000
+BETWEEN = 2_000
+TEXTS = 300
 GROWTH = 64
 """Megabytes that a process may grow after its first portion."""
 
@@ -34,7 +37,9 @@ def run(seconds: float, seed: int, records: Records) -> None:
             drawn = [own.choice(texts) for _ in range(BETWEEN // THREADS)]
             return sum(small_index.found(searcher, text) != wanted[text] for text in drawn)
 
-        process, portion, end = time.time(), 0, time.monotonic() + seconds
+        process = time.time()
+        portion = 0
+        end = time.monotonic() + seconds
         with ThreadPoolExecutor(THREADS) as pool:
             while sum(row["queries"] for row in records.all) < QUERIES and time.monotonic() < end:
                 wrong = sum(pool.map(soak, range(portion * THREADS, (portion + 1) * THREADS)))

@@ -32,7 +32,11 @@ from dupmae_ir.__main__ import main
 from tests.campaign.records import Record, Records, markdown
 
 TITLE = "Strangers: a plain query and the health of a server while others ask for all they can"
-DOCUMENTS, STRANGERS, SLOWER, OFTEN, HEALTHY = 600, 4, 10.0, 0.95, 1.0
+DOCUMENTS = 600
+STRANGERS = 4
+SLOWER = 10.0
+OFTEN = 0.95
+HEALTHY = 1.0
 TOKEN = "0123456789abcdef-of-the-campaign"
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [
@@ -186,13 +190,11 @@ def is_wrong(record: Record) -> bool:
 
 def _measured(port: int, seconds: float) -> tuple[list[float], list[float], int]:
     """Seconds of plain queries and of the health, and how many queries were not answered."""
-    client, asked, health, failed, end = (
-        Stranger(port),
-        list[float](),
-        list[float](),
-        0,
-        time.monotonic() + seconds,
-    )
+    client = Stranger(port)
+    asked = list[float]()
+    health = list[float]()
+    failed = 0
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         for path, body, times in (
             ("/api/search", {"query": _queries(1, 4)[0]}, asked),

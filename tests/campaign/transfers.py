@@ -46,7 +46,8 @@ VERDICTS = ("right", "refused", "wrong", "traceback")
 
 def run(seconds: float, seed: int, records: Records) -> None:
     """Random trials of each kind in turn until the time is over."""
-    end, number = time.monotonic() + seconds, len(records.all)
+    end = time.monotonic() + seconds
+    number = len(records.all)
     with (
         tempfile.TemporaryDirectory(dir=faults.MEMORY if faults.MEMORY.is_dir() else None) as name,
         _quick(),
@@ -95,8 +96,12 @@ def _judged(
 @contextlib.contextmanager
 def _quick() -> Iterator[None]:
     """Without waits between attempts, Java, proxies or a network."""
-    waits, installed, fsync = transfer.WAITS, pyserini.installed, os.fsync
-    transfer.WAITS, pyserini.installed, os.fsync = (0.0, 0.0), lambda: False, lambda _: None
+    waits = transfer.WAITS
+    installed = pyserini.installed
+    fsync = os.fsync
+    transfer.WAITS = (0.0, 0.0)
+    pyserini.installed = lambda: False
+    os.fsync = lambda _: None
     kept = {
         name: os.environ.pop(name, None)
         for name in ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE", "DUPMAE_IR_MIRROR")
@@ -106,7 +111,9 @@ def _quick() -> Iterator[None]:
     try:
         yield
     finally:
-        transfer.WAITS, pyserini.installed, os.fsync = waits, installed, fsync
+        transfer.WAITS = waits
+        pyserini.installed = installed
+        os.fsync = fsync
         os.environ.update({name: value for name, value in kept.items() if value is not None})
         fsspec.register_implementation("memory", MemoryFileSystem, clobber=True)
 
@@ -168,7 +175,9 @@ def _web() -> Iterator[tuple[str, type[Handler]]]:
 
 def _misbehaviour(rng: random.Random, data: bytes) -> Callable[[Handler], bool]:
     """What a server does with one request."""
-    cut, at, other = rng.randrange(len(data)), rng.randrange(len(data)), rng.randbytes(len(data))
+    cut = rng.randrange(len(data))
+    at = rng.randrange(len(data))
+    other = rng.randbytes(len(data))
     flipped = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
     return rng.choice(
         [
@@ -220,10 +229,8 @@ def _downloaded(
     url, handler = web
     handler.data = data = rng.randbytes(rng.choice((1, 1000, 200_000)))
     shutil.rmtree(folder, ignore_errors=True)
-    source, target = (
-        RemoteFile(f"{url}/corpus.bin", sha256=hashlib.sha256(data).hexdigest()),
-        folder / "corpus.bin",
-    )
+    source = RemoteFile(f"{url}/corpus.bin", sha256=hashlib.sha256(data).hexdigest())
+    target = folder / "corpus.bin"
     refused = 0
     for attempt in range(3):
         scripts = (
@@ -317,7 +324,8 @@ def _archive(rng: random.Random) -> tuple[bytes, list[str]]:
         rng.choice(_EVIL if evil and rng.random() < 0.4 else _NAMES)
         for _ in range(rng.randint(0, 5))
     ]
-    file, is_zip = io.BytesIO(), rng.random() < 0.4
+    file = io.BytesIO()
+    is_zip = rng.random() < 0.4
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of names that are there twice
         if is_zip:
@@ -329,7 +337,8 @@ def _archive(rng: random.Random) -> tuple[bytes, list[str]]:
                     mode = (
                         rng.choice((0o100644, 0o120777, 0o020644, 0o010644)) if evil else 0o100644
                     )
-                    info.create_system, info.external_attr = 3, mode << 16
+                    info.create_system = 3
+                    info.external_attr = mode << 16
                     z.writestr(info, rng.randbytes(rng.randint(0, 2000)))
         else:
             with tarfile.open(
@@ -339,11 +348,9 @@ def _archive(rng: random.Random) -> tuple[bytes, list[str]]:
                     member = tarfile.TarInfo(name.replace("\0", "0") or "a")
                     data = rng.randbytes(rng.randint(0, 2000))
                     if evil and rng.random() < 0.3:
-                        member.type, member.linkname, data = (
-                            rng.choice(_TYPES),
-                            rng.choice(_EVIL).replace("\0", ""),
-                            b"",
-                        )
+                        member.type = rng.choice(_TYPES)
+                        member.linkname = rng.choice(_EVIL).replace("\0", "")
+                        data = b""
                     member.size = len(data)
                     t.addfile(member, io.BytesIO(data))
     return file.getvalue(), names
@@ -434,9 +441,11 @@ class Stores:
         remote = Remote(f"memory://store/{rng.randrange(10**9)}/I")
         store: Any = LyingStore
         shutil.rmtree(self.copy, ignore_errors=True)
-        store.older, refused = {}, 0
+        store.older = {}
+        refused = 0
         for generation in rng.choices((0, 1), k=3):
-            store.rng, store.rate = rng, rng.choice((0.02, 0.1, 0.5))
+            store.rng = rng
+            store.rate = rng.choice((0.02, 0.1, 0.5))
             for work in (
                 lambda n=generation: push(self.generations[n], remote, overwrite=True, quiet=True),
                 self._pull(remote),

@@ -77,10 +77,12 @@ def real_tests() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "test"), real_tests())
 def test_counts_and_digests_match_the_real_files(name, test, shared_data):
-    collection, folder = find(name), shared_data / "topics-and-qrels"
+    collection = find(name)
+    folder = shared_data / "topics-and-qrels"
     if collection.family == "beir":
         stem = f"beir-v1.0.0-{name.removeprefix('beir-')}.test"
-        topics_path, qrels_path = folder / f"topics.{stem}.tsv.gz", folder / f"qrels.{stem}.txt.gz"
+        topics_path = folder / f"topics.{stem}.tsv.gz"
+        qrels_path = folder / f"qrels.{stem}.txt.gz"
     else:
         topics_path, qrels_path = (
             folder / Path(collection.sources[f"{test}-{part}"].url).name
@@ -93,7 +95,8 @@ def test_counts_and_digests_match_the_real_files(name, test, shared_data):
         # Its judgements are not available here; every topic is judged.
         assert not qrels_path.exists()
         assert expected.qrels_digest is None
-        judged, qrels = texts.keys(), None
+        judged = texts.keys()
+        qrels = None
     else:
         qrels = read_qrels(qrels_path)
         judged = qrels.keys()
@@ -115,7 +118,8 @@ def test_checksums_of_topics_and_judgements_match_the_files(name, shared_data):
 
 def test_scifact_matches_the_catalogue(shared_data):
     """A folder made from SciFact's own release has BEIR's documents, topics and judgements."""
-    expected, folder = find("beir-scifact"), shared_data / "scifact"
+    expected = find("beir-scifact")
+    folder = shared_data / "scifact"
     facts = collect_facts(expected, folder, folder / "corpus.jsonl", quiet=True)
     assert facts.documents == expected.documents
     assert facts.tests["test"] == {
@@ -152,7 +156,8 @@ def test_an_overlay_replaces_only_its_own_keys(tmp_path, monkeypatch):
         '[beir-scifact]\ndocuments = 7\nsources.archive.md5 = ""\ntests.test.qrels_digest = "ab"\n'
         '[shared.beir]\ntests.test.measures = ["R@5"]\n[addresses]\nbeir = "https://example.org"\n',
     )
-    mine, real = find("beir-scifact", path), find("beir-scifact")
+    mine = find("beir-scifact", path)
+    real = find("beir-scifact")
     assert (mine.documents, mine.title, mine.tests["test"].queries) == (7, real.title, 300)
     assert mine.sources["archive"].url == "https://example.org/scifact.zip"
     assert mine.sources["archive"].md5 is None
@@ -214,7 +219,8 @@ def test_a_missing_overlay_is_reported_in_one_line(tmp_path):
 def test_the_table_in_the_docs_matches_the_catalogue():
     page = (Path(__file__).parents[2] / "docs" / "collections.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
-    name, shown = "", {}
+    name = ""
+    shown = {}
     for row in rows:
         if len(row) == 7 and row[0] not in ("collection", ":--"):
             name = row[0] or name

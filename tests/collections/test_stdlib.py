@@ -69,7 +69,8 @@ def test_methods_of_a_private_base_belong_to_the_public_class(monkeypatch):
         "HiddenToo", (hidden,), {"__module__": "paths._abc", "exists": lambda self: None}
     )
     path = type("Path", (hidden_too, pure), {"__module__": "paths", "mkdir": lambda self: None})
-    package.Pure, package.Path = pure, path
+    package.Pure = pure
+    package.Path = path
     monkeypatch.setitem(sys.modules, "paths", package)
 
     def public(cls):

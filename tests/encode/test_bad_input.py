@@ -184,7 +184,8 @@ def assert_one_line(said: str, *parts: str) -> None:
 @pytest.mark.parametrize("case", BAD)
 def test_one_line_and_nothing_lost(case, tmp_path, finished, capfd):
     make, message = BAD[case]
-    before, record = content(finished), meta(finished)
+    before = content(finished)
+    record = meta(finished)
     # Also --overwrite must not touch the old index before the new one is complete.
     status, said = run([*make(tmp_path), "--index", finished, "--overwrite"], capfd)
     assert status == 2

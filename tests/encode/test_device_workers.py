@@ -98,13 +98,15 @@ def whole(corpus: Path, index: Path) -> Path:
 @pytest.mark.nightly
 def test_two_workers_killed_with_their_driver_lose_and_double_nothing(tmp_path):
     """A worker is killed, then the driver, then both kinds again; the index is that of one undisturbed process."""
-    corpus, index = write_corpus(tmp_path / "corpus.jsonl", 4000), tmp_path / "trial" / "I"
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 4000)
+    index = tmp_path / "trial" / "I"
     with running(start(corpus, index, *TWO)) as process:
         until(lambda: finished(index) >= 3 and len(children(process.pid)) == 2, process)
         victims = children(process.pid)
         os.kill(victims[0], signal.SIGKILL)
         until(lambda: len(set(children(process.pid)) - set(victims)) == 1, process)
-        orphans, before = children(process.pid), finished(index)
+        orphans = children(process.pid)
+        before = finished(index)
         until(lambda: finished(index) > before, process)
         process.kill()
         said = process.communicate()[1]
@@ -140,7 +142,9 @@ def test_a_window_that_kills_every_worker_is_named(monkeypatch):
     choice = EncoderChoice.of(
         EncodeConfig(corpus="c", index="i", model="testing:slow", parts="cls")
     )
-    workers, encode, seen = DevicePool(choice, ["cpu"], quiet=True), DevicePool._hand_out, set()
+    workers = DevicePool(choice, ["cpu"], quiet=True)
+    encode = DevicePool._hand_out
+    seen = set()
 
     def killing(self, waiting):
         encode(self, waiting)
@@ -199,7 +203,8 @@ def test_without_ray_the_message_says_how_to_install_it(tmp_path, corpus, encode
 
 
 def test_a_full_disk_names_the_window_and_keeps_the_others(tmp_path, corpus, encode, monkeypatch):
-    index, wrote = tmp_path / "I", window_files.write_window
+    index = tmp_path / "I"
+    wrote = window_files.write_window
 
     def full(path, contents):
         if path.name == "window-000003.safetensors":
@@ -219,7 +224,8 @@ def test_a_full_disk_names_the_window_and_keeps_the_others(tmp_path, corpus, enc
 
 
 def test_a_window_of_another_model_is_refused_by_name(tmp_path, corpus, encode, monkeypatch):
-    index, wrote = tmp_path / "I", window_files.write_window
+    index = tmp_path / "I"
+    wrote = window_files.write_window
 
     def until_three(path, contents):
         if path.name == "window-000003.safetensors":

@@ -49,7 +49,8 @@ def assert_same(index: Path, whole: Path) -> None:
 def test_three_kills(tmp_path):
     """After the first part, in the middle, and while the index is built: each time further than before."""
     corpus = write_corpus(tmp_path / "corpus.jsonl", 900)
-    whole, index = tmp_path / "whole", tmp_path / "trial" / "I"
+    whole = tmp_path / "whole"
+    index = tmp_path / "trial" / "I"
     finish(corpus, whole, 0)
     work = index.with_name(".I.work")
     moments: list[Callable[[], bool]] = [
@@ -70,9 +71,12 @@ def test_three_kills(tmp_path):
 def test_twenty_kills(tmp_path):
     """At random moments until twenty runs were really cut short; every third index is killed twice."""
     corpus = write_corpus(tmp_path / "corpus.jsonl", 900)
-    whole, delay = tmp_path / "whole", 0.1
+    whole = tmp_path / "whole"
+    delay = 0.1
     seconds = finish(corpus, whole, delay)
-    rng, hits, trials = random.Random(0), 0, 0
+    rng = random.Random(0)
+    hits = 0
+    trials = 0
     while hits < 20:
         index = tmp_path / "trial" / f"I{trials}"
         for _ in range(2 if trials % 3 == 2 else 1):

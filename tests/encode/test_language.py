@@ -127,7 +127,9 @@ class Vectors:
     def __init__(self, found: int, n: int) -> None:
         self.encoder = load_encoder("testing:hashing")
         self.settings = type(self.encoder.settings)(ot="lexical", language="de")
-        self.dim, self.found, self.n = n, found, n
+        self.dim = n
+        self.found = found
+        self.n = n
 
     def encode_documents(self, texts):
         return Representation(np.eye(self.n, dtype=np.float32), None)

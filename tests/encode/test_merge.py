@@ -29,7 +29,8 @@ def test_merged_shards_are_the_unsharded_index(tmp_path, encode, capsys, documen
     shards = sorted(tmp_path.glob("I.*"))  # as a shell sorts them: I.10 before I.2
     assert merge(capsys, *shards, "--index", tmp_path / "I")[0] == 0
     assert content(tmp_path / "I") == content(tmp_path / "whole")
-    one, other = meta(tmp_path / "I"), meta(tmp_path / "whole")
+    one = meta(tmp_path / "I")
+    other = meta(tmp_path / "whole")
     for key in (
         "digest",
         "documents",

@@ -197,7 +197,8 @@ def test_ray_workers_read_from_the_store_and_write_the_same_index_into_it(
 ):
     pytest.importorskip("ray", reason="needs the extra: pip install 'dupmae-ir[ray]'")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    url, index = f"{bucket}/corpus.jsonl", f"{bucket}/indexes/I"
+    url = f"{bucket}/corpus.jsonl"
+    index = f"{bucket}/indexes/I"
     files().pipe(url, corpus.read_bytes())
     words = encoded(url, index, "--server", "ray", "--workers", 2)
     done = subprocess.run(
@@ -353,7 +354,8 @@ def test_a_damaged_object_is_refused_by_name(bucket, vectors, run, damage):
         if damage == "manifest"
         else next(n for n in files_of(vectors) if n.endswith("cls/index"))
     )
-    url, good = f"{index}/{name}", (vectors / name).read_bytes()
+    url = f"{index}/{name}"
+    good = (vectors / name).read_bytes()
     bad = {
         "changed": good[:-1] + bytes([good[-1] ^ 1]),
         "shorter": good[:-1],

@@ -108,7 +108,8 @@ def test_stock_searchers_take_them(corpus, tmp_path, encode):
     assert encode(corpus, tmp_path / "I")[0] == 0
     folder = Index.open(tmp_path / "I")
     queries = DupmaeQueryEncoder.for_index(tmp_path / "I")
-    texts, ids = ["word1 word2", "word7 word7 word8", "word299"], ["1", "2", "3"]
+    texts = ["word1 word2", "word7 word7 word8", "word299"]
+    ids = ["1", "2", "3"]
 
     dense = FaissSearcher(str(tmp_path / "I" / "cls"), queries.dense)
     found = dense.batch_search(texts, ids, k=700, threads=1)

@@ -33,7 +33,8 @@ def own_cluster(monkeypatch):
 
 def descendants(pid: int) -> dict[int, str]:
     """The processes below ``pid`` that run, with their command lines."""
-    parents, words = {}, {}
+    parents = {}
+    words = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
@@ -45,7 +46,8 @@ def descendants(pid: int) -> dict[int, str]:
                 int(fields[1]),
                 line.replace(b"\0", b" ").decode(),
             )
-    found, last = {pid}, 0
+    found = {pid}
+    last = 0
     while len(found) > last:
         last = len(found)
         found |= {child for child, parent in parents.items() if parent in found}
@@ -78,7 +80,8 @@ def kill_worker(corpus: Path, index: Path) -> str:
 
 
 def test_a_killed_worker(tmp_path):
-    corpus, index = write_corpus(tmp_path / "corpus.jsonl", 3000), tmp_path / "trial" / "I"
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 3000)
+    index = tmp_path / "trial" / "I"
     said = kill_worker(corpus, index)
     assert re.search(
         r"worker cpu#[01] ended \(\w+\) with window \d+ \(documents d\d+ to d\d+\), which", said
@@ -89,7 +92,8 @@ def test_a_killed_worker(tmp_path):
 
 def test_five_kills(tmp_path):
     """Three workers and two drivers, in turn; the sixth run ends whole."""
-    corpus, index = write_corpus(tmp_path / "corpus.jsonl", 9000), tmp_path / "trial" / "I"
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 9000)
+    index = tmp_path / "trial" / "I"
     for _ in range(2):
         before = finished(index)
         with running(start(corpus, index, *TWO)) as process:

@@ -22,7 +22,8 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "representation_fil
 @pytest.mark.jvm
 def test_lines_are_those_of_the_live_documents_and_anserini_reads_the_dense_ones(corpus, tmp_path):
     """JsonDenseVectorCollection is what Lucene's flat and HNSW indexes are built from."""
-    index, folder = str(tmp_path / "I"), tmp_path / "J"
+    index = str(tmp_path / "I")
+    folder = tmp_path / "J"
     assert main(["encode", *map(str, arguments(corpus, index)), "--quiet"]) == 0
     documents = {d.docid: d for d in read_collection(corpus)}
     gone = next(iter(documents))

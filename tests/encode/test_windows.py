@@ -64,7 +64,8 @@ def test_an_encoded_window_comes_back_as_it_was(tmp_path, settings):
     assert back.docids == part.docids
     assert (back.clipped, back.dropped) == (part.clipped, part.dropped)
     for name in ("cls", "impacts"):
-        a, b = getattr(part, name), getattr(back, name)
+        a = getattr(part, name)
+        b = getattr(back, name)
         assert (a is None) == (b is None)
     if part.cls is not None:
         np.testing.assert_array_equal(part.cls, back.cls)

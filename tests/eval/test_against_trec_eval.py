@@ -90,8 +90,10 @@ def differences(
     command: list[str], qrels_file: Path, run_file: Path, measures: tuple[Measure, ...]
 ) -> tuple[int, list[str]]:
     """How many values were compared, and the ones that differ, per query and over all, with -c and without."""
-    qrels, run = read_qrels(qrels_file), read_run(run_file, warn=None)
-    compared, found = 0, []
+    qrels = read_qrels(qrels_file)
+    run = read_run(run_file, warn=None)
+    compared = 0
+    found = []
     for complete in (True, False):
         ours = evaluate(qrels, run, measures, complete=complete)
         calls: dict[str, list[Measure]] = {}

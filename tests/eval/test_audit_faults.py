@@ -14,7 +14,8 @@ from support.seeds import sample
 from dupmae_ir.config import read_toml
 
 ROOT = Path(__file__).resolve().parents[2]
-DUPMAE, MASTER = "dupmae.msmarco-passage.toml", "master-ablations.msmarco-passage.toml"
+DUPMAE = "dupmae.msmarco-passage.toml"
+MASTER = "master-ablations.msmarco-passage.toml"
 
 SETTINGS = [
     ("models.toml", "top_k = 260", "top_k = 384", "top_k is 384, 260"),

@@ -28,7 +28,8 @@ Data = tuple[dict[str, dict[str, str]], dict[str, str], dict[str, dict[str, int]
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BEIR folder of 60 documents, of which some are copies and one has a query's id."""
-    chance, folder = random.Random(0), tmp_path_factory.mktemp("beir")
+    chance = random.Random(0)
+    folder = tmp_path_factory.mktemp("beir")
     texts = [" ".join(chance.choices(WORDS, k=6)) for _ in range(50)]
     rows = [
         {"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate([*texts, *texts[:9]])

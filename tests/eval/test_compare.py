@@ -36,7 +36,8 @@ def test_each_number_is_that_of_its_differences(evaluations):
     found = compare(evaluations, "base", settings)
     for measure in MEASURES:
         for name in ("a", "b"):
-            d, one = apart(evaluations, name, measure), found.runs[name][measure]
+            d = apart(evaluations, name, measure)
+            one = found.runs[name][measure]
             assert one.mean == pytest.approx(d.mean())
             assert one.p["t"] == pytest.approx(t_test(d))
             assert one.p["permutation"] == permutation_tests(d[:, None], 999, 4)[0].p

@@ -141,10 +141,8 @@ def test_the_largest_tolerance_and_the_cost_of_a_row(cases, rows):
     assert ablation == pytest.approx(1.96 * (0.3553 * 0.6447 / 6980) ** 0.5)
     by_id = {row.case.id: row for row in rows}
     assert by_id["retromae.msmarco-passage/distill-dev"].hours == 0
-    stage3, stage2 = (
-        by_id["dupmae.msmarco-passage/stage3-dev"],
-        by_id["dupmae.msmarco-passage/stage2-dev"],
-    )
+    stage3 = by_id["dupmae.msmarco-passage/stage3-dev"]
+    stage2 = by_id["dupmae.msmarco-passage/stage2-dev"]
     assert stage3.hours > stage2.hours > 100
     assert stage3.strong
     assert not by_id["retromae-ablations.msmarco-passage/default-dev"].strong

@@ -242,14 +242,16 @@ def test_a_given_model_ends_the_preparation():
 def test_eight_processes_share_the_batches_of_every_recipe(tmp_path):
     """The updates are those of one process; only steps that train get the number."""
     processes = 8
-    one, several = Workspace(RECIPES, tmp_path), Workspace(RECIPES, tmp_path, processes=processes)
+    one = Workspace(RECIPES, tmp_path)
+    several = Workspace(RECIPES, tmp_path, processes=processes)
     trained = 0
     for model in (m for m in one.models.values() if m.recipe and m.recipe != "tiny"):
         for alone, step in zip(one.steps(model), several.steps(model), strict=True):
             assert in_processes(step, 1) == alone
             assert ("--processes" in step.words) == isinstance(step.config, TrainerOptions)
             if isinstance(step.config, TrainerOptions):
-                whole, own = alone.config.share, step.config.share
+                whole = alone.config.share
+                own = step.config.share
                 assert (
                     own.batch_size * own.accumulate * processes
                     == whole.batch_size * whole.accumulate
@@ -266,7 +268,8 @@ def test_a_batch_that_cannot_be_shared_names_its_step(tmp_path):
 
 @pytest.mark.parametrize("scale", REHEARSALS)
 def test_a_rehearsal_changes_only_what_it_says(scale, tmp_path):
-    workspace, rehearsal = Workspace(RECIPES, tmp_path), REHEARSALS[scale]
+    workspace = Workspace(RECIPES, tmp_path)
+    rehearsal = REHEARSALS[scale]
     allowed = {"steps", "batch_size", "accumulate", "held_out", "limit", "max_new_tokens"}
     trained = 0
     for name in (
@@ -287,7 +290,8 @@ def test_a_rehearsal_changes_only_what_it_says(scale, tmp_path):
 
 
 def test_a_sample_keeps_what_is_judged_and_a_share_of_the_rest(tmp_path):
-    corpus, target = tmp_path / "corpus.jsonl", tmp_path / "sample.jsonl"
+    corpus = tmp_path / "corpus.jsonl"
+    target = tmp_path / "sample.jsonl"
     corpus.write_text(
         "".join(json.dumps({"_id": f"d{i}", "text": "x"}) + "\n" for i in range(5000))
     )
@@ -303,7 +307,8 @@ def test_a_sample_keeps_what_is_judged_and_a_share_of_the_rest(tmp_path):
 
 def test_a_sample_keeps_the_format_of_its_lines(tmp_path):
     """Tevatron's keys, and MS MARCO's four columns: id, URL, title, body."""
-    titled, documents = tmp_path / "corpus.jsonl.gz", tmp_path / "corpus.tsv"
+    titled = tmp_path / "corpus.jsonl.gz"
+    documents = tmp_path / "corpus.tsv"
     with gzip.open(titled, "wt") as f:
         f.writelines(
             json.dumps({"docid": f"{n}", "title": "t", "text": "x"}) + "\n" for n in range(100)
@@ -319,7 +324,8 @@ def test_a_sample_keeps_the_format_of_its_lines(tmp_path):
 
 
 def test_a_sample_of_training_queries_is_whole_queries(tmp_path):
-    judged, target = tmp_path / "qrels.train.tsv", tmp_path / "few.tsv"
+    judged = tmp_path / "qrels.train.tsv"
+    target = tmp_path / "few.tsv"
     judged.write_text("".join(f"{q}\t0\td{q}{k}\t1\n" for q in range(50) for k in range(2)))
     sample_training(judged, target, 5)
     rows = [line.split() for line in target.read_text().splitlines()]

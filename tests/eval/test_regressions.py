@@ -56,7 +56,8 @@ def index_of(output: Path) -> Path:
 
 
 def encode(output: Path, *extra: str) -> None:
-    corpus, model = output / "collections/tiny/corpus.jsonl", output / "models/tiny"
+    corpus = output / "collections/tiny/corpus.jsonl"
+    model = output / "models/tiny"
     words = [
         "--corpus",
         str(corpus),
@@ -281,7 +282,8 @@ def test_the_page_of_all_cases_is_short_and_its_links_lead_somewhere(tmp_path):
 def test_the_page_has_the_commands_of_the_cases_that_were_run(measured, tmp_path):
     """Every line of a case: index, search and evaluation."""
     page = tmp_path / "page.html"
-    names, output = ("tiny/hybrid", "tiny/dupmae"), str(measured)
+    names = ("tiny/hybrid", "tiny/dupmae")
+    output = str(measured)
     assert (
         main(["report", *names, "--format", "html", "--file", str(page), "--output", output]) == 0
     )

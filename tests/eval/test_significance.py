@@ -142,7 +142,8 @@ def test_holm_by_hand():
 def test_holm_rejects_what_its_steps_reject():
     rng = np.random.default_rng(1)
     for _ in range(200):
-        p, alpha = rng.random(6) ** 3, float(rng.random())
+        p = rng.random(6) ** 3
+        alpha = float(rng.random())
         rejected: set[int] = set()
         for step, i in enumerate(np.argsort(p)):  # from the smallest up, until one is kept
             if p[i] * (6 - step) > alpha:

@@ -59,7 +59,8 @@ def test_the_model_is_stored_in_8_bits_and_its_card_gets_new_scores(
 def test_8_bits_change_cls_little_and_ot_not_at_all(flags, tmp_path):
     assert module.main([*flags, "--records", str(tmp_path / "none")]) == 0
     exact, stored = (TextEncoder.load(tmp_path / "runs" / name) for name in ("float32", "model"))
-    a, b = exact.encode_documents(TEXTS), stored.encode_documents(TEXTS)
+    a = exact.encode_documents(TEXTS)
+    b = stored.encode_documents(TEXTS)
     assert (a.ot != b.ot).nnz == 0
     assert np.abs(a.cls - b.cls).max() > 0
     assert ((a.cls * b.cls).sum(1) > 0.999).all()

@@ -106,7 +106,8 @@ def test_missing_text_is_one_line(start, tmp_path, capsys):
 
 def a_pack(roberta, path):
     """A pack of a RoBERTa whose matrices are whole numbers of a 64th, which 8 bits store exactly; and its tokenizer."""
-    state, config = roberta.state_dict(), roberta.config
+    state = roberta.state_dict()
+    config = roberta.config
     names = {
         "word_emb": "word_embeddings",
         "pos_emb": "position_embeddings",
@@ -125,12 +126,15 @@ def a_pack(roberta, path):
             tensors[f"l{number}.qkv.{kind[0]}"] = torch.cat(parts)
             for short, name in granite.LAYER.items():
                 tensors[f"l{number}.{short}.{kind[0]}"] = state[f"{home}.{name}.{kind}"]
-    described, blocks = [], []
+    described = []
+    blocks = []
     for name, tensor in tensors.items():
-        raw, kind = tensor.numpy().tobytes(), "f32"
+        raw = tensor.numpy().tobytes()
+        kind = "f32"
         if name.endswith(".w") and tensor.dim() == 2:
             factors = np.full(tensor.numel() // 64, 1 / 64, "<f4")
-            raw, kind = (tensor * 64).to(torch.int8).numpy().tobytes() + factors.tobytes(), "i8"
+            raw = (tensor * 64).to(torch.int8).numpy().tobytes() + factors.tobytes()
+            kind = "i8"
         described.append(
             {"name": name, "dtype": kind, "shape": list(tensor.shape), "len": len(raw)}
         )
@@ -178,7 +182,8 @@ def test_a_packed_roberta_is_the_same_as_a_bert(tmp_path, monkeypatch):
     encoder, _ = granite.load()
     ids = torch.tensor([[0, 7, 9, 30, 2]])
     with torch.inference_mode():
-        wanted, found = roberta(ids).last_hidden_state, encoder(ids).last_hidden_state
+        wanted = roberta(ids).last_hidden_state
+        found = encoder(ids).last_hidden_state
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
     file.write_bytes(b"something else")
     with pytest.raises(granite.InputError, match="not a pack"):

@@ -40,7 +40,8 @@ def tuned(plan):
 
 
 def test_every_step_needs_earlier_steps_only_and_has_its_own_output(plan):
-    steps, before = plan.steps(), set()
+    steps = plan.steps()
+    before = set()
     for step in steps:
         assert before.issuperset(step.after), step.name
         before.add(step.name)
@@ -61,7 +62,9 @@ def test_every_step_has_a_valid_command(plan):
 
 
 def test_a_stored_checkpoint_is_restored_instead_of_trained(tmp_path):
-    model, stored, out = tmp_path / "model", tmp_path / "stored", tmp_path / "out"
+    model = tmp_path / "model"
+    stored = tmp_path / "stored"
+    out = tmp_path / "out"
     model.mkdir()
     weights = {"weight": torch.tensor([0.1, -3.0]), "ids": torch.arange(3)}
     save_file(weights, model / "model.safetensors")
@@ -94,7 +97,8 @@ def test_the_branches_differ_in_the_objective_only(plan):
 
 
 def test_the_registered_page_has_the_amounts_of_the_settings():
-    settings, page = read_settings(), " ".join(DOCS.read_text(encoding="utf-8").split())
+    settings = read_settings()
+    page = " ".join(DOCS.read_text(encoding="utf-8").split())
     for value in (
         settings["stage0"]["steps"],
         settings["stage1"]["steps"],
@@ -200,7 +204,8 @@ class Words:
     def __init__(self, noise=False):
         from types import SimpleNamespace
 
-        self.noise, self.settings = noise, SimpleNamespace(document_length=50)
+        self.noise = noise
+        self.settings = SimpleNamespace(document_length=50)
         self.tokenizer = self
 
     def __len__(self):

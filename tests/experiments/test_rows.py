@@ -54,7 +54,8 @@ def driver(budget, tmp_path):
 
 def steps_of(made, row, seed=0):
     """All steps of a row, the third stage too, by name; pre-trainings under their model's folder."""
-    home, found = made.home / "data" / "base", {}
+    home = made.home / "data" / "base"
+    found = {}
     for name in made._chain(row.pretrained):
         recipe = made.pretraining_recipe(name, seed)
         found |= {f"pretrain {name}": commands(recipe, recipe.parent)[0].config}

@@ -154,7 +154,8 @@ def test_differences_are_of_the_seeds_that_both_have(records):
 
 
 def test_a_difference_within_noise_is_not_bold():
-    same, other = a_record("none"), a_record("dupmae")
+    same = a_record("none")
+    other = a_record("dupmae")
     assert "**" not in difference_table([same, other]).splitlines()[2].split("|")[3]
 
 

@@ -54,7 +54,8 @@ def loss_of(model, targets, objective, anchors=()):
 
 def restated(model, k, same):
     """- mean log exp<q,d+> / sum_d exp<q,d>, with <q,d> = cls.cls + sum over I_d of mu_q mu_d."""
-    cls, ot = model.cls.tolist(), torch.relu(model.ot).tolist()
+    cls = model.cls.tolist()
+    ot = torch.relu(model.ot).tolist()
     total = 0.0
     for q in range(3):
         scores = []
@@ -108,7 +109,8 @@ def test_the_teacher_is_the_mean_of_its_tokens_at_one_length():
 
 
 def test_the_anchor_is_the_distance_from_the_teacher_and_joins_the_loss():
-    model, o = Fixed(), Objective(top_k=5, teacher="minilm", anchor_weight=2.0, **PLAIN)
+    model = Fixed()
+    o = Objective(top_k=5, teacher="minilm", anchor_weight=2.0, **PLAIN)
     there = loss_of(
         model, batch(), o, [model.cls[rows].detach() for rows in (slice(0, 3), slice(3, 8))]
     )

@@ -226,7 +226,8 @@ def test_teacher_scores_go_along(hard, form):
     else:
         write_lines(path, [{"qid": qid, "scores": scores} for qid, scores in SCORES.items()])
     assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--scores", path) == 0
-    mined, taught = read_mined(hard / "out.jsonl"), read_scores(scores_path(hard / "out.jsonl"))
+    mined = read_mined(hard / "out.jsonl")
+    taught = read_scores(scores_path(hard / "out.jsonl"))
     require_scores(mined, taught, "scores")
     # Nothing but what the mined file names.
     assert taught == {"10": {"0": 9.5, "1": 1.25, "2": -3.0}, "11": {"1": 8.0, "0": 0.5}}

@@ -121,7 +121,8 @@ def test_every_query_once_a_pass_and_another_draw_each_time(inputs):
     drawn = [groups[ExampleKey(0, epoch)] for epoch in range(6)]
     assert len({tuple(sorted(texts[1:])) for _, texts in drawn}) > 1
     assert drawn == [groups[ExampleKey(0, epoch)] for epoch in range(6)]
-    own, others = mined[0].positives[0].joined(), {passages[n].joined() for n in mined[0].negatives}
+    own = mined[0].positives[0].joined()
+    others = {passages[n].joined() for n in mined[0].negatives}
     for query, texts in drawn:
         assert (query, texts[0], len(texts)) == (mined[0].query, own, len(set(texts)))
         assert set(texts[1:]) <= others
@@ -156,7 +157,8 @@ def test_accumulation_is_one_larger_batch(inputs, tmp_path):
         )
         == 0
     )
-    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+    a = weights(tmp_path / "a")
+    b = weights(tmp_path / "b")
     # Both biases shift all scores of a softmax alike: their gradient is rounding noise, which Adam blows up.
     names = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]
     assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in names)
@@ -185,7 +187,8 @@ def test_two_processes_share_the_batches_of_one(inputs, tmp_path):
     two = [*flags(inputs, tmp_path / "two", *more, base="still"), "--processes", "2"]
     command = [sys.executable, "-m", "dupmae_ir.finetune.cross_encoder", *two]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
-    a, b = weights(tmp_path / "one"), weights(tmp_path / "two")
+    a = weights(tmp_path / "one")
+    b = weights(tmp_path / "two")
     names = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]  # as above
     assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in names)
 
@@ -202,7 +205,8 @@ def test_a_killed_run_resumes_to_the_same_weights(inputs, tmp_path):
     (work / "checkpoint-999").mkdir()
     (work / "checkpoint-999" / "model.safetensors").write_bytes(b"")
     assert main(flags(inputs, tmp_path / "cut", *more)) == 0
-    a, b = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    a = weights(tmp_path / "whole")
+    b = weights(tmp_path / "cut")
     assert all(torch.equal(a[k], b[k]) for k in a)
     records = [json.loads((tmp_path / n / "training.json").read_text()) for n in ("whole", "cut")]
     assert [r["loss"] for r in records[0]["log"]] == [r["loss"] for r in records[1]["log"]]

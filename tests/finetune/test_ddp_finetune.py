@@ -52,7 +52,8 @@ def test_killed_and_resumed_is_the_undisturbed_run(stage, folder, tmp_path):
     )
     assert not (tmp_path / "killed").exists()
     assert main(stage_flags(folder, tmp_path / "killed", **changes)) == 0
-    ours, theirs = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    ours = weights(tmp_path / "whole")
+    theirs = weights(tmp_path / "killed")
     assert all(torch.equal(ours[k], theirs[k]) for k in ours)
     assert losses(tmp_path / "whole") == losses(tmp_path / "killed")
 

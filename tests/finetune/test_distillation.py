@@ -21,7 +21,8 @@ def softmax(values):
 
 def restated(kind, temperature):
     """Sum over d in {d+} and D- of p_teacher log(p_teacher / p_student), and so on."""
-    total, passages = 0.0, 0
+    total = 0.0
+    passages = 0
     margins = []
     for scores, taught, there in zip(SCORES, TAUGHT, THERE, strict=True):
         s = [v for v, t in zip(scores, there, strict=True) if t]

@@ -310,7 +310,8 @@ def test_two_encoders_start_with_one_projection(folder):
         pairs=("-",), output="-", model=str(folder / "two"), encoder="untied", cls_dim=8
     )
     model, _ = load_base(starting_model(config), [], True)
-    query, document = model.query.projection, model.document.projection
+    query = model.query.projection
+    document = model.document.projection
     assert torch.equal(query.weight, document.weight)
     assert query is not document
 

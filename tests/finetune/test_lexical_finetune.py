@@ -119,7 +119,8 @@ def as_in_training(folder, documents=DOCUMENTS, top_k=9):
 @pytest.mark.parametrize("form", ["lexical", "mixed"])
 def test_training_and_encoding_have_the_same_scores(models, form):
     encoder = TextEncoder.load(models[form], document_length=16, query_length=12)
-    queries, documents = encoder.encode_queries(QUERIES), encoder.encode_collection(DOCUMENTS)
+    queries = encoder.encode_queries(QUERIES)
+    documents = encoder.encode_collection(DOCUMENTS)
     of_queries, of_documents, _ = as_in_training(models[form])
     np.testing.assert_allclose(queries.cls, of_queries[0].numpy(), atol=1e-5)
     impact = similarity((None, of_queries[1]), (None, of_documents[1])).numpy()
@@ -140,7 +141,9 @@ def test_the_sum_is_the_closed_form_and_the_scaled_head(models):
     assert scale > 0
     assert abs(scale - 0.3) > 1e-4  # it has learned
     model, tokenizer, _ = load_model(models["mixed"])
-    packed, lexicon, positive = PackedRetriever(model), encoder._lexicon, 0
+    packed = PackedRetriever(model)
+    lexicon = encoder._lexicon
+    positive = 0
     documents = [Document("", text, "mat" * (i % 2)) for i, text in enumerate(TEXTS)]
     for document, row in zip(documents, encoder.encode_collection(documents).ot, strict=True):
         ids = tokenizer(document.joined(), truncation=True, max_length=16)["input_ids"]
@@ -165,10 +168,13 @@ def test_the_sum_is_the_closed_form_and_the_scaled_head(models):
 
 
 def test_the_fast_path_and_padded_batches_agree(models):
-    encoder, other = TextEncoder.load(models["mixed"]), load_padded(models["mixed"])
+    encoder = TextEncoder.load(models["mixed"])
+    other = load_padded(models["mixed"])
     assert encoder._packed is not None
-    packed, packed_queries = encoder.encode_collection(DOCUMENTS), encoder.encode_queries(QUERIES)
-    padded, padded_queries = other.encode_collection(DOCUMENTS), other.encode_queries(QUERIES)
+    packed = encoder.encode_collection(DOCUMENTS)
+    packed_queries = encoder.encode_queries(QUERIES)
+    padded = other.encode_collection(DOCUMENTS)
+    padded_queries = other.encode_queries(QUERIES)
     for ours, theirs in ((packed, padded), (packed_queries, padded_queries)):
         np.testing.assert_allclose(ours.ot.toarray(), theirs.ot.toarray(), atol=1e-5)
         np.testing.assert_allclose(ours.cls, theirs.cls, atol=1e-5)
@@ -178,7 +184,8 @@ def test_a_scale_of_zero_is_the_closed_form(models):
     """Training without a head changes [CLS] and no OT weight."""
     lengths = {"document_length": 16, "query_length": 12}
     base, trained = (TextEncoder.load(models[name], **lengths) for name in ("base", "lexical"))
-    one, other = base.encode_collection(DOCUMENTS), trained.encode_collection(DOCUMENTS)
+    one = base.encode_collection(DOCUMENTS)
+    other = trained.encode_collection(DOCUMENTS)
     assert (one.ot != other.ot).nnz == 0
     assert (base.encode_queries(QUERIES).ot != trained.encode_queries(QUERIES).ot).nnz == 0
     assert np.abs(one.cls - other.cls).max() > 1e-3
@@ -218,7 +225,8 @@ def test_the_bases_weights_of_the_parts_stay_and_measure_the_start(tmp_path):
     documents = [Document("", text, "mat" * (i % 2)) for i, text in enumerate(TEXTS)]
     queries = encoder.encode_queries([" ".join(text.split()[:3]) for text in TEXTS])
     found = encoder.encode_collection(documents)
-    dense, impact = queries.cls @ found.cls.T, (queries.ot @ found.ot.T).toarray()
+    dense = queries.cls @ found.cls.T
+    impact = (queries.ot @ found.ot.T).toarray()
     joined = [document.joined() for document in documents]
     right, other = (
         mrr(ranks(torch.from_numpy(s), joined)) for s in (4 * dense + 0.5 * impact, dense + impact)
@@ -230,10 +238,8 @@ def test_the_bases_weights_of_the_parts_stay_and_measure_the_start(tmp_path):
 @pytest.mark.parametrize("weight", [0.1, 5.0])
 def test_a_model_is_measured_as_a_search_would_rank(tmp_path, weight):
     encoder = TextEncoder.load(make_lexical(tmp_path, dense_weight=weight, normalize=True))
-    corpus, pairs = (
-        tmp_path / "corpus.jsonl",
-        [Pair(q, d) for q, d in zip(QUERIES, DOCUMENTS, strict=True)],
-    )
+    corpus = tmp_path / "corpus.jsonl"
+    pairs = [Pair(q, d) for q, d in zip(QUERIES, DOCUMENTS, strict=True)]
     corpus.write_text(
         "".join(
             json.dumps({"_id": d.docid, "title": d.title, "text": d.text}) + "\n" for d in DOCUMENTS
@@ -241,7 +247,8 @@ def test_a_model_is_measured_as_a_search_would_rank(tmp_path, weight):
     )
     index = str(tmp_path / "index")
     encode(EncodeConfig(corpus=str(corpus), index=index, model=str(tmp_path / "model"), quiet=True))
-    searcher, ranking = Searcher.open(index), []
+    searcher = Searcher.open(index)
+    ranking = []
     for pair in pairs:
         ids = [hit.docid for hit in searcher.search(pair.query, 10)]
         ranking.append(1 + ids.index(pair.positive.docid) if pair.positive.docid in ids else 11)

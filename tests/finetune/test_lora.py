@@ -134,7 +134,8 @@ def test_every_family_has_default_targets(kind):
     config = getattr(transformers, f"{kind}Config")(pad_token_id=0, **sizes)
     lm = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
     ids = torch.tensor([[3, 6, 7, 4]])
-    plain, names = lm(ids).logits, [name for name, _ in lm.named_parameters()]
+    plain = lm(ids).logits
+    names = [name for name, _ in lm.named_parameters()]
     lora_settings = LoraSettings(rank=2, alpha=4, dropout=0.0, targets=(), base_name="base")
     adapters = add_adapters(Retriever(lm, None, [], []), lora_settings)
     trained = [p for p in lm.parameters() if p.requires_grad]

@@ -171,10 +171,8 @@ def test_both_parts_search_by_their_sum(folder):
     texts = {r["_id"]: r["text"] for r in read(folder / "corpus.jsonl")}
     encoder = HashingEncoder()
     for m in both:
-        q, d = (
-            encoder.encode_queries([m.query]),
-            encoder.encode_documents([texts[n] for n in m.negatives]),
-        )
+        q = encoder.encode_queries([m.query])
+        d = encoder.encode_documents([texts[n] for n in m.negatives])
         # The index keeps impacts in 8 bits: half a step of 1/S on either side of every product.
         assert m.scores == pytest.approx(
             d.cls @ q.cls[0] + (d.ot @ q.ot.T).toarray()[:, 0], abs=0.1

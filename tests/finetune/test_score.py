@@ -70,7 +70,8 @@ def one_by_one(folder, model, separator=" "):
 def test_scores_are_those_of_plain_transformers_one_by_one(folder, labels):
     write_base(folder / "other", labels=labels)
     assert command(folder, "--batch-tokens", 300, model="other") == 0
-    scores, wanted = read_scores(folder / "scores.jsonl"), one_by_one(folder, "other")
+    scores = read_scores(folder / "scores.jsonl")
+    wanted = one_by_one(folder, "other")
     assert scores.keys() == wanted.keys()
     for qid, row in wanted.items():
         assert scores[qid] == pytest.approx(row, abs=1e-5)
@@ -256,7 +257,8 @@ def lists(folder):
         dense = vectors @ encoder.encode_queries([m.query]).cls[0]
         bm25 = {}
         for p, n in zip(passages, lengths, strict=True):
-            counts, score = Counter(p["text"].split()), 0.0
+            counts = Counter(p["text"].split())
+            score = 0.0
             for word in m.query.split():
                 df = sum(word in q["text"].split() for q in passages)
                 norm = 0.9 * (0.6 + 0.4 * n / (sum(lengths) / len(lengths)))
@@ -274,7 +276,8 @@ def best(scores, depth):
 
 
 def min_max(scores, docid):
-    low, high = min(scores.values()), max(scores.values())
+    low = min(scores.values())
+    high = max(scores.values())
     return (scores[docid] - low) / (high - low) if docid in scores else 0.0
 
 
@@ -313,7 +316,9 @@ def test_the_retrievers_score_has_its_own_weights_of_the_parts(mined, monkeypatc
     )
     flags = ["--fusion", "sum", "--parts", parts, "--dense-weight", 7]
     assert fused(mined, *flags, output="sum.jsonl") == 0
-    found, by_hand, encoder = read_scores(mined / "sum.jsonl"), lists(mined), HashingEncoder()
+    found = read_scores(mined / "sum.jsonl")
+    by_hand = lists(mined)
+    encoder = HashingEncoder()
     texts = {
         p["_id"]: p["text"]
         for p in map(json.loads, (mined / "corpus.jsonl").read_text().splitlines())

@@ -32,17 +32,16 @@ def folder(tmp_path_factory):
     """Pairs in which a query shares its one distinctive word with its passage, and two base models."""
     from transformers import BertForMaskedLM
 
-    folder, rng = tmp_path_factory.mktemp("token-weight"), random.Random(0)
+    folder = tmp_path_factory.mktemp("token-weight")
+    rng = random.Random(0)
     torch.manual_seed(0)
     BertForMaskedLM(tiny_config(initializer_range=0.1)).save_pretrained(folder / "bert")
     tiny_tokenizer().save_pretrained(folder / "bert")
     write_bge_m3(folder / "bge")
     with open(folder / "pairs.jsonl", "w") as f:
         for i in range(96):
-            word, noise = (
-                WORDS[i % len(WORDS)],
-                " ".join(rng.choices(["the", "on", "over", "sat"], k=5)),
-            )
+            word = WORDS[i % len(WORDS)]
+            noise = " ".join(rng.choices(["the", "on", "over", "sat"], k=5))
             f.write(json.dumps({"query": f"{word} on", "positive": f"{noise} {word}"}) + "\n")
     return folder
 

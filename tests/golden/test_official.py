@@ -98,7 +98,8 @@ def check_representation(objective, inputs):
     if "cls" in outputs:
         torch.testing.assert_close(hidden[:, 0], outputs["cls"], rtol=1e-9, atol=1e-9)
     if "ot_max_pooled" in outputs:
-        head, speaking = head_of(objective.lm), mask.bool().index_fill(1, torch.tensor([0]), False)
+        head = head_of(objective.lm)
+        speaking = mask.bool().index_fill(1, torch.tensor([0]), False)
         pooled = ot_max(head.transform(hidden), speaking, head.weight, head.bias)
         torch.testing.assert_close(pooled, outputs["ot_max_pooled"], rtol=1e-9, atol=1e-9)
 

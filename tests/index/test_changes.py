@@ -38,7 +38,8 @@ from dupmae_ir.testing import HashingEncoder
 
 pytestmark = pytest.mark.jvm
 POOL = real_texts()
-START, NEW = POOL[:20], POOL[20:26]
+START = POOL[:20]
+NEW = POOL[20:26]
 EDITED = [document._replace(text="quite another text") for document in START[3:6]]
 
 
@@ -65,7 +66,8 @@ def copied(begun: Path, where: Path) -> Living:
     where.mkdir(parents=True, exist_ok=True)
     shutil.copytree(begun / "I", where / "I")
     living = Living.__new__(Living)
-    living.where, living.index = where, where / "I"
+    living.where = where
+    living.index = where / "I"
     living.documents = {document.docid: document for document in START}
     return living
 
@@ -111,7 +113,8 @@ class Snapshots:
 
     def during(self, change: Callable[[], object], where: Path) -> list[Path]:
         """The copies of ``where`` before each step of ``change``, in folders next to it."""
-        self.where, self.taken = where, []
+        self.where = where
+        self.taken = []
         try:
             change()
         finally:
@@ -269,7 +272,8 @@ def test_a_reader_keeps_its_generation(living: Living) -> None:
 
 
 def test_two_compactions_with_readers_of_each(living: Living) -> None:
-    opened, answers = [], []
+    opened = []
+    answers = []
     for n in range(2):
         opened.append(Index.open(living.index))
         answers.append(lists(living.index, hashing(), "lucene", "flat", "impact", 9))

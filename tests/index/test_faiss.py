@@ -32,10 +32,8 @@ def test_the_file_is_the_one_that_faiss_writes(tmp_path, vectors, rows):
 def test_read_back(tmp_path, vectors, mapped):
     with FlatWriter(tmp_path / "index", 24) as writer:
         writer.add(vectors.astype(np.float64))  # any float type comes in, float32 is kept
-    index, found = (
-        read_index(tmp_path / "index", mapped),
-        mapped_vectors(tmp_path / "index", 100, 24),
-    )
+    index = read_index(tmp_path / "index", mapped)
+    found = mapped_vectors(tmp_path / "index", 100, 24)
     np.testing.assert_array_equal(found, vectors)
     _, rows = index.search(vectors[:5], 3)
     wanted = np.argsort(-(vectors[:5] @ vectors.T), axis=1)[:, :3]

@@ -161,7 +161,8 @@ def contains(value: Any, wanted: Any) -> bool:
 def ordered(value: Any, sign: str, wanted: Any) -> bool:
     if kind(value) != kind(wanted):
         return False
-    less, equal = value < wanted, value == wanted
+    less = value < wanted
+    equal = value == wanted
     return {"=": equal, "<": less, "<=": less or equal, ">": not (less or equal), ">=": not less}[
         sign
     ]
@@ -185,7 +186,8 @@ def store(collection: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFac
 def test_a_thousand_random_predicates_equal_brute_force(
     collection: list[dict[str, Any]], store: TextStore
 ) -> None:
-    drawn, selected = Drawn(np.random.default_rng(1)), []
+    drawn = Drawn(np.random.default_rng(1))
+    selected = []
     for _ in range(PREDICATES):
         text, holds = drawn.predicate()
         condition = Filter.parse(text)
@@ -336,7 +338,8 @@ def test_unknown_columns_name_the_known_ones(store: TextStore, tmp_path: Path) -
 @pytest.fixture(scope="module")
 def folder(collection: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of the same documents, with postings."""
-    path, rng = tmp_path_factory.mktemp("filtered") / "I", np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("filtered") / "I"
+    rng = np.random.default_rng(0)
     texts = [" ".join(f"w{i}" for i in rng.integers(0, 40, 6)) for _ in collection]
     encoder = HashingEncoder()
     both = encoder.encode_documents(texts)

@@ -257,7 +257,8 @@ def test_damage_is_one_clear_line(folder, damage):
 
 def test_postings_of_another_index_are_noticed(folder, tmp_path):
     samples.build(tmp_path / "J", count=50)
-    ours, theirs = samples.first_segment(folder), samples.first_segment(tmp_path / "J")
+    ours = samples.first_segment(folder)
+    theirs = samples.first_segment(tmp_path / "J")
     shutil.rmtree(ours / "ot")
     shutil.copytree(theirs / "ot", ours / "ot")
     with pytest.raises(IndexMismatch, match="ot belongs to another index"):

@@ -21,7 +21,8 @@ from dupmae_ir.index.format.forward import (
     term_dtype,
 )
 
-ROWS, VOCABULARY = 300, 500
+ROWS = 300
+VOCABULARY = 500
 
 
 @pytest.fixture
@@ -50,7 +51,8 @@ def test_scores_are_the_inner_products(folder, matrix, monkeypatch, compiled, bl
     forward = Forward.open(folder, VOCABULARY)
     rng = np.random.default_rng(1)
     for size in (0, 1, 40, VOCABULARY):
-        ids, impacts = rng.permutation(VOCABULARY)[:size], rng.integers(1, 256, size)
+        ids = rng.permutation(VOCABULARY)[:size]
+        impacts = rng.integers(1, 256, size)
         query = np.zeros(VOCABULARY, np.int64)
         query[ids] = impacts
         rows = rng.integers(0, ROWS, 70)  # any order, repeated

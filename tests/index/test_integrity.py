@@ -119,7 +119,8 @@ def test_large_files_are_read_only_when_asked(folder, monkeypatch):
 
 def test_parts_of_another_index_are_refused(folder, tmp_path):
     samples.build(tmp_path / "J", seed=5)
-    ours, theirs = samples.first_segment(folder), samples.first_segment(tmp_path / "J")
+    ours = samples.first_segment(folder)
+    theirs = samples.first_segment(tmp_path / "J")
     for part in ("ot", "cls", "forward"):
         shutil.move(ours / part, tmp_path / part)
         shutil.copytree(theirs / part, ours / part)

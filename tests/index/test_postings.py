@@ -127,7 +127,8 @@ def asked(rng: np.random.Generator, terms: int, count: int = 12) -> list[dict[st
 def test_top_k_is_the_brute_force_top_k(tmp_path, window, seed, loops, monkeypatch):
     monkeypatch.setattr(searcher_module, "pays", lambda _: loops)
     rng = np.random.default_rng(seed)
-    documents, terms = int(rng.integers(1, 300)), int(rng.integers(1, 40))
+    documents = int(rng.integers(1, 300))
+    terms = int(rng.integers(1, 40))
     highest = int(rng.choice([1, 3, 255]))
     ids = [f"d{i}" for i in rng.permutation(documents)]
     made = Made(
@@ -251,11 +252,9 @@ def test_the_files_are_the_transposed_forward_index(tmp_path):
     assert {name: array.dtype for name, array in arrays.items()} == {
         n: np.dtype(t) for n, t in module.FILES.items()
     }
-    starts, pointers, columns = (
-        arrays["starts"],
-        arrays["pointers"].reshape(4, 31),
-        arrays["columns"].reshape(4, 30),
-    )
+    starts = arrays["starts"]
+    pointers = arrays["pointers"].reshape(4, 31)
+    columns = arrays["columns"].reshape(4, 30)
     for w in range(4):
         part = impacts[32 * w : 32 * w + 32]
         for t in range(30):
@@ -411,7 +410,8 @@ def test_a_cache_older_than_the_classes_it_names_is_not_read(tmp_path: Path) -> 
     caches.mkdir(parents=True)
     for name in ("kernels.py", "compiling.py"):
         shutil.copy(Path(module.__file__).with_name(name), tmp_path / "loops")
-    old, new = caches / "kernels.search-1.py311.nbi", caches / "kernels.search-2.py311.nbi"
+    old = caches / "kernels.search-1.py311.nbi"
+    new = caches / "kernels.search-2.py311.nbi"
     for path, seconds in ((old, -60), (new, 60)):
         path.write_bytes(b"")
         os.utime(path, (time.time() + seconds,) * 2)

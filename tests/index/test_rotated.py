@@ -35,7 +35,8 @@ def make(folder: Path, vectors: np.ndarray) -> Segment:
 def awkward(seed: int) -> np.ndarray:
     """Vectors with zero rows, copies, constant dimensions, outliers, scales apart, sometimes a single row."""
     rng = np.random.default_rng(seed)
-    rows, dim = int(rng.choice([1, 2, 50, 700])), int(rng.choice([1, 12, CHUNK, 100, DIM]))
+    rows = int(rng.choice([1, 2, 50, 700]))
+    dim = int(rng.choice([1, 12, CHUNK, 100, DIM]))
     vectors = rng.standard_normal((rows, dim)) * 10.0 ** rng.integers(-3, 4, dim)
     vectors[rng.random(rows) < 0.2] = 0
     vectors[rng.random(rows) < 0.2] = vectors[0]

@@ -84,7 +84,8 @@ def test_columns_equal_the_metadata_of_the_rows(tmp_path):
 
 def test_bytes_do_not_depend_on_how_the_documents_are_given(tmp_path):
     documents = some_documents(300)
-    one, many = write(tmp_path / "one", documents), write(tmp_path / "many", documents, pieces=50)
+    one = write(tmp_path / "one", documents)
+    many = write(tmp_path / "many", documents, pieces=50)
     names = sorted(path.name for path in one.iterdir())
     assert {name: (one / name).read_bytes() for name in names} == {
         n: (many / n).read_bytes() for n in names

@@ -312,7 +312,9 @@ def test_duplicates_are_found_across_files(tmp_path):
 
 
 def test_seen_is_a_set():
-    seen, reference, rng = Seen(), set(), random.Random(0)
+    seen = Seen()
+    reference = set()
+    rng = random.Random(0)
     for _ in range(20000):
         text = str(rng.randrange(15000))
         assert seen.add(text) == (text in reference)

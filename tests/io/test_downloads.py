@@ -67,7 +67,8 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        script, wants = self.script, self.headers.get("Range")
+        script = self.script
+        wants = self.headers.get("Range")
         script.asked.append((self.path, wants))
         self.close_connection = True
         if script.statuses:
@@ -85,7 +86,8 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def give(self, start: int) -> None:
-        script, total = self.script, len(self.script.data)
+        script = self.script
+        total = len(self.script.data)
         headers = {"ETag": script.etag, "Last-Modified": script.modified, **script.headers}
         if start and start >= total:
             return self.answer(416, {"Content-Range": f"bytes */{total}", "Content-Length": "0"})
@@ -216,18 +218,23 @@ def test_the_same_call_resumes_after_giving_up(server, target):
 def test_a_file_that_changed_on_the_server_is_fetched_anew(server, target, obedient, known):
     """A server that obeys If-Range sends all of it; from one that does not, the new ETag shows it."""
     source = replace(server.source, sha256=known)
-    server.data, server.obey_if_range = DATA[::-1], obedient
+    server.data = DATA[::-1]
+    server.obey_if_range = obedient
     interrupted(server, source, target)
-    server.data, server.etag = DATA, '"2"'
+    server.data = DATA
+    server.etag = '"2"'
     download(source, target)
     assert target.read_bytes() == DATA
     assert len(server.asked) == (1 if obedient else 2)
 
 
 def test_a_date_or_a_weak_etag_marks_a_version_too(server, target):
-    server.etag, server.modified, server.data = 'W/"1"', "Sat, 21 Nov 2026 04:18:35 GMT", DATA[::-1]
+    server.etag = 'W/"1"'
+    server.modified = "Sat, 21 Nov 2026 04:18:35 GMT"
+    server.data = DATA[::-1]
     interrupted(server, server.source, target)
-    server.data, server.modified = DATA, "Sun, 22 Nov 2026 04:18:35 GMT"
+    server.data = DATA
+    server.modified = "Sun, 22 Nov 2026 04:18:35 GMT"
     download(server.source, target)
     server.modified = server.etag = None
     assert target.read_bytes() == DATA
@@ -247,7 +254,8 @@ def test_without_a_mark_only_a_checksum_allows_to_resume(server, target, tmp_pat
 
 
 def test_a_server_without_ranges_starts_over(server, target):
-    server.ranges, server.cuts = False, [900_000]
+    server.ranges = False
+    server.cuts = [900_000]
     download(server.source, target)
     assert target.read_bytes() == DATA
     assert [r for _, r in server.asked] == [None, "bytes=900000-"]
@@ -291,7 +299,8 @@ def test_the_waits_grow_and_end(server, target, monkeypatch):
 @pytest.mark.parametrize("chunked", [True, False])
 def test_a_truncated_body_is_never_accepted(server, target, chunked):
     """Also without a checksum: the length, or the end of the chunks, was not reached."""
-    server.chunked, server.cuts = chunked, [len(DATA) - 1, 0, 0, 0]
+    server.chunked = chunked
+    server.cuts = [len(DATA) - 1, 0, 0, 0]
     with pytest.raises(EnvironmentProblem, match="broke"):
         download(RemoteFile(server.source.url), target)
     assert not target.exists()
@@ -321,10 +330,8 @@ def test_an_empty_file_is_a_file(server, target):
 
 @pytest.mark.parametrize("kind", ["md5", "sha256"])
 def test_a_wrong_checksum_names_both_and_the_next_try_starts_clean(server, target, kind):
-    wanted, found = (
-        "0" * len({"md5": MD5, "sha256": SHA256}[kind]),
-        {"md5": MD5, "sha256": SHA256}[kind],
-    )
+    wanted = "0" * len({"md5": MD5, "sha256": SHA256}[kind])
+    found = {"md5": MD5, "sha256": SHA256}[kind]
     with pytest.raises(EnvironmentProblem) as e:
         download(RemoteFile(server.source.url, **{kind: wanted}), target)
     assert f"corpus.bin from {server.source.url}: {kind} {found}, expected {wanted}" in str(e.value)
@@ -613,7 +620,8 @@ def tarred(
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
+    info.type = kind
+    info.linkname = link
     return info
 
 
@@ -628,7 +636,8 @@ MAKERS = [("a.zip", zipped), ("a.tar", tarred), ("a.tar.gz", tarred), ("a.tgz", 
 
 @pytest.mark.parametrize(("name", "make"), MAKERS)
 def test_what_was_packed_comes_out(tmp_path, name, make):
-    archive, folder = make(tmp_path / name, FILES), tmp_path / "out"
+    archive = make(tmp_path / name, FILES)
+    folder = tmp_path / "out"
     folder.mkdir()
     (folder / "older").write_text("x")
     assert unpack(archive, folder, quiet=True) == folder
@@ -665,7 +674,8 @@ def test_a_gzip_file_becomes_one_file(tmp_path):
 
 def special(name: str, mode: int) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name)
-    info.create_system, info.external_attr = 3, (mode | 0o644) << 16
+    info.create_system = 3
+    info.external_attr = (mode | 0o644) << 16
     return info
 
 
@@ -703,7 +713,8 @@ BAD += [(name, tarred, *bad) for bad in BAD_TARS for name in ("a.tar", "a.tgz")]
 def test_what_would_do_harm_is_refused_and_leaves_no_trace(tmp_path, name, make, members, problem):
     inner = tmp_path / "deep" / "er"
     inner.mkdir(parents=True)
-    archive, folder = make(inner / name, members), inner / "out"
+    archive = make(inner / name, members)
+    folder = inner / "out"
     folder.mkdir()
     (folder / "older").write_text("x")
     with pytest.raises(InputError, match=problem) as e:
@@ -794,14 +805,16 @@ def test_a_damaged_archive_is_one_line_or_whole(tmp_path, name, make):
     """Any byte changed: refused in one line, or (a date, a mode) harmless. Plain tar has no checksum of contents, and
     the list at the end of a zip has none of its own, so that a file may be lost there but never changed."""
     archive = make(tmp_path / name, FILES)
-    data, chance = archive.read_bytes(), random.Random(1)
+    data = archive.read_bytes()
+    chance = random.Random(1)
     for _ in range(50):
         damaged = bytearray(data)
         damaged[chance.randrange(len(data))] ^= chance.randrange(1, 256)
         archive.write_bytes(damaged)
         with suppress(InputError, OutputError):
             unpack(archive, tmp_path / "out", quiet=True)
-            found, packed = set(contents(tmp_path / "out").values()), set(FILES.values())
+            found = set(contents(tmp_path / "out").values())
+            packed = set(FILES.values())
             assert name == "a.tar" or found == packed or (name == "a.zip" and found < packed)
     assert set(names(tmp_path)) <= {name, "out"}
 

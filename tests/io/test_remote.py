@@ -54,7 +54,8 @@ def test_a_stalled_transfer_ends_and_a_slow_one_does_not(monkeypatch: pytest.Mon
 
     assert watched("s3://b/slow", slow, moved.append) == "done"
     assert moved == [3] * 8
-    release, ended = threading.Event(), threading.Event()
+    release = threading.Event()
+    ended = threading.Event()
 
     def stalled(report: transfer.Moved) -> None:
         try:
@@ -121,7 +122,8 @@ def test_a_file_is_sent_and_fetched_in_pieces(
     store: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "_BLOCK", 1000)
-    source, target = tmp_path / "source", tmp_path / "target"
+    source = tmp_path / "source"
+    target = tmp_path / "target"
     contents = bytes(range(256)) * 41
     source.write_bytes(contents)
     digest = hashlib.sha256(contents).hexdigest()

@@ -89,11 +89,11 @@ def test_a_text_alone_and_in_a_batch_agree(encoder):
 
 def test_packed_equals_padded(encoder):
     padded = TextEncoder.load()
-    padded.model, padded._packed = (
-        load_model(embedded_folder(), need_ot=False)[0],
-        None,
-    )  # transformers' own BERT
-    ours, reference = encoder.encode_documents(TEXTS), padded.encode_documents(TEXTS)
+    # transformers' own BERT
+    padded.model = load_model(embedded_folder(), need_ot=False)[0]
+    padded._packed = None
+    ours = encoder.encode_documents(TEXTS)
+    reference = padded.encode_documents(TEXTS)
     np.testing.assert_allclose(ours.cls, reference.cls, atol=1e-4)
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-4)
 
@@ -104,7 +104,8 @@ def test_training_form_fast_path_and_export_agree(encoder, tmp_path):
     save_model(tmp_path / "exact", model, tokenizer, config, lexicon=embedded_folder() / LEXICON)
     write_compact(tmp_path / "exact", tmp_path / "again", ("layer.5.attention.self.value",))
     copy = TextEncoder.load(tmp_path / "again")
-    fast, again = encoder.encode_documents(TEXTS), copy.encode_documents(TEXTS)
+    fast = encoder.encode_documents(TEXTS)
+    again = copy.encode_documents(TEXTS)
     for row, text in enumerate(TEXTS):
         ids = torch.tensor([tokenizer(text, truncation=True, max_length=256)["input_ids"]])
         with torch.inference_mode():

@@ -49,8 +49,10 @@ def test_it_has_both_parts_from_one_head(encoder):
 
 
 def test_each_part_and_the_sum_find_the_answers(encoder):
-    documents, queries = encoder.encode_documents(TEXTS), encoder.encode_queries(QUERIES)
-    dense, impact = queries.cls @ documents.cls.T, (queries.ot @ documents.ot.T).toarray()
+    documents = encoder.encode_documents(TEXTS)
+    queries = encoder.encode_queries(QUERIES)
+    dense = queries.cls @ documents.cls.T
+    impact = (queries.ot @ documents.ot.T).toarray()
     for scores in (dense, impact, dense + impact):
         assert (scores.argmax(1) == np.arange(len(TEXTS))).mean() >= 0.75
 

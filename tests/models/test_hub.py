@@ -18,7 +18,8 @@ from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.names import cached_folder, model_folder
 
-NAME, COMMIT = "someone/tiny", "a" * 40
+NAME = "someone/tiny"
+COMMIT = "a" * 40
 
 
 @pytest.fixture

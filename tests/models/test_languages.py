@@ -127,7 +127,9 @@ def test_a_chinese_text_is_half_as_long_as_its_pairs():
 
 
 def test_function_words_of_a_query_are_left_out_where_texts_keep_them():
-    other, german, english = Analyzer(OTHER), Analyzer("de"), Analyzer()
+    other = Analyzer(OTHER)
+    german = Analyzer("de")
+    english = Analyzer()
     assert english.query_terms("How do I hide what others have?") == ["hide"]
     assert english.terms("How do I hide what others have?") == [
         "how",

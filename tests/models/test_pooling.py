@@ -110,7 +110,8 @@ def test_activation_after_the_maximum_is_activation_before_it(name):
 def test_strongest_sorts_by_weight_then_id_with_any_ties():
     rng = np.random.default_rng(0)
     for _ in range(200):
-        width, k = int(rng.integers(2, 60)), int(rng.integers(1, 20))
+        width = int(rng.integers(2, 60))
+        k = int(rng.integers(1, 20))
         row = rng.integers(-2, 4, width).astype(np.float32)
         ids, weights = strongest(torch.tensor(row[None]), k, spare=2)
         order = sorted((i for i in range(width) if row[i] > 0), key=lambda i: (-row[i], i))[:k]

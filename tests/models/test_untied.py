@@ -71,7 +71,8 @@ def plain(model, text):
 
 def test_each_side_is_encoded_by_its_own_encoder(sides, folder):
     encoder = load_encoder(folder)
-    queries, documents = encoder.encode_queries(QUERIES), encoder.encode_documents(DOCUMENTS)
+    queries = encoder.encode_queries(QUERIES)
+    documents = encoder.encode_documents(DOCUMENTS)
     for i, text in enumerate(QUERIES):
         cls, ot = plain(sides[0], text)
         np.testing.assert_allclose(queries.cls[i], cls, atol=1e-5)
@@ -116,7 +117,8 @@ def test_round_trip(folder, sides, tmp_path):
 def test_a_side_is_one_retriever_of_the_same_width(sides):
     model = UntiedRetriever(*sides)
     batch = tiny_tokenizer()(["the cat"], return_tensors="pt")
-    ids, mask = batch["input_ids"], batch["attention_mask"]
+    ids = batch["input_ids"]
+    mask = batch["attention_mask"]
     with torch.no_grad():
         got = model.side("query")(ids, mask)
         torch.testing.assert_close(got, sides[0](ids, mask))
@@ -139,7 +141,9 @@ def test_one_digest_covers_both_sides(folder, sides, tmp_path):
 
 def test_encode_and_search(folder, sides, tmp_path):
     """The commands on one model folder: scores are inner products of query-side and document-side vectors."""
-    corpus, topics, index = tmp_path / "corpus.jsonl", tmp_path / "topics.tsv", tmp_path / "I"
+    corpus = tmp_path / "corpus.jsonl"
+    topics = tmp_path / "topics.tsv"
+    index = tmp_path / "I"
     corpus.write_text(
         "".join(json.dumps({"_id": f"d{i}", "text": t}) + "\n" for i, t in enumerate(DOCUMENTS))
     )

@@ -205,10 +205,8 @@ def test_greedy_is_the_most_likely_token(gpt2, tmp_path):
     prompts = ["the cat sat", "dog", "quick brown fox jumps over the lazy dog"]
     corpus.write_text("".join(f"{p}\n" for p in prompts))
     rows = augmented("continuation", gpt2, corpus, tmp_path / "o.jsonl", "--temperature", 0)
-    model, pieces = (
-        tf.GPT2LMHeadModel.from_pretrained(gpt2).eval(),
-        tf.AutoTokenizer.from_pretrained(gpt2),
-    )
+    model = tf.GPT2LMHeadModel.from_pretrained(gpt2).eval()
+    pieces = tf.AutoTokenizer.from_pretrained(gpt2)
     for prompt, row in zip(prompts, rows, strict=True):
         ids = pieces(prompt, return_tensors="pt")["input_ids"]
         new: list[int] = []
@@ -324,7 +322,8 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.nightly
 def test_a_killed_run_resumes_to_the_same_output(t5, corpus, tmp_path):
-    whole, output = tmp_path / "whole.jsonl.gz", tmp_path / "cut.jsonl.gz"
+    whole = tmp_path / "whole.jsonl.gz"
+    output = tmp_path / "cut.jsonl.gz"
     augmented("queries", t5, corpus, whole)
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, *words("queries", t5, corpus, output)],

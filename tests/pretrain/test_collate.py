@@ -13,7 +13,10 @@ from dupmae_ir.pretrain.collate import COLLATORS, Draw, usable
 from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Cutting, Vocabulary, count_words, load_corpus
 
-CLS, SEP, PAD, MASK = 3, 4, 0, 5
+CLS = 3
+SEP = 4
+PAD = 0
+MASK = 5
 ROWS = [
     {
         "text": [
@@ -67,7 +70,8 @@ def share_hidden(labels, ids):
 
 def test_a_text_is_framed_by_special_tokens(parts):
     batch = collator(parts, "retromae")(draws(0, 4))
-    ids, mask = batch["ids"], batch["attention_mask"]
+    ids = batch["ids"]
+    mask = batch["attention_mask"]
     for row, number in enumerate((0, 4)):
         text = torch.from_numpy(parts[0].texts[number].astype(np.int64))
         length = len(text) + 2
@@ -86,7 +90,8 @@ def test_plain_mlm_has_the_encoder_inputs_of_retromae(parts):
 
 def test_a_row_does_not_depend_on_the_rest_of_its_batch(parts):
     c = collator(parts, "dupmae")
-    together, alone = c(draws(0, 1, 2)), c([Draw(1, 0, 1)])
+    together = c(draws(0, 1, 2))
+    alone = c([Draw(1, 0, 1)])
     length = int(alone["attention_mask"].sum())
     for key in ("encoder_ids", "encoder_labels", "ids"):
         assert (together[key][1, :length] == alone[key][0, :length]).all(), key
@@ -140,7 +145,9 @@ def test_mask_replace(parts):
 
 def test_decoder_labels_are_all_but_the_ends(parts):
     batch = collator(parts, "retromae")(draws(0, 4))
-    labels, ids, mask = batch["decoder_labels"], batch["ids"], batch["attention_mask"]
+    labels = batch["decoder_labels"]
+    ids = batch["ids"]
+    mask = batch["attention_mask"]
     for row in range(2):
         length = int(mask[row].sum())
         assert labels[row, 1 : length - 1].tolist() == ids[row, 1 : length - 1].tolist()
@@ -224,7 +231,8 @@ def test_keyword_weights(parts):
             shown.setdefault(names[piece], []).append(hidden[i].item())
         return {k: sum(v) / len(v) for k, v in shown.items()}
 
-    inverse, tfidf = shares("invfreq", 1), shares("tfidf", 1)
+    inverse = shares("invfreq", 1)
+    tfidf = shares("tfidf", 1)
     # Row 1 is "dog runs fast over the lazy fox dog runs fast over": "the" is everywhere, "lazy" is once.
     assert inverse["lazy"] > inverse["the"] + 0.15
     assert inverse["lazy"] > inverse["runs"]

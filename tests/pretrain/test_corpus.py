@@ -139,7 +139,8 @@ def test_a_source_without_text_files_is_refused(tmp_path):
 
 
 def test_the_digest_covers_the_bytes(tmp_path):
-    a, b = write(tmp_path / "a.txt", "same\n"), write(tmp_path / "b.txt", "same\n")
+    a = write(tmp_path / "a.txt", "same\n")
+    b = write(tmp_path / "b.txt", "same\n")
     assert digest(a) == digest(b)
     write(b, "other\n")
     assert digest(a) != digest(b)

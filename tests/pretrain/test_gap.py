@@ -32,7 +32,8 @@ READ = {
     ],
 )
 def test_the_log_has_the_gap_of_every_decoder(method, tmp_path):
-    base, corpus = tiny_base(tmp_path / "base"), tiny_corpus(tmp_path / "corpus.jsonl")
+    base = tiny_base(tmp_path / "base")
+    corpus = tiny_corpus(tmp_path / "corpus.jsonl")
     assert (
         main(
             flags(

@@ -25,7 +25,8 @@ def padding(made):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_pool_has_the_same_texts_with_less_padding(processes):
-    plain, pooled = batches(pool=1), batches(processes=processes)
+    plain = batches(pool=1)
+    pooled = batches(processes=processes)
     assert len(pooled) == 40
     assert all(len(batch) == 4 for batch in pooled)
     assert sorted(d for batch in pooled[:32] for d in batch) == sorted(

@@ -78,7 +78,8 @@ def test_words_are_masked_like_the_released_rule(length, ratio, count_special):
 
 def test_words_are_masked_together_like_the_released_rule():
     """Chi-square over the sets of words, not only their marginal frequencies."""
-    continues, lengths = np.array([[0, 0, 1, 0, 0, 1, 1, 0, 0, 0]], bool), np.array([10])
+    continues = np.array([[0, 0, 1, 0, 0, 1, 1, 0, 0, 0]], bool)
+    lengths = np.array([10])
     hidden = masking.word_mask(
         *many(continues, lengths)[:2], 0.4, masking.seeds_for(1, np.arange(DRAWS), "sets")
     )
@@ -118,7 +119,8 @@ def test_the_budget_rounds_half_to_even_and_stops_at_512():
 
 
 def test_the_complement_is_the_other_ordinary_tokens():
-    continues, lengths = np.zeros((2, 9), bool), np.array([9, 5])
+    continues = np.zeros((2, 9), bool)
+    lengths = np.array([9, 5])
     hidden = masking.word_mask(continues, lengths, 0.4, masking.seeds_for(0, np.arange(2), "x"))
     rest = masking.complement(hidden, lengths)
     assert not (hidden & rest).any()
@@ -211,7 +213,9 @@ def test_all_lengths():
 
 
 def test_an_empty_batch():
-    none, lengths, seeds = np.zeros((0, 9), bool), np.zeros(0, np.int64), np.zeros(0, np.uint64)
+    none = np.zeros((0, 9), bool)
+    lengths = np.zeros(0, np.int64)
+    seeds = np.zeros(0, np.uint64)
     assert masking.word_mask(none, lengths, 0.3, seeds).shape == (0, 9)
     assert masking.position_masks(none, lengths, 0.3, seeds, bits=True).shape == (0, 9, 2)
 
@@ -257,8 +261,10 @@ def agree(visible, i, j):
 
 def test_position_masks_have_the_released_distribution():
     """Frequencies of positions, of pairs of positions in a row, and of pairs of rows with the same mask."""
-    length, draws = 8, 20_000
-    continues, lengths = np.array([[0, 0, 1, 0, 0, 1, 0, 0]], bool), np.array([8])
+    length = 8
+    draws = 20_000
+    continues = np.array([[0, 0, 1, 0, 0, 1, 0, 0]], bool)
+    lengths = np.array([8])
     rows, sizes, seeds = many(continues, lengths, draws)
     visible = masking.position_masks(rows, sizes, 0.5, seeds)
     rng = random.Random(3)
@@ -366,7 +372,8 @@ def test_padding_changes_nothing():
 
 
 def test_empty_texts():
-    continues, lengths = np.zeros((2, 3), bool), np.array([2, 3])
+    continues = np.zeros((2, 3), bool)
+    lengths = np.array([2, 3])
     seeds = masking.seeds_for(0, np.arange(2), "x")
     assert masking.word_mask(continues, lengths, 0.3, seeds).tolist() == [
         [False] * 3,

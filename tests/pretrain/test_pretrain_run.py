@@ -59,7 +59,8 @@ def test_every_method_learns_and_is_saved(method, base, corpus, tmp_path, capsys
         == 0
     )
     summary = json.loads(capsys.readouterr().out)
-    first, last = summary["held_out"]["first"], summary["held_out"]["last"]
+    first = summary["held_out"]["first"]
+    last = summary["held_out"]["last"]
     assert set(first) == set(last)
     # The loss of every task decreases on text that was not trained on.
     losses = [k for k in first if k.startswith("loss")]
@@ -149,7 +150,8 @@ def test_two_processes_train_as_one_with_twice_the_batches(method, corpus, tmp_p
     Without dropout, whose masks depend on the process.
     """
     base = tiny_base(tmp_path / "base", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    one, two = tmp_path / "one", tmp_path / "two"
+    one = tmp_path / "one"
+    two = tmp_path / "two"
     alike = {"steps": 12, "device": "cpu", "held-out": 12, "accumulate": 2}
     assert main([*flags(method, base, corpus, one, **alike), "--quiet"]) == 0
     command = [
@@ -186,7 +188,8 @@ def test_two_processes_train_as_one_with_twice_the_batches(method, corpus, tmp_p
 def test_losses_are_logged_through_every_wrapper(corpus, tmp_path):
     """A model compiled by accelerate inside of DistributedDataParallel: the same losses by name, the same weights."""
     base = tiny_base(tmp_path / "base", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    one, two = tmp_path / "one", tmp_path / "two"
+    one = tmp_path / "one"
+    two = tmp_path / "two"
     alike = {"steps": 4, "device": "cpu", "held-out": 0, "accumulate": 2}
     assert main([*flags("dupmae", base, corpus, one, **alike), "--quiet"]) == 0
     command = [
@@ -247,7 +250,8 @@ def test_two_corpora_with_weights(base, corpus, tmp_path, capsys):
 def test_a_nan_never_replaces_a_good_checkpoint(base, corpus, tmp_path, capsys, monkeypatch):
     from dupmae_ir.models.objectives.retromae import RetroMAE
 
-    real, calls = RetroMAE.forward, []
+    real = RetroMAE.forward
+    calls = []
 
     def poisoned(self, batch):
         loss, terms = real(self, batch)

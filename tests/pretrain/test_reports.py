@@ -118,10 +118,8 @@ def test_callbacks_are_called_after_our_own(base, corpus, tmp_path):
 
 
 def test_the_card_says_how_the_model_was_made(made):
-    card, record = (
-        (made / "README.md").read_text(),
-        json.loads((made / "training.json").read_text()),
-    )
+    card = (made / "README.md").read_text()
+    record = json.loads((made / "training.json").read_text())
     assert card.startswith("---\nbase_model: ")
     assert "\npipeline_tag: feature-extraction\ntags:\n- information-retrieval\n" in card
     for name, value in record["settings"].items():
@@ -185,7 +183,8 @@ class Hub:
 def test_a_finished_model_is_pushed_and_can_be_pushed_again(
     base, corpus, tmp_path, monkeypatch, capsys
 ):
-    Hub.calls, Hub.error = [], None
+    Hub.calls = []
+    Hub.error = None
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     words = flags("mlm", base, corpus, tmp_path / "out", **{"push-to-hub": "me/mine"}, **SHORT)
     assert main(words) == 0

@@ -107,7 +107,8 @@ def test_major_versions(version, major):
 
 
 def test_options_name_only_existing_modules():
-    with_vector, without = Java(Path(), "25", "", True), Java(Path(), "21.0.1", "", False)
+    with_vector = Java(Path(), "25", "", True)
+    without = Java(Path(), "21.0.1", "", False)
     assert "--add-modules=jdk.incubator.vector" in jvm_options(with_vector)
     assert "--add-modules=jdk.incubator.vector" not in jvm_options(without)
     assert "-Xrs" in jvm_options(without)
@@ -371,7 +372,8 @@ def test_topics_that_cannot_be_downloaded_are_a_one_line_error():
 def test_topics_and_judgements_keep_their_ids_as_strings(monkeypatch, tmp_path):
     """Topics are sorted by the number in their ids."""
     java = pyserini.autoclass("java.util.TreeMap")
-    topics, one = java(), java()
+    topics = java()
+    one = java()
     one.put("title", " what is it ")
     for qid in ("10", "9", "PLAIN-2", "007"):
         topics.put(qid, one)

@@ -27,7 +27,9 @@ from dupmae_ir.types import Document, Query
 pytestmark = pytest.mark.jvm
 ROOT = Path(__file__).resolve().parents[2]
 TERMS = ["|", "##x", "é", "e\u0301", "\u00a0", "1|2", "the", *[f"t{i}" for i in range(60)]]
-COUNT, DIM, HITS = 150, 16, 1000
+COUNT = 150
+DIM = 16
+HITS = 1000
 
 
 @pytest.fixture(scope="module")

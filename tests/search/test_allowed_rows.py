@@ -42,7 +42,8 @@ def test_equals_brute_force_with_many_ties(seed: int) -> None:
     rng = np.random.default_rng(seed)
     world = World.draw(rng, documents=int(rng.integers(1, 300)), levels=int(rng.integers(2, 6)))
     allowed = rng.random(len(world.docids)) < rng.choice(SHARES)
-    k, index = int(rng.integers(1, 15)), DenseIndex(flat(world.vectors), world.vectors)
+    k = int(rng.integers(1, 15))
+    index = DenseIndex(flat(world.vectors), world.vectors)
     parts = [
         Weighted(index.queries(world.query_vectors, 1, allowed), 1.0),
         Weighted(world.impact()[0].queries(world.sparse_queries(), 1, False, allowed), 0.5),
@@ -85,7 +86,8 @@ def test_dense_indexes_that_certify(
     rng = np.random.default_rng(5)
     x, asked = clustered(rng, 2000)
     x[:300] = x[0]
-    allowed, ranks = rng.random(2000) < share, rng.permutation(2000)
+    allowed = rng.random(2000) < share
+    ranks = rng.permutation(2000)
     part = make(x).queries(asked[:queries], 1, allowed)
     for q, found in enumerate(exact_top([part], queries, ranks, 25, allowed=allowed)):
         rows = np.flatnonzero(allowed)
@@ -127,7 +129,8 @@ MODES = ("dense", "impact", "hybrid")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """700 documents, a third of them copies, with postings."""
-    path, rng = tmp_path_factory.mktemp("allowed") / "I", np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("allowed") / "I"
+    rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, int(rng.integers(0, 12)))) for _ in range(500)]
     texts += texts[:200]
     write_index(path, [f"d{i}" for i in rng.permutation(700)], texts, scale=30.0)

@@ -52,7 +52,8 @@ class FakeBm25:
 
     def __init__(self, matrix: np.ndarray, docids: list[str], order: np.ndarray) -> None:
         self.folder = Path("fake")
-        self.matrix, self._docids = matrix[:, order], [docids[i] for i in order]
+        self.matrix = matrix[:, order]
+        self._docids = [docids[i] for i in order]
         self.rescored = 0
 
     def docids(self) -> tuple[np.ndarray, list[str]]:
@@ -148,7 +149,8 @@ def test_the_bound_of_three_parts_holds_and_certificates_are_true(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(part, "MIN_FETCHED", 1)
-    seen, rescored = set(), 0
+    seen = set()
+    rescored = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
         world = World.draw(rng, documents=100, levels=4)
@@ -338,7 +340,8 @@ def test_the_command(
         "".join(f"{q.qid}\t{q.text}\n" for q in topics), encoding="utf-8"
     )
     common = ["--index", str(home / "I"), "--bm25-index", str(home / "B"), "--bm25-weight", "0.6"]
-    run, report = tmp_path / "run.trec", tmp_path / "report.jsonl"
+    run = tmp_path / "run.trec"
+    report = tmp_path / "report.jsonl"
     files = [
         "--topics",
         str(tmp_path / "topics.tsv"),

@@ -169,7 +169,8 @@ def test_best_positions_against_sorting() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         n = int(rng.integers(0, 30))
-        scores, ranks = rng.integers(0, 4, n).astype(float), rng.permutation(n)
+        scores = rng.integers(0, 4, n).astype(float)
+        ranks = rng.permutation(n)
         k = int(rng.integers(1, 40))
         expected = sorted(range(n), key=lambda i: (-scores[i], ranks[i]))[:k]
         assert best_positions(scores, ranks, k).tolist() == expected

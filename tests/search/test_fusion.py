@@ -27,7 +27,9 @@ def test_reciprocal_ranks_by_hand() -> None:
 
 
 def test_equal_sums_are_in_docid_order_for_any_order_of_the_lists() -> None:
-    a, b, c = [Hit("z", 1.0)], [Hit("y", 7.0)], [Hit("x", 3.0)]
+    a = [Hit("z", 1.0)]
+    b = [Hit("y", 7.0)]
+    c = [Hit("x", 3.0)]
     for lists in itertools.permutations([a, b, c]):
         assert [hit.docid for hit in rrf(lists)] == ["x", "y", "z"]
 
@@ -65,7 +67,8 @@ def test_ranks_as_the_pyserini_class(normalization: bool, weight_on_dense: bool)
     fusion = Fusion("interpolation", alpha=alpha, normalize=normalization, missing="min")
     compared = 0
     for _ in range(200):
-        dense, sparse = random_list(rng), random_list(rng)
+        dense = random_list(rng)
+        sparse = random_list(rng)
         if normalization and 1 in (len(dense), len(sparse)):
             continue  # Pyserini divides by zero here
         theirs = HybridSearcher._hybrid_results(

@@ -32,7 +32,8 @@ WORDS = [f"word{i}" for i in range(50)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """bare/ (no postings), index/ (with postings) of the same 250 passages, many of them copies; queries.jsonl."""
-    where, rng = tmp_path_factory.mktemp("engine"), random.Random(0)
+    where = tmp_path_factory.mktemp("engine")
+    rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS, k=8)) for _ in range(200)]
     texts += texts[:50]
     ids = [f"d{i}" for i in range(len(texts))]

@@ -113,7 +113,8 @@ def test_an_interrupted_run_resumes_to_the_same_index(
     made: tuple[Path, Path], monkeypatch: Any, capsys: Any
 ) -> None:
     where, model = made
-    plain, left = TextEncoder.encode_collection, [3]
+    plain = TextEncoder.encode_collection
+    left = [3]
 
     def dying(self: TextEncoder, *given: Any) -> Any:
         left[0] -= 1

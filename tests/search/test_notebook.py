@@ -47,7 +47,8 @@ def test_hits_and_explanations_as_html(searcher):
 def test_representations_are_short(searcher):
     assert repr(searcher).endswith("/I': 3 documents, hybrid, testing:hashing)")
     assert repr(searcher.index).endswith("/I': 3 documents, cls + ot)")
-    qrels, runs = {f"q{i}": {"d0": 1} for i in range(9)}, {}
+    qrels = {f"q{i}": {"d0": 1} for i in range(9)}
+    runs = {}
     for name, order in (("a", ("d0", "d1")), ("b", ("d1", "d0"))):
         runs[name] = {qid: [Hit(d, float(-rank)) for rank, d in enumerate(order)] for qid in qrels}
     assert repr(evaluate(qrels, runs["b"], ["MRR@10"])) == "Evaluation(MRR@10 0.5000; 9 queries)"

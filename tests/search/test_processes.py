@@ -71,7 +71,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
     torch.manual_seed(7)
     sizes = {"hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4}
-    lm, tokenizer = BertForMaskedLM(tiny_config(**sizes)), tiny_tokenizer()
+    lm = BertForMaskedLM(tiny_config(**sizes))
+    tokenizer = tiny_tokenizer()
     model = Retriever(lm, torch.nn.Linear(96, 48, bias=False), *excluded_ids(tokenizer)).eval()
     save_model(
         folder / "model",

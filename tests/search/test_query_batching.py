@@ -21,7 +21,8 @@ class Slow:
     """Doubles numbers. The first call waits for :attr:`go`; -1 is an error, and what was asked is noted."""
 
     def __init__(self) -> None:
-        self.go, self.started = threading.Event(), threading.Event()
+        self.go = threading.Event()
+        self.started = threading.Event()
         self.asked: list[tuple[object, list[int]]] = []
         self.raises: BaseException | None = None
 
@@ -32,7 +33,8 @@ class Slow:
             self.started.set()
             assert self.go.wait(WAIT)
         if self.raises:
-            error, self.raises = self.raises, None
+            error = self.raises
+            self.raises = None
             raise error
         if -1 in works:
             raise ValueError("minus one")
@@ -223,7 +225,8 @@ def test_clients_take_turns() -> None:
 
 
 def test_who_comes_later_has_no_turns_to_catch_up_on() -> None:
-    batches, order = QueryBatches[Any, Any](max_batch=1), list[str]()
+    batches = QueryBatches[Any, Any](max_batch=1)
+    order = list[str]()
     go = threading.Event()
 
     def compute(batch: list[Pending[Any, Any]]) -> None:
@@ -245,7 +248,8 @@ def test_cancelled_work_is_skipped() -> None:
     held = Held()
     with started(held) as batches:
         first(batches, held)
-        gone, other = batches.submit("gone"), batches.submit("other")
+        gone = batches.submit("gone")
+        other = batches.submit("other")
         assert gone.cancel()
         held.free.set()
         assert other.result(WAIT) == "other"

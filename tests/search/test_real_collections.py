@@ -31,10 +31,8 @@ class Disagreeing(HashingEncoder):
     signs = np.where(np.arange(48) % 2, -1, 1).astype(np.float32) / 32
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
-        found, tails = (
-            super().encode_queries(texts, cap),
-            super().encode_queries([t[len(t) // 2 :] for t in texts]),
-        )
+        found = super().encode_queries(texts, cap)
+        tails = super().encode_queries([t[len(t) // 2 :] for t in texts])
         assert tails.cls is not None
         return Representation(tails.cls * self.signs, found.ot)
 

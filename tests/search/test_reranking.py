@@ -109,10 +109,8 @@ def test_maxsim_equals_flagembedding(bge, shared):
 
 
 def test_lists_by_the_models_own_token_vectors(living, bge):
-    plain, second = (
-        Searcher.open(living.index),
-        Searcher.open(living.index, rerank=bge, rerank_depth=12),
-    )
+    plain = Searcher.open(living.index)
+    second = Searcher.open(living.index, rerank=bge, rerank_depth=12)
     candidates = plain.search(TEXT, 12)
     scorer = open_reranker(bge, second.encoder, "cpu")
     scores = scorer.scores(TEXT, [living.documents[hit.docid] for hit in candidates])
@@ -138,7 +136,8 @@ def test_a_cross_encoder_from_the_command_line(living, tmp_path, capsys):
     assert ", candidates: nothing missed: " in err
     assert f"the first 4 reranked by {folder} in " in err
     (tmp_path / "t.tsv").write_text(f"1\t{TEXT}\n2\tcat\n")
-    run, report = tmp_path / "run.trec", tmp_path / "report.jsonl"
+    run = tmp_path / "run.trec"
+    report = tmp_path / "report.jsonl"
     topics = [
         "--topics",
         str(tmp_path / "t.tsv"),

@@ -53,7 +53,8 @@ def clustered(
 def awkward(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Vectors and three queries with ties, copies, opposites, zeros, last bits, outliers, few documents, many
     scales."""
-    rows, dim = int(rng.choice([1, 3, 40, 400])), int(rng.choice([1, 7, 20, 40, 150]))
+    rows = int(rng.choice([1, 3, 40, 400]))
+    dim = int(rng.choice([1, 7, 20, 40, 150]))
     x = (
         rng.standard_normal((rows + 3, dim))
         if rng.random() < 0.5
@@ -101,7 +102,8 @@ def test_a_search_leaves_the_number_of_threads_as_it_was(
 def test_lists_equal_brute_force(seed: int, threads: int) -> None:
     x, queries = collection(seed)
     rng = np.random.default_rng(seed)
-    ranks, k = rng.permutation(len(x)), int(rng.integers(1, 40))
+    ranks = rng.permutation(len(x))
+    k = int(rng.integers(1, 40))
     for q, outcome in enumerate(
         exact_top([rotated(x).queries(queries, threads)], len(queries), ranks, k)
     ):
@@ -145,10 +147,12 @@ def decoded(dense: RotatedIndex) -> tuple[np.ndarray, np.ndarray]:
 def exact_bounds(dense: RotatedIndex, query: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(3, n): the bounds by the first chunk, by high halves and by complete codes, by the module's formula; (n,) exact
     scores."""
-    stored, n = dense.rotated.codes, len(dense.vectors)
+    stored = dense.rotated.codes
+    n = len(dense.vectors)
     turned = dense.rotated.rotation @ query.astype(np.float64)
     coarse, fine = decoded(dense)
-    constant, bounds = turned @ dense.rotated.mean, []
+    constant = turned @ dense.rotated.mean
+    bounds = []
     for codes, errors in zip((coarse[:, :CHUNK], coarse, fine), stored.errors[:, :n], strict=True):
         own = turned[: codes.shape[1]]
         bounds.append(constant + codes @ own + np.linalg.norm(own) * errors.astype(np.float64))
@@ -177,7 +181,8 @@ def test_lengths_one_unit_too_small_are_no_bound(length: str) -> None:
         left = [(y - coarse)[:, :CHUNK], y - coarse, y - fine]
         stored = list(codes.errors)
     else:
-        left, stored = [y[:, CHUNK:]], [codes.rests]
+        left = [y[:, CHUNK:]]
+        stored = [codes.rests]
     for what, lengths in zip(left, stored, strict=True):
         smaller = np.nextafter(lengths, np.float32(0))
         for row in range(300):
@@ -190,7 +195,8 @@ def test_a_search_with_lengths_too_small_loses_documents(length: str) -> None:
     """The lists above can be wrong: without a part of the bound, documents of the top are excluded."""
     x, queries = clustered(np.random.default_rng(0), 3000, dim=2 * CHUNK)
     dense = rotated(x)
-    codes, turned = dense.rotated.codes, x[:100] @ dense.rotated.rotation.T
+    codes = dense.rotated.codes
+    turned = x[:100] @ dense.rotated.rotation.T
     turned[:, :CHUNK] *= 1e-3  # queries that the first chunk says little about
     queries = np.concatenate(
         [queries, x[:100], (turned @ dense.rotated.rotation).astype(np.float32)]

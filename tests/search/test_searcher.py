@@ -130,7 +130,8 @@ def test_equals_brute_force(searcher: Searcher, topics: list[Query], mode: str, 
 def test_hybrid_is_the_sum_of_the_two_runs(searcher: Searcher, topics: list[Query]) -> None:
     dense, impact, hybrid = (searcher.search(topics, 600, mode) for mode in MODES)
     for qid, hits in hybrid.items():
-        d, i = dict(dense[qid]), dict(impact[qid])
+        d = dict(dense[qid])
+        i = dict(impact[qid])
         assert {h.docid: h.score for h in hits} == {doc: d[doc] + i.get(doc, 0.0) for doc in d}
 
 
@@ -139,7 +140,8 @@ def test_threads_on_one_searcher_find_what_one_finds(
     searcher: Searcher, topics: list[Query], mode: str
 ) -> None:
     expected = [searcher.search(query.text, 10, mode) for query in topics]
-    sizes, encode = list[int](), searcher.encoder.encode_queries
+    sizes = list[int]()
+    encode = searcher.encoder.encode_queries
     together = searcher.with_settings(threads=1)
 
     def encoded(asked: list[str], *given: Any) -> Representation:
@@ -180,7 +182,9 @@ def test_queries_are_encoded_with_the_configured_threads(
 ) -> None:
     import torch
 
-    before, seen, encode = torch.get_num_threads(), [], searcher.encoder.encode_queries
+    before = torch.get_num_threads()
+    seen = []
+    encode = searcher.encoder.encode_queries
     monkeypatch.setattr(
         searcher.encoder,
         "encode_queries",
@@ -253,10 +257,8 @@ def test_a_depth_limit_is_kept_and_reported(searcher: Searcher, topics: list[Que
 @pytest.mark.parametrize("mode", MODES)
 def test_raw_and_weighted_scores(searcher: Searcher, topics: list[Query], mode: str) -> None:
     if mode == "impact":
-        real, raw = (
-            searcher.search(topics, 30, mode),
-            searcher.search(topics, 30, mode, raw_impacts=True),
-        )
+        real = searcher.search(topics, 30, mode)
+        raw = searcher.search(topics, 30, mode, raw_impacts=True)
         for qid, hits in raw.items():
             assert all(h.score == int(h.score) for h in hits)
             assert [Hit(h.docid, h.score / SCALE**2) for h in hits] == real[qid]
@@ -276,10 +278,8 @@ def test_raw_and_weighted_scores(searcher: Searcher, topics: list[Query], mode: 
 def test_remove_query_by_its_id(searcher: Searcher, documents: dict[str, str], mode: str) -> None:
     docids = [d for d, text in documents.items() if len(text.split()) > 3][:20]
     own = [Query(docid, documents[docid]) for docid in docids]
-    kept, removed = (
-        searcher.search(own, 10, mode),
-        searcher.search(own, 10, mode, remove_query=True),
-    )
+    kept = searcher.search(own, 10, mode)
+    removed = searcher.search(own, 10, mode, remove_query=True)
     longer = searcher.search(own, 11, mode)
     assert any(docid in [h.docid for h in hits] for docid, hits in kept.items())
     for docid, hits in removed.items():

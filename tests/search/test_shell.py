@@ -34,8 +34,10 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path, encoder = tmp_path_factory.mktemp("shell") / "I", HashingEncoder()
-    both, s = encoder.encode_documents(list(TEXTS.values())), encoder.settings
+    path = tmp_path_factory.mktemp("shell") / "I"
+    encoder = HashingEncoder()
+    both = encoder.encode_documents(list(TEXTS.values()))
+    s = encoder.settings
     stored = [
         StoredDocument(d, "", text, {"year": 2000 + i}) for i, (d, text) in enumerate(TEXTS.items())
     ]

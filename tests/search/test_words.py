@@ -69,7 +69,8 @@ def test_title_and_text_are_read_as_their_lines_are():
     """One after the other, so that each is read once."""
     words = QueryWords(Pieces(), "Itertools groupby")
     terms = [term("ite", 1.0), term("##rto", 0.5), term("##upb", 0.25), term("sor", 0.125)]
-    title, text = "Sorted groupby", "itertools, sorted and sort"
+    title = "Sorted groupby"
+    text = "itertools, sorted and sort"
     assert words.shares(terms, title, text) == words.shares(terms, f"{title}\n{text}")
     assert words.shares(terms, "", text) == words.shares(terms, text)
     assert words.shares(terms, "", "") == words.shares(terms, "")
@@ -278,7 +279,8 @@ def test_shares_are_of_words_that_the_text_has(script, indexed, lexical):
     query, text = SCRIPTS[script]
     language = "en" if indexed == "en" or script == "emoji" else script
     encoder = load_encoder(lexical, device="cpu", dtype="float32", parts=("ot",), language=language)
-    q, d = (encoder.encode_queries([query]).ot, encoder.encode_collection([Document("", text)]).ot)
+    q = encoder.encode_queries([query]).ot
+    d = encoder.encode_collection([Document("", text)]).ot
     both = q.multiply(d).tocsr()
     terms = [term(encoder.terms[i], float(w)) for i, w in zip(both.indices, both.data, strict=True)]
     words = QueryWords(encoder, query)

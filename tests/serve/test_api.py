@@ -96,7 +96,8 @@ def test_texts_and_explanations(client: Client, searcher: Searcher) -> None:
     asked = {"query": "lock queue", "hits": 3, "texts": True, "explain": True, "terms": 1}
     for hit in client.post("/api/search", asked).json["results"][0]["hits"]:
         (why,) = searcher.describe("lock queue", [hit["docid"]])
-        shares, document = hit["explanation"], hit["document"]
+        shares = hit["explanation"]
+        document = hit["document"]
         assert (shares["dense"], shares["matched_terms"]) == (why.explanation.dense, len(why.words))
         assert hit["score"] == pytest.approx(shares["dense"] + shares["impact"], rel=1e-12)
         assert [t["share"] for t in shares["terms"]] == [word.share for word in why.words[:1]]

@@ -186,7 +186,8 @@ def test_an_answer_comes_from_one_generation(tmp_path: Path) -> None:
     folder = write_index(tmp_path / "I", texts(20))
     with serving(folder) as client:
         opened = client.service.catalogue.get().searcher
-        ranking, closed = Ranking(None, None, 20), threading.Event()
+        ranking = Ranking(None, None, 20)
+        closed = threading.Event()
 
         async def ask() -> Any:
             asked = Search(ranking, [f"lock {n}" for n in range(60)], HitFields(True, 5))
@@ -274,7 +275,8 @@ def test_a_piece_ends_after_any_hit(
 def test_threads_take_short_turns_and_collections_are_short(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interval, seen = sys.getswitchinterval(), list[tuple[float, float]]()
+    interval = sys.getswitchinterval()
+    seen = list[tuple[float, float]]()
 
     def serve(*_: object) -> None:
         frozen = gc.get_freeze_count()
@@ -345,11 +347,9 @@ def test_a_filter_has_few_comparisons(client: Client) -> None:
 
 def test_a_plain_query_goes_first(client: Client) -> None:
     """It takes no time besides ranking, so it does not wait for what others have to describe."""
-    generation, slow, plain = (
-        client.service.catalogue.get(),
-        Slow(3),
-        Search(Ranking(None, None, 5), ["lock"], HitFields()),
-    )
+    generation = client.service.catalogue.get()
+    slow = Slow(3)
+    plain = Search(Ranking(None, None, 5), ["lock"], HitFields())
     client.service.answerer(
         [Pending(WorkPiece(work, generation, work.texts(8))) for work in (slow.task, plain)]
     )
@@ -358,9 +358,12 @@ def test_a_plain_query_goes_first(client: Client) -> None:
 
 def test_the_fewest_turns_go_first(client: Client) -> None:
     """In one batch with a large request, a small one is done in any case, and large ones take turns."""
-    generation, slow, small = client.service.catalogue.get(), [Slow(3), Slow(3)], Slow(1)
+    generation = client.service.catalogue.get()
+    slow = [Slow(3), Slow(3)]
+    small = Slow(1)
     batch = [Pending(WorkPiece(one.task, generation, ())) for one in (*slow, small)]
-    slow[0].task.turns, slow[1].task.turns = 2, 1
+    slow[0].task.turns = 2
+    slow[1].task.turns = 1
     client.service.answerer(batch)
     assert [one.begun for one in (*slow, small)] == [0, 0, 1]
     client.service.answerer(batch := [Pending(WorkPiece(one.task, generation, ())) for one in slow])

@@ -214,7 +214,8 @@ def test_a_kill_under_load_leaves_an_index_that_can_be_served_again(
 ) -> None:
     for _ in range(3):
         with running(folders["docs"]) as server:
-            answered, stop = [], threading.Event()
+            answered = []
+            stop = threading.Event()
 
             def load(
                 server: Running = server,

@@ -52,7 +52,8 @@ class Family(NamedTuple):
     exported: str | None = None
 
 
-LEXICAL, ALL = {"head": "lexical"}, ("dense", "impact", "hybrid")
+LEXICAL = {"head": "lexical"}
+ALL = ("dense", "impact", "hybrid")
 FAMILIES = {
     "inference-free": Family(router, {"parts": "ot"}, ("impact",)),
     "static": Family(model2vec, {"parts": "cls"}, ("dense",)),
@@ -92,7 +93,8 @@ def servers(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_served_changed_and_loaded(name: str, tmp_path: Path) -> None:
-    family, index = FAMILIES[name], tmp_path / "I"
+    family = FAMILIES[name]
+    index = tmp_path / "I"
     model = str(family.write(tmp_path / "m"))
     corpus = lines(tmp_path / "c.jsonl", 0, 30)
     encode(EncodeConfig(corpus=corpus, index=str(index), model=model, quiet=True, **family.flags))
@@ -140,7 +142,8 @@ def test_a_family_is_served_changed_and_loaded(name: str, tmp_path: Path) -> Non
 )
 def test_export_writes_it_or_says_why_not(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
-    model, output = str(family.write(tmp_path / "m")), tmp_path / "o"
+    model = str(family.write(tmp_path / "m"))
+    output = tmp_path / "o"
     for part in ("cls", "ot"):
         config = ExportConfig(model=model, output=str(output / part), part=part, quiet=True)
         if part == family.exported:

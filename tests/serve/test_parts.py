@@ -40,10 +40,8 @@ def test_cached_encodings_are_the_encoders(dim: int | None, vocabulary: int | No
     inner.calls = []
     encoder = cached(inner, 2)
     for asked in (["a b", "c", "a b"], ["c", "d e f"], [], ["!!", "a b"]):
-        found, expected = (
-            encoder.encode_queries(asked),
-            HashingEncoder(dim, vocabulary).encode_queries(asked),
-        )
+        found = encoder.encode_queries(asked)
+        expected = HashingEncoder(dim, vocabulary).encode_queries(asked)
         for ours, theirs in ((found.cls, expected.cls), (found.ot, expected.ot)):
             assert (ours is None) == (theirs is None)
             if ours is not None and theirs is not None:
@@ -65,10 +63,8 @@ def test_encodings_on_several_threads_are_the_same(threads: int) -> None:
     inner = Counting(16, 512)
     inner.calls = []
     texts = [f"{'word ' * n} {n}" for n in range(7)]
-    found, expected = (
-        cached(inner, 10, threads).encode_queries(texts),
-        HashingEncoder(16, 512).encode_queries(texts),
-    )
+    found = cached(inner, 10, threads).encode_queries(texts)
+    expected = HashingEncoder(16, 512).encode_queries(texts)
     assert found.cls is not None
     assert found.ot is not None
     np.testing.assert_array_equal(found.cls, expected.cls)

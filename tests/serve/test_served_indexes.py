@@ -48,10 +48,8 @@ def test_another_index_takes_the_place(folders: dict[str, Path], tmp_path: Path)
     link = tmp_path / "live"
     point(link, folders["docs"])
     with serving(f"live={link}", folders["other"]) as client:
-        before, other = (
-            hits_of(client, "lock queue"),
-            client.post("/api/search", {"query": "lock queue", "index": "other"}),
-        )
+        before = hits_of(client, "lock queue")
+        other = client.post("/api/search", {"query": "lock queue", "index": "other"})
         assert client.post("/api/reload").json == {"changes": []}
         point(link, folders["other"])
         assert hits_of(client, "lock queue") == before
@@ -143,7 +141,9 @@ def test_no_request_is_lost_while_indexes_are_exchanged(
                 reply = client.post("/api/search", {"query": query, "hits": 5, "texts": True}).json
                 expected.setdefault(reply["index_id"], {})[query] = reply["results"]
     assert len(expected) == 2
-    link, stop, exchanges = tmp_path / "live", threading.Event(), 0
+    link = tmp_path / "live"
+    stop = threading.Event()
+    exchanges = 0
     point(link, folders["docs"])
     with serving(link) as client:
 

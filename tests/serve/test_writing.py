@@ -75,7 +75,9 @@ def test_documents_are_written_and_searched(tmp_path: Path) -> None:
 def test_a_late_change_ends_unchanged_and_goes_on_when_it_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    represent, encoded, late = changes.represent, [], [0.0]
+    represent = changes.represent
+    encoded = []
+    late = [0.0]
 
     def slow(encoder: Encoder, documents: Sequence[Document], separator: str) -> Representation:
         encoded.extend(documents)

@@ -42,7 +42,8 @@ def expected(
     living: Living, model: str, weights: tuple[float, float], hits: int
 ) -> list[list[tuple[str, float]]]:
     """The best documents by sums over all of them, with the impacts that the index has."""
-    encoder, index = load_encoder(model), Index.open(living.index)
+    encoder = load_encoder(model)
+    index = Index.open(living.index)
     ordered = sorted(living.documents.values())
     found = encoder.encode_documents([document.joined() for document in ordered])
     queries = encoder.encode_queries([topic.text for topic in TOPICS])

@@ -78,11 +78,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.filterwarnings("ignore")  # milvus-lite closes its sockets when it likes
 def test_lists_are_those_of_a_machine_with_the_index(tmp_path: Path, url: str) -> None:
-    living, record, away = (
-        Living(tmp_path, some_documents()),
-        tmp_path / "R",
-        tmp_path / "elsewhere",
-    )
+    living = Living(tmp_path, some_documents())
+    record = tmp_path / "R"
+    away = tmp_path / "elsewhere"
     known = [document.docid for document in some_documents()[:12]]
     for change in range(2):
         if change:  # several segments, deleted rows
@@ -175,7 +173,8 @@ def test_a_record_is_no_index(
 
 
 def test_another_state_of_the_table_is_refused(tmp_path: Path, postgres: str) -> None:
-    living, record = Living(tmp_path, some_documents()[:20]), tmp_path / "R"
+    living = Living(tmp_path, some_documents()[:20])
+    record = tmp_path / "R"
     table = "changing_records"
     load(living, postgres, table)
     assert push(living.index, record) == 0
@@ -234,7 +233,8 @@ def test_a_record_behind_a_url(
 ) -> None:
     """With the embedded model, whose weights of words depend on how many documents have them."""
     monkeypatch.setenv("DUPMAE_IR_CACHE", str(tmp_path / "cache"))
-    url, index = f"file://{tmp_path}/bucket/mine", tmp_path / "I"
+    url = f"file://{tmp_path}/bucket/mine"
+    index = tmp_path / "I"
     words = ["--corpus", str(living.where / "c.jsonl"), "--index", str(index), "--quiet"]
     assert main(["encode", *words, "--document-length", "32"]) == 0
     assert (

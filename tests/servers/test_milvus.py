@@ -79,8 +79,10 @@ def test_lists_end_where_the_engine_ends_them(
 
 
 def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    living, url = small_index(tmp_path, 60), f"milvus://{tmp_path / 'm.db'}"
-    upsert, calls = Milvus.upsert, []
+    living = small_index(tmp_path, 60)
+    url = f"milvus://{tmp_path / 'm.db'}"
+    upsert = Milvus.upsert
+    calls = []
 
     def failing(table: Milvus, rows: object) -> None:
         calls.append(rows)

@@ -164,7 +164,8 @@ def test_a_load_killed_at_random_ends_whole(
         killed = subprocess.run(command, capture_output=True, text=True, check=False)
         assert killed.returncode == -signal.SIGKILL, (seed, killed.stderr)
         if sql("SELECT to_regclass(%s)", name)[0][0]:
-            before, done = done, sql(f"SELECT count(*) FROM {name}")[0][0]
+            before = done
+            done = sql(f"SELECT count(*) FROM {name}")[0][0]
             assert done >= before, seed
             with pytest.raises(
                 IndexMismatch, match="is not complete: a load is running or was interrupted"
@@ -181,7 +182,8 @@ def test_a_server_that_goes_away_is_one_line_and_the_load_continues(
 ) -> None:
     from dupmae_ir.servers.pgvector import PgVector
 
-    upsert, calls = PgVector.upsert, []
+    upsert = PgVector.upsert
+    calls = []
 
     def failing(table: PgVector, rows: Any) -> None:
         calls.append(rows)
@@ -210,7 +212,8 @@ def test_a_server_killed_while_loading_ends_whole(
     words = ["--index", str(living.index), "--table", "mine"]
     load_words = ["servers", "load", *words, "--to", mortal.url, "--batch", "7", "--quiet"]
     search_words = ["search", *words, "--server", mortal.url, "--query", "sort a list of dates"]
-    values, seed = pgvector._values, random.randrange(10**6)
+    values = pgvector._values
+    seed = random.randrange(10**6)
     batches = random.Random(seed).sample(
         range(2, 12), 2
     )  # of 24; what was committed is not copied again
@@ -374,7 +377,8 @@ def test_the_state_of_the_table_is_one_question(
     load(living, postgres, name)
     searcher = Searcher.open(living.index, server=postgres, table=name)
     assert searcher.search("sort a list", 3, "hybrid")
-    asked, execute = [], pgvector.PgVector._execute
+    asked = []
+    execute = pgvector.PgVector._execute
 
     def counted(table: pgvector.PgVector, statement: str, *values: object) -> object:
         asked.append(statement)
@@ -450,7 +454,8 @@ def test_the_commands(
 ) -> None:
     topics = tmp_path / "topics.tsv"
     topics.write_text("".join(f"{query.qid}\t{query.text}\n" for query in TOPICS))
-    at, index = ["--to", postgres, "--table", name], ["--index", str(living.index)]
+    at = ["--to", postgres, "--table", name]
+    index = ["--index", str(living.index)]
     rows = len(living.documents)
     assert main(["servers", "load", *index, *at]) == 0
     assert f"in pgvector, table {name}: {rows} written; {rows} documents" in capfd.readouterr().err

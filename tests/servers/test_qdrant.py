@@ -51,8 +51,10 @@ def test_conditions_select_the_same_documents(living: Living, loaded: str) -> No
 def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dupmae_ir.servers.qdrant import Qdrant
 
-    living, url = small_index(tmp_path, 60), f"qdrant://{tmp_path / 'q'}"
-    upsert, calls = Qdrant.upsert, []
+    living = small_index(tmp_path, 60)
+    url = f"qdrant://{tmp_path / 'q'}"
+    upsert = Qdrant.upsert
+    calls = []
 
     def failing(table: Qdrant, rows: object) -> None:
         calls.append(rows)

@@ -372,7 +372,11 @@ def test_published_queries_are_shown_beside_the_papers_ranks(home, capsys):
         assert sentence in out
 
 
-ESC, OSC, C1, OVERRIDE, SEPARATOR = "\x1b[31m", "\x1b]52;c;aGk=\x07", "\x9b2J", "\u202e", "\u2028"
+ESC = "\x1b[31m"
+OSC = "\x1b]52;c;aGk=\x07"
+C1 = "\x9b2J"
+OVERRIDE = "\u202e"
+SEPARATOR = "\u2028"
 HOSTILE = f"red{ESC} paste{OSC} clear{C1} turn{OVERRIDE} line{SEPARATOR} end"
 CONTROLS = set("\x1b\x07\x9b\u202e\u2028")
 

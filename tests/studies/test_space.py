@@ -42,7 +42,8 @@ def test_by_hand():
 
 
 def test_distances_by_hand():
-    q, p = np.array([[2.0, 0], [1, 1]]), np.array([[0, 3.0], [5, 0], [0, 0]])
+    q = np.array([[2.0, 0], [1, 1]])
+    p = np.array([[0, 3.0], [5, 0], [0, 0]])
     half = 1 - math.sqrt(0.5)
     np.testing.assert_allclose(cosine_distances(q, p), [[1, 0, 1], [half, half, 1]], atol=1e-15)
 
@@ -51,7 +52,9 @@ def test_it_is_scipys_entropy_and_jensen_shannon():
     rng = np.random.default_rng(0)
     d = cosine_distances(rng.standard_normal((30, 8)), rng.standard_normal((30, 8)))
     found = divergence(d)
-    p1, p2 = np.exp(-d).ravel(), np.exp(-d.T).ravel()  # scipy normalises
+    # scipy normalises
+    p1 = np.exp(-d).ravel()
+    p2 = np.exp(-d.T).ravel()
     assert found.kl == pytest.approx(scipy.stats.entropy(p1, p2), rel=1e-12)
     middle = (p1 / p1.sum() + p2 / p2.sum()) / 2
     assert found.js == pytest.approx(

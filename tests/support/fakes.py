@@ -47,7 +47,9 @@ from dupmae_ir.io.topics import read_topics
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "topics-and-qrels"
 QUERIES = {"dev": 30, "dl19": 20, "dl20": 20, "test": 30}  #: queries kept per test
-RELEVANT, OTHERS = 10, 4  #: judged documents kept per query: relevant, not relevant
+#: judged documents kept per query: relevant, not relevant
+RELEVANT = 10
+OTHERS = 4
 NOISE = 300  #: unjudged documents; more than the 256 texts that pre-training holds out
 OMITTED = ("beir-robust04", "demo")
 DPR_QUERIES = {"dpr-nq": "nq", "dpr-trivia": "hotpotqa"}  #: BEIR's queries instead of DPR's
@@ -126,10 +128,8 @@ def _originals(
         )
     else:
         name = DPR_QUERIES.get(collection.name) or collection.name.removeprefix("beir-")
-        topics, qrels = (
-            f"topics.beir-v1.0.0-{name}.test.tsv.gz",
-            f"qrels.beir-v1.0.0-{name}.test.txt",
-        )
+        topics = f"topics.beir-v1.0.0-{name}.test.tsv.gz"
+        qrels = f"qrels.beir-v1.0.0-{name}.test.txt"
     return {q.qid: q.text for q in read_topics(shared / topics)}, read_qrels(shared / f"{qrels}.gz")
 
 
@@ -185,7 +185,8 @@ def _noise_word(draw: random.Random) -> str:
 
 def _use_answers(one: StandIn) -> None:
     """Convert to DPR's form: queries are numbered from 0 and have answers; a relevant passage contains one."""
-    queries, qrels = one.queries["test"], one.qrels["test"]
+    queries = one.queries["test"]
+    qrels = one.qrels["test"]
     for number, qid in enumerate(queries):
         draw = random.Random(f"answer {qid}")
         answers = [

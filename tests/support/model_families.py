@@ -51,11 +51,9 @@ def save_tokenizer(folder):
 def router(folder, *, subfolder="", activation="log1p_relu", table=None, settings=None):
     """The released layout: the masked LM in the folder itself or in ``subfolder``, and a table for queries."""
     folder.mkdir()
-    document, query, pooling = (
-        folder / subfolder,
-        "query_0_SparseStaticEmbedding",
-        "document_1_SpladePooling",
-    )
+    document = folder / subfolder
+    query = "query_0_SparseStaticEmbedding"
+    pooling = "document_1_SpladePooling"
     tokenizer = masked_lm(document)
     types = {query: "SparseStaticEmbedding", subfolder: "MLMTransformer", pooling: "SpladePooling"}
     structure = {"query": [query], "document": [subfolder, pooling]}
@@ -98,10 +96,8 @@ def byte_level_tokenizer(folder, start, end):
 
     special = [token for token in (start, end, "<pad>", "<image>") if token]
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer, backend.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     backend.train_from_iterator(
         TEXTS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet)
@@ -195,8 +191,10 @@ def gemma3(folder):
 
 def model2vec(folder, normalize=True, quantised=False, **config):
     m2v = pytest.importorskip("model2vec")
-    rng, tokenizer = np.random.default_rng(0), tiny_tokenizer()._tokenizer
-    vectors, more = rng.standard_normal((29, 8)).astype(np.float32), {}
+    rng = np.random.default_rng(0)
+    tokenizer = tiny_tokenizer()._tokenizer
+    vectors = rng.standard_normal((29, 8)).astype(np.float32)
+    more = {}
     if quantised:
         more = {
             "token_mapping": rng.integers(0, 9, 29),

@@ -91,7 +91,8 @@ class Living:
     def __init__(
         self, where: Path, documents: Iterable[Document], model: str = "testing:hashing"
     ) -> None:
-        self.where, self.index = where, where / "I"
+        self.where = where
+        self.index = where / "I"
         self.documents = {document.docid: document for document in documents}
         corpus = write_documents(where / "c.jsonl", self.documents.values())
         given = {"scale": SCALE} if model == "testing:hashing" else {}

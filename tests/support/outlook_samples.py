@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-_FREE, _END, _FAT = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
+_FREE = 0xFFFFFFFF
+_END = 0xFFFFFFFE
+_FAT = 0xFFFFFFFD
 _SMALL = 4096
 """Bytes of a stream below which it is in small sectors."""
 Tree = Mapping[str, "bytes | Tree"]
@@ -32,7 +34,8 @@ class _Sectors:
 def compound_file(tree: Tree) -> bytes:
     """A compound file (MS-CFB) with streams and storages."""
     entries: list[list] = []
-    sectors, small = _Sectors(512), _Sectors(64)
+    sectors = _Sectors(512)
+    small = _Sectors(64)
 
     def add(name: str, content: bytes | Tree, kind: int) -> int:
         number = len(entries)

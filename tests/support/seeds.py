@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-PUSH, NIGHTLY = 10, 150
+PUSH = 10
+NIGHTLY = 150
 """Number of seeds on every push, and of all seeds."""
 
 

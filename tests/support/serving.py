@@ -101,7 +101,8 @@ class Client:
     """Calls an ASGI application on one event loop."""
 
     def __init__(self, app: Any, service: Service) -> None:
-        self.app, self.service = app, service
+        self.app = app
+        self.service = service
         self.loop = asyncio.new_event_loop()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -31,7 +31,8 @@ class Network:
     """A TCP proxy that passes ``limit`` bytes in both directions together, and then nothing, without closing."""
 
     def __init__(self, port: int, limit: int) -> None:
-        self.to, self.limit = port, limit
+        self.to = port
+        self.limit = limit
         self.stalled = threading.Event()
         self._end = threading.Event()
         self._lock = threading.Lock()

@@ -178,7 +178,9 @@ def test_signals_reach_all_processes_and_the_job_resumes(tmp_path):
     }
     command = [sys.executable, "-m", "dupmae_ir.finetune"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    whole, output, work = tmp_path / "whole", tmp_path / "stopped", tmp_path / ".stopped.work"
+    whole = tmp_path / "whole"
+    output = tmp_path / "stopped"
+    work = tmp_path / ".stopped.work"
     subprocess.run(
         [*command, *stage_flags(tmp_path, whole, **alike)], cwd=ROOT, env=environment, check=True
     )
@@ -197,7 +199,8 @@ def test_signals_reach_all_processes_and_the_job_resumes(tmp_path):
         wait_until(lambda pids=children: not any(alive(pid) for pid in pids))
     assert not output.exists()
     subprocess.run(words, cwd=ROOT, env=environment, check=True)
-    ours, theirs = trained(whole), trained(output)
+    ours = trained(whole)
+    theirs = trained(output)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 

@@ -61,7 +61,8 @@ def word_file(span: int) -> bytes:
     docx = pytest.importorskip("docx")
     document = docx.Document()
     document.add_table(1, 1).cell(0, 0).text = "in a cell"
-    whole, changed = io.BytesIO(), io.BytesIO()
+    whole = io.BytesIO()
+    changed = io.BytesIO()
     document.save(whole)
     with zipfile.ZipFile(whole) as old, zipfile.ZipFile(changed, "w") as new:
         for member in old.infolist():
@@ -93,7 +94,8 @@ def test_a_book_that_names_a_chapter_again_and_again_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(extracted, "LARGEST", 50_000)
-    book, spine = io.BytesIO(), '<itemref idref="c"/>' * 1000
+    book = io.BytesIO()
+    spine = '<itemref idref="c"/>' * 1000
     with zipfile.ZipFile(book, "w", zipfile.ZIP_DEFLATED) as z:
         z.writestr("META-INF/container.xml", '<container><rootfile full-path="p"/></container>')
         item = '<item id="c" href="c" media-type="application/xhtml+xml"/>'
@@ -127,7 +129,8 @@ def test_text_that_grows_with_the_square_of_the_file_is_refused(name: str) -> No
 def test_a_document_of_empty_paragraphs_is_refused_before_they_are_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole, many = io.BytesIO(word_file(1)), io.BytesIO()
+    whole = io.BytesIO(word_file(1))
+    many = io.BytesIO()
     with zipfile.ZipFile(whole) as old, zipfile.ZipFile(many, "w", zipfile.ZIP_DEFLATED) as new:
         for member in old.infolist():
             data = old.read(member)

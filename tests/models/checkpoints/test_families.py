@@ -56,7 +56,8 @@ def model(name: str) -> transformers.PreTrainedModel:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_both_parts_are_the_models_own(tmp_path, name):
-    lm, tokenizer = model(name), tiny_tokenizer()
+    lm = model(name)
+    tokenizer = tiny_tokenizer()
     lm.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     found = load_encoder(str(tmp_path), document_length=32, top_k=10_000).encode_documents(TEXTS)
@@ -75,7 +76,8 @@ def test_both_parts_are_the_models_own(tmp_path, name):
 @pytest.mark.parametrize("name", CLASSES)
 def test_an_encoder_without_a_head_has_its_dense_part(tmp_path, name):
     """As most sentence encoders are saved (gte-modernbert-base, all-mpnet-base)."""
-    encoder, tokenizer = encoder_of(model(name)), tiny_tokenizer()
+    encoder = encoder_of(model(name))
+    tokenizer = tiny_tokenizer()
     encoder.config.architectures = [name.replace("ForMaskedLM", "Model")]
     encoder.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

@@ -324,7 +324,8 @@ def test_invalid_poolers_are_refused(tmp_path):
 def test_an_untied_tevatron_folder(tmp_path, with_pooler):
     """query_model and passage_model contain weights and config.json; tokenizer and pooler are in the parent folder."""
     folder = tmp_path / "untied"
-    query, passage = bert(1), bert(2)
+    query = bert(1)
+    passage = bert(2)
     query.save_pretrained(folder / "query_model")
     passage.save_pretrained(folder / "passage_model")
     tiny_tokenizer().save_pretrained(folder)
@@ -363,7 +364,8 @@ def beside(tmp_path):
 
 
 def test_a_dpr_file_is_loaded_by_its_path(beside):
-    query, document = bert(1), bert(2)
+    query = bert(1)
+    document = bert(2)
     path = dpr(beside / "checkpoint-20000", query, document)
     encoder = load_encoder(path, parts=("cls",))
     close(encoder.encode_queries([TEXT]).cls[0], first_state(query))

@@ -89,7 +89,8 @@ CASES = [
     ("mean", IDENTITY, False),
 ]
 CASES += [("weightedmean", None, True), ("lasttoken", None, True)]
-TANH, GELU = "torch.nn.modules.activation.Tanh", "torch.nn.modules.activation.GELU"
+TANH = "torch.nn.modules.activation.Tanh"
+GELU = "torch.nn.modules.activation.GELU"
 CASES += [
     ("mean", TANH, False),
     ("lasttoken", f"{GELU} {IDENTITY}", True),
@@ -185,10 +186,8 @@ def test_without_a_length_of_its_own_a_folder_has_the_tokenizers(tmp_path):
     )  # version 6 stores the length in the tokenizer
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 20}))
-    theirs, ours = (
-        st.SentenceTransformer(str(folder), device="cpu"),
-        load_encoder(str(folder), parts=("cls",)),
-    )
+    theirs = st.SentenceTransformer(str(folder), device="cpu")
+    ours = load_encoder(str(folder), parts=("cls",))
     assert (ours.settings.query_length, ours.settings.document_length) == (20, 20)
     np.testing.assert_allclose(
         ours.encode_queries(TEXTS).cls, theirs.encode_query(TEXTS), atol=1e-5
@@ -285,7 +284,8 @@ def test_a_model_compared_by_cosine_has_unit_vectors(tmp_path):
         json.dumps({"similarity_fn_name": "cosine"})
     )
     theirs = st.SentenceTransformer(str(folder), device="cpu")
-    a, b = theirs.encode_query(TEXTS), theirs.encode_document(TEXTS)
+    a = theirs.encode_query(TEXTS)
+    b = theirs.encode_document(TEXTS)
     ours = load_encoder(str(folder), parts=("cls",))
     scores = ours.encode_queries(TEXTS).cls @ ours.encode_documents(TEXTS).cls.T
     np.testing.assert_allclose(scores, theirs.similarity(a, b).numpy(), atol=1e-5)

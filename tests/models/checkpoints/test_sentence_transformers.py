@@ -127,7 +127,8 @@ def test_sparse_vectors_are_equal(tmp_path, activation, family):
     """[CLS] and [SEP] are not pooled, special tokens have no weight, and documents are cut to the top k."""
     folder = saved(tmp_path / "model", retriever(family=family, activation=activation))
     export(folder, tmp_path / "sparse", "ot")
-    theirs, ours = sparse(tmp_path / "sparse"), load_encoder(folder)
+    theirs = sparse(tmp_path / "sparse")
+    ours = load_encoder(folder)
     documents = ours.encode_documents(TEXTS).ot.toarray()
     got = theirs.encode_document(TEXTS, max_active_dims=6)
     np.testing.assert_allclose(rows(got), documents, atol=1e-5)
@@ -174,7 +175,8 @@ def test_two_encoders_become_a_router(tmp_path, part):
     assert export(folder, tmp_path / "routed", part)["routed"]
     ours = load_encoder(folder)
     # Each side has its own length here, so max_seq_length need not be set.
-    queries, documents = ours.encode_queries(TEXTS), ours.encode_documents(TEXTS)
+    queries = ours.encode_queries(TEXTS)
+    documents = ours.encode_documents(TEXTS)
     if part == "cls":
         theirs = dense(tmp_path / "routed")
         np.testing.assert_allclose(theirs.encode_query(TEXTS), queries.cls, atol=1e-5)

@@ -30,7 +30,8 @@ SHORT = {"quiet": True, "steps": 1, "held-out": 0, "log-steps": 1, "eval-steps":
 def folder(tmp_path_factory):
     """A tiny base and its corpus, and for each head a model pre-trained with it and one fine-tuned from that."""
     folder = tmp_path_factory.mktemp("heads")
-    base, corpus = tiny_base(folder / "base"), tiny_corpus(folder / "corpus.jsonl", rows=20)
+    base = tiny_base(folder / "base")
+    corpus = tiny_corpus(folder / "corpus.jsonl", rows=20)
     pairs = [
         {"query": f"cat {w}", "positive": f"the {w} sat"} for w in ("dog", "fox", "heap", "tree")
     ]

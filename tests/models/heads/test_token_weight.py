@@ -62,7 +62,8 @@ def test_both_parts_equal_those_of_flagembedding(folder, expected, packed, side)
 
 def test_both_parts_equal_the_formula(folder):
     """The same without FlagEmbedding: transformers' states, text by text."""
-    model, encoder = XLMRobertaModel.from_pretrained(folder).eval(), load_encoder(str(folder))
+    model = XLMRobertaModel.from_pretrained(folder).eval()
+    encoder = load_encoder(str(folder))
     layer = torch.nn.Linear(32, 1)
     layer.load_state_dict(torch.load(folder / "sparse_linear.pt", weights_only=True))
     found = encoder.encode_documents(TEXTS)

@@ -41,10 +41,8 @@ def test_a_text_alone_and_in_a_batch_agree(encoder):
 
 def test_packed_equals_padded(encoder, tiny_folder):
     assert encoder._packed is not None
-    ours, reference = (
-        encoder.encode_documents(TEXTS),
-        load_padded(tiny_folder).encode_documents(TEXTS),
-    )
+    ours = encoder.encode_documents(TEXTS)
+    reference = load_padded(tiny_folder).encode_documents(TEXTS)
     np.testing.assert_allclose(ours.cls, reference.cls, atol=1e-5)
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-5)
 
@@ -78,7 +76,8 @@ def test_the_cls_vector_is_the_projection_of_the_first_state(encoder, tiny_retri
 
 
 def test_hybrid_is_the_inner_product_of_the_concatenation(encoder):
-    d, q = encoder.encode_documents(TEXTS), encoder.encode_queries(["quick dog", "heap"])
+    d = encoder.encode_documents(TEXTS)
+    q = encoder.encode_queries(["quick dog", "heap"])
     apart = q.cls @ d.cls.T + (q.ot @ d.ot.T).toarray()
     joined = np.hstack([q.cls, q.ot.toarray()]) @ np.hstack([d.cls, d.ot.toarray()]).T
     # The same products, summed in another order.
@@ -234,8 +233,10 @@ def test_screened_and_unscreened_heads_agree(tiny_folder, monkeypatch):
 def test_too_many_candidates_are_computed_in_full(tiny_folder, monkeypatch):
     monkeypatch.setattr(packed, "pick_screen", lambda *_: (True, "forced"))
     monkeypatch.setattr(packed, "MOST_CANDIDATES", 0)
-    one, plain = TextEncoder.load(tiny_folder), load_padded(tiny_folder)
-    ours, reference = one.encode_documents(TEXTS), plain.encode_documents(TEXTS)
+    one = TextEncoder.load(tiny_folder)
+    plain = load_padded(tiny_folder)
+    ours = one.encode_documents(TEXTS)
+    reference = plain.encode_documents(TEXTS)
     assert one._on("document").unscreened > 0
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-5)
 
@@ -255,7 +256,9 @@ def test_bfloat16_attention_is_close_to_float64():
 )
 def test_a_batch_that_does_not_fit_is_halved(tiny_folder, monkeypatch, error):
     one = TextEncoder.load(tiny_folder)
-    whole, forward, sizes = one.encode_documents(TEXTS), one._forward, []
+    whole = one.encode_documents(TEXTS)
+    forward = one._forward
+    sizes = []
 
     def small_memory(pieces, side, keep):
         sizes.append(len(pieces))

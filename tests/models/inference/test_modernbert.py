@@ -24,7 +24,8 @@ TEXTS = [
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "biases"])
 def folder(request, tmp_path_factory):
-    tokenizer, out = tiny_tokenizer(), tmp_path_factory.mktemp("modernbert")
+    tokenizer = tiny_tokenizer()
+    out = tmp_path_factory.mktemp("modernbert")
     torch.manual_seed(0)
     names = ("pad", "cls", "sep")
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in names}

@@ -38,7 +38,8 @@ TEXTS = [
     "\x01 a​b c",
     "word " * 400,
 ]
-CLOSE, OF_16_BITS = 1e-6, 1e-4
+CLOSE = 1e-6
+OF_16_BITS = 1e-4
 """Of the length of a vector, which is 1 for the embedded model. Float32 weights: sums of up to 1,536 products in
 different orders; 7.2e-7 was seen, of which 6.5e-7 are torch's. 8-bit weights: inputs of products are rounded to 16
 bits; 3.9e-5 was seen."""
@@ -57,7 +58,8 @@ def same(
     text: str,
     close: float = OF_16_BITS,
 ) -> None:
-    a, b = one.encode_queries([text], 5), two.encode_queries([text], 5)
+    a = one.encode_queries([text], 5)
+    b = two.encode_queries([text], 5)
     if a.cls is None or b.cls is None:
         assert (a.cls, b.cls) == (None, None)
     else:
@@ -78,7 +80,8 @@ def test_one_query_has_the_numbers_of_the_whole_encoder(
     same(lazy, whole, text)
     assert lazy.term_names(text) == whole.term_names(text)
     assert lazy.term_spans(text) == whole.term_spans(text)
-    first, second = lazy.encode_queries([text]), lazy.encode_queries([text])
+    first = lazy.encode_queries([text])
+    second = lazy.encode_queries([text])
     np.testing.assert_array_equal(first.cls, second.cls)
     cls, row = lazy.encode_query(text)
     np.testing.assert_array_equal(cls, first.cls)
@@ -160,7 +163,8 @@ def test_several_texts_and_documents_are_for_the_whole_encoder(
     ],
 )
 def test_settings_mean_the_same(settings: dict[str, Any]) -> None:
-    lazy, whole = load_lazy_encoder(None, **settings), load_text_encoder(None, **settings)
+    lazy = load_lazy_encoder(None, **settings)
+    whole = load_text_encoder(None, **settings)
     assert isinstance(lazy, LazyTextEncoder)
     assert lazy.settings == whole.settings
     same(lazy, whole, TEXTS[0])
@@ -280,10 +284,8 @@ def test_stored_weights_are_those_that_torch_reads(tmp_path: Path) -> None:
         "zeros": torch.zeros(5, 5),
     }
     save_compact(state, tmp_path / COMPACT, keep=["value"])
-    stored, expected = (
-        StoredWeights(tmp_path / COMPACT, compact=True),
-        read_tensors(tmp_path / COMPACT),
-    )
+    stored = StoredWeights(tmp_path / COMPACT, compact=True)
+    expected = read_tensors(tmp_path / COMPACT)
     assert set(stored) == set(expected)
     assert len(stored) == len(expected)
     for name, value in expected.items():

@@ -26,7 +26,8 @@ from dupmae_ir.models.inference.packed import PackedRetriever
 from dupmae_ir.models.pooling import runs, strongest
 from dupmae_ir.models.retriever import Retriever
 
-WINDOW, TOP = 4, 6
+WINDOW = 4
+TOP = 6
 SHAPE = {
     "hidden_size": 32,
     "num_hidden_layers": 3,
@@ -167,7 +168,8 @@ def texts_of(count: int) -> list[list[int]]:
 
 
 def test_the_maximum_by_segments_is_that_by_runs():
-    counts, x = [5, 5, 3, 0, 1], torch.randn(14, 7)
+    counts = [5, 5, 3, 0, 1]
+    x = torch.randn(14, 7)
     found = torch.segment_reduce(x, "max", lengths=torch.tensor(counts), unsafe=True)
     by_runs = [
         x[start : start + n * length].view(n, length, 7).amax(1)
@@ -190,7 +192,8 @@ def test_results_are_read_when_the_next_batch_is_on_the_device(tiny_folder, monk
         events.append("pass")
         return forward(*args)
 
-    one._forward, one._device = noted, torch.device("cuda")
+    one._forward = noted
+    one._device = torch.device("cuda")
     one.on_share = lambda _: events.append("read")
     found = one.encode_documents(rows)
     assert np.array_equal(found.cls, expected.cls)

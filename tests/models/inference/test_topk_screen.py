@@ -12,10 +12,8 @@ from dupmae_ir.models.pooling import ot_max_packed, strongest
 def case(seed, width=24, words=600, counts=(9, 4, 4, 1, 0), spread=1.0):
     g = torch.Generator().manual_seed(seed)
     hidden = torch.randn(sum(counts), width, generator=g) * spread
-    weight, bias = (
-        torch.randn(words, width, generator=g) * 0.3,
-        torch.randn(words, generator=g) * 0.2,
-    )
+    weight = torch.randn(words, width, generator=g) * 0.3
+    bias = torch.randn(words, generator=g) * 0.2
     term_mask = torch.rand(words, generator=g) > 0.1
     return hidden, list(counts), weight, bias, term_mask
 
@@ -70,7 +68,8 @@ def test_no_word_is_lost_where_rounding_changes_the_order(seed):
     weight = (hidden[0] + torch.randn(4000, 24, generator=g) * 0.01).bfloat16().float()
     # Within half a unit in the last place, so that both round to the same bfloat16 numbers.
     weight *= 1 + 2.0**-9 * 0.99 * torch.tensor([1.0, -1.0]).repeat(2000).unsqueeze(1)
-    term_mask, screen = torch.ones(4000, dtype=torch.bool), Screen.of(weight, None)
+    term_mask = torch.ones(4000, dtype=torch.bool)
+    screen = Screen.of(weight, None)
     exact = ot_max_packed(hidden.double(), [1, 1], weight.double())
     for k in (10, 300):
         needed = (exact >= exact.topk(k, dim=1).values[:, -1:]) & (exact > 0)

@@ -69,7 +69,8 @@ def test_the_gradient_is_that_of_finite_differences(batch):
     direction = torch.randn(
         weight.shape, dtype=weight.dtype, generator=torch.Generator().manual_seed(3)
     )
-    step, values = 1e-5, []
+    step = 1e-5
+    values = []
     for sign in (1, -1):
         with torch.no_grad():
             weight += sign * step * direction
@@ -81,7 +82,8 @@ def test_the_gradient_is_that_of_finite_differences(batch):
 
 
 def test_the_anchor_is_frozen_and_no_part_of_the_objective(batch):
-    objective, bare = anchored(1.0), PlainMLM(tiny_lm(0))
+    objective = anchored(1.0)
+    bare = PlainMLM(tiny_lm(0))
     assert objective.state_dict().keys() == bare.state_dict().keys()
     objective.train()
     objective(batch)[0].backward()

@@ -75,7 +75,8 @@ def batch():
         asked[:, 1:-1:2] = True
         return torch.where(asked, x, -100)
 
-    passage, query = ids(11), ids(6)
+    passage = ids(11)
+    query = ids(6)
     mask = torch.ones_like(passage)
     passage[2, 8], passage[2, 9:], mask[2, 9:] = 4, 0, 0
     asked = labels(passage)
@@ -180,7 +181,8 @@ def test_a_step_changes_only_the_feed_forward_parts_differently(batch):
         optimizer.zero_grad()
         objective(batch)[0].backward()
         optimizer.step()
-    passage, query = objective.experts.passage.state_dict(), objective.experts.query.state_dict()
+    passage = objective.experts.passage.state_dict()
+    query = objective.experts.query.state_dict()
     differ = {k for k in passage if not torch.equal(passage[k], query[k])}
     own = ("intermediate.dense", "output.dense", "output.LayerNorm")
     want = {
@@ -196,7 +198,8 @@ def test_the_norm_is_shared_or_separate():
     def norm(experts, side):
         return getattr(experts, side).bert.encoder.layer[0].output.LayerNorm
 
-    apart, shared = with_experts(bert()), with_experts(bert(), shared_norm=True)
+    apart = with_experts(bert())
+    shared = with_experts(bert(), shared_norm=True)
     assert norm(apart, "query") is not norm(apart, "passage")
     assert norm(shared, "query") is norm(shared, "passage")
     dense = shared.query.bert.encoder.layer[0].output.dense
@@ -231,10 +234,12 @@ def plain_hidden(shared, experts, ids, mask):
 
 def plain_loss(objective, batch, decode, sparse_head, spr_to_hidden, window):
     """Eq. 3-4 and 11-12 implemented directly, with all logits: the terms by name."""
-    lm, experts = objective.experts.passage, objective.experts
+    lm = objective.experts.passage
+    experts = objective.experts
     passage = plain_hidden(lm, lm, batch["input_ids"], batch["attention_mask"])
     query = plain_hidden(lm, experts.query, batch["query_input_ids"], batch["query_attention_mask"])
-    context, words = batch["dec_head_input_ids"], lm.bert.embeddings.word_embeddings.weight
+    context = batch["dec_head_input_ids"]
+    words = lm.bert.embeddings.word_embeddings.weight
 
     def loss(hidden, labels):
         return F.cross_entropy(lm.cls(hidden).flatten(0, 1), labels.flatten(), ignore_index=-100)
@@ -336,7 +341,8 @@ def test_each_choice_changes_the_losses(batch):
 def test_a_tied_sparse_head_uses_the_word_embeddings():
     """Also for a base model whose head is not tied to its embeddings."""
     objective = CoTMoTE(bert(tie_word_embeddings=False), sparse_head="tied")
-    hidden, words = torch.randn(2, 5, 24), objective.lm.bert.embeddings.word_embeddings.weight
+    hidden = torch.randn(2, 5, 24)
+    words = objective.lm.bert.embeddings.word_embeddings.weight
     assert not torch.equal(words, objective.lm.cls.predictions.decoder.weight)
     spr = (hidden[:, 1:-1] @ words.t()).relu().log1p().amax(1)
     torch.testing.assert_close(objective.spr(hidden, torch.ones(2, 5, dtype=torch.long)), spr)
@@ -424,7 +430,8 @@ def test_saved_experts_load_with_shared_modules(tmp_path, shared_norm):
     assert config.method == "cot-mote"
     for name, value in trained.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], value, rtol=0, atol=0)
-    passage, query = again.passage.bert, again.query.bert
+    passage = again.passage.bert
+    query = again.query.bert
     assert query.embeddings is passage.embeddings
     assert again.query.cls is again.passage.cls
     assert query.encoder.layer[0].attention is passage.encoder.layer[0].attention
@@ -499,7 +506,8 @@ def longer():
 
 def wider():
     """The same attention with feed-forward parts of another size."""
-    lm, body = bert(intermediate_size=32), bert().state_dict()
+    lm = bert(intermediate_size=32)
+    body = bert().state_dict()
     alike = {k: v for k, v in body.items() if lm.state_dict()[k].shape == v.shape}
     lm.load_state_dict(alike, strict=False)
     return lm
