@@ -50,12 +50,15 @@ def accept_cases(options: CaseOptions) -> list[Case]:
         result = load_result(result_path(case, selection.workspace(case)))
         if result is None:
             raise UsageError(f"{case.id}: nothing was measured; run it first")
-        if reason := selection.outdated(case, result) or selection.changed_run(case, result):
+        reason = selection.outdated(case, result) or selection.changed_run(case, result)
+        if reason:
             raise UsageError(f"{case.id}: {reason}")
         by_regression.setdefault(case.regression, []).append((case, result))
+    accepted = []
     for name, results in by_regression.items():
         accept(selection.regressions[name], results)
-    return [case for results in by_regression.values() for case, _ in results]
+        accepted += [case for case, _ in results]
+    return accepted
 
 
 def accepted_block(case: Case, result: Result) -> Mapping[str, Any]:
@@ -95,10 +98,12 @@ def accept(regression: Regression, results: Iterable[tuple[Case, Result]]) -> No
     queries = {name: dict(values) for name, values in regression.accepted_queries.items()}
     for case, result in results:
         blocks[case.name] = accepted_block(case, result)
-        queries[case.name] = {
-            m: {q: round(v, DIGITS) for q, v in sorted(values.items())}
-            for m, values in result.per_query.items()
-        }
+        by_measure = {}
+        for measure, values in result.per_query.items():
+            by_measure[measure] = {
+                qid: round(value, DIGITS) for qid, value in sorted(values.items())
+            }
+        queries[case.name] = by_measure
     above = regression.path.read_text(encoding="utf-8").partition(MARK)[0].rstrip()
     order = [c.name for c in regression.cases if c.name in blocks]
     environments = {

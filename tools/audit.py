@@ -48,29 +48,33 @@ def control() -> str:
         rows, error = audited("--requirement", str(path), "--no-deps", "--disable-pip")
     if error:
         return error
-    return (
-        ""
-        if any(row.get("vulns") for row in rows)
-        else f"it knows no advisory of {CONTROL}, which has several"
-    )
+    if any(row.get("vulns") for row in rows):
+        return ""
+    return f"it knows no advisory of {CONTROL}, which has several"
 
 
 def report(rows: list[dict[str, Any]]) -> int:
     """Print what was found and return the exit status."""
     compared = [row for row in rows if "vulns" in row]
-    found = [(row["name"], row["version"], v) for row in compared for v in row["vulns"]]
-    for name, version, advisory in found:
-        fixed = ", ".join(advisory.get("fix_versions") or []) or "no release"
-        print(f"{name} {version}: {advisory['id']}, fixed in {fixed}")
-    print(f"{len(compared)} packages compared, {len(found)} advisories")
-    if skipped := [f"{row['name']} ({row['skip_reason']})" for row in rows if "vulns" not in row]:
+    advisories = 0
+    for row in compared:
+        for advisory in row["vulns"]:
+            advisories += 1
+            fixed = ", ".join(advisory.get("fix_versions") or []) or "no release"
+            print(f"{row['name']} {row['version']}: {advisory['id']}, fixed in {fixed}")
+    print(f"{len(compared)} packages compared, {advisories} advisories")
+    skipped = [f"{row['name']} ({row['skip_reason']})" for row in rows if "vulns" not in row]
+    if skipped:
         print(f"{len(skipped)} could not be compared: {'; '.join(skipped)}", file=sys.stderr)
-    return 1 if found else UNKNOWN if skipped or not compared else 0
+    if advisories:
+        return 1
+    return UNKNOWN if skipped or not compared else 0
 
 
 def main() -> int:
     """Compare the control, then everything that is installed."""
-    if problem := control():
+    problem = control()
+    if problem:
         print(
             f"nothing was compared: no advisories were to be had from the package index: {problem}",
             file=sys.stderr,

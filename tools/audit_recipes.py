@@ -15,6 +15,7 @@ next to the papers' settings, instead. Exits with 1 if there is a problem.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -220,7 +221,9 @@ def _differences(
     where: str, entry: Mapping[str, Any], values: Sequence[tuple[str, Any]]
 ) -> Iterator[str]:
     """Models and presets whose value is not the recorded one, as one line for each value."""
-    by_model = {who: value for value, names in entry.get("values", []) for who in names}
+    by_model = {}
+    for value, names in entry.get("values", []):
+        by_model.update(dict.fromkeys(names, value))
     wrong: dict[str, list[str]] = {}
     for who, value in values:
         recorded = by_model.get(who, entry.get("value"))
@@ -245,13 +248,12 @@ def write_record(recipes: Recipes) -> str:
                 origin = json.dumps(
                     origins[step].get(name, "the recipe, without a comment"), ensure_ascii=False
                 )
-                one = f"value = {next(iter(groups))}"
-                several = ", ".join(
-                    f"[{value}, {json.dumps(names)}]" for value, names in groups.items()
-                )
-                lines.append(
-                    f"{name} = {{origin = {origin}, {one if len(groups) == 1 else f'values = [{several}]'}}}"
-                )
+                if len(groups) == 1:
+                    stated = f"value = {next(iter(groups))}"
+                else:
+                    pairs = [f"[{value}, {json.dumps(names)}]" for value, names in groups.items()]
+                    stated = f"values = [{', '.join(pairs)}]"
+                lines.append(f"{name} = {{origin = {origin}, {stated}}}")
             lines.append("")
     return "\n".join(lines)
 
@@ -283,38 +285,39 @@ def stated_origins(recipe: Path) -> dict[str, dict[str, str]]:
     return {step: {**tables.get(command, {}), **own[step]} for step, command in commands.items()}
 
 
+def _is_named(model: Model, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(model.name, pattern) for pattern in patterns)
+
+
 def audit_recipes(folder: Path) -> Audit:
     """Compare every recipe in ``folder`` with the table, and find settings that are not stated."""
     recipes = Recipes(folder)
     trained = [m for m in recipes.models.values() if m.recipe]
-    compared = [
-        (model, one, preset)
-        for model in trained
-        for preset in PRESETS
-        for step in recipes.plan(model, preset)
-        for one in recipes.compare(model, step, preset)
-    ]
-    deviations = {
-        (m.recipe, one.setting): one for m, one, _ in compared if not one.equal and one.because
-    }
-    problems = [f"{p.stem}: {s} is not stated" for p in stated_recipes(folder) for s in unstated(p)]
-    problems += [
-        f"{one}, preset {preset}"
-        for _, one, preset in compared
-        if not one.equal and not one.because
-    ]
-    problems += [
-        f"{one.where}: {one.setting} is no deviation any more; remove it from {HYPERPARAMETERS}"
-        for _, one, _ in compared
-        if one.equal and one.because
-    ]
-    problems += [
-        f"{HYPERPARAMETERS}: no model is named {' or '.join(row['models'])}"
-        for row in (
-            row for kind in ("value", "deviation", "remark") for row in recipes.table.get(kind, [])
-        )
-        if not any(fnmatchcase(m.name, pattern) for m in trained for pattern in row["models"])
-    ]
+    compared = []
+    for model, preset in itertools.product(trained, PRESETS):
+        for step in recipes.plan(model, preset):
+            compared += [(model, one, preset) for one in recipes.compare(model, step, preset)]
+    deviations = {}
+    problems = []
+    for recipe in stated_recipes(folder):
+        problems += [f"{recipe.stem}: {setting} is not stated" for setting in unstated(recipe)]
+    obsolete = []
+    for model, one, preset in compared:
+        if not one.equal and one.because:
+            deviations[model.recipe, one.setting] = one
+        elif not one.equal:
+            problems.append(f"{one}, preset {preset}")
+        elif one.because:
+            obsolete.append(
+                f"{one.where}: {one.setting} is no deviation any more; remove it from {HYPERPARAMETERS}"
+            )
+    problems += obsolete
+    for kind in ("value", "deviation", "remark"):
+        for row in recipes.table.get(kind, []):
+            if not any(_is_named(model, row["models"]) for model in trained):
+                problems.append(
+                    f"{HYPERPARAMETERS}: no model is named {' or '.join(row['models'])}"
+                )
     agreeing = sum(one.equal for _, one, _ in compared)
     remarks = [
         "{source}: {theirs}; here {ours} ({because})".format_map(row)
@@ -368,7 +371,8 @@ def separators(recipes: Recipes) -> Iterator[str]:
             ):
                 continue
             trained = recipes.plan(model, "release")[-1].config.title_separator  # type: ignore[attr-defined]
-            if trained != (indexed := _indexed_separator(case)):
+            indexed = _indexed_separator(case)
+            if trained != indexed:
                 yield f"{case.id}: titles are joined by {trained} in training, by {indexed} in the index"
 
 

@@ -33,12 +33,12 @@ SECTIONS = ("global", "install", ":env:")
 def pip_settings(printed: str) -> dict[str, list[str]]:
     """Setting -> values, from the output of ``pip config list``."""
     rows = re.findall(r"^(.+?)\.([\w-]+)='(.*)'$", printed, re.M)
-    return {
-        name.removeprefix("default-"): value.replace("\\n", " ").split()
-        for section in SECTIONS
-        for of, name, value in rows
-        if of == section
-    }
+    settings = {}
+    for section in SECTIONS:
+        for row_section, name, value in rows:
+            if row_section == section:
+                settings[name.removeprefix("default-")] = value.replace("\\n", " ").split()
+    return settings
 
 
 def uv_variables(settings: dict[str, list[str]]) -> dict[str, str]:
@@ -57,7 +57,8 @@ def main(words: list[str]) -> int:
     ).stdout
     settings = pip_settings(printed)
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
-    uv += [word for path in settings.get("constraint", ()) for word in ("--constraint", path)]
+    for path in settings.get("constraint", ()):
+        uv += ["--constraint", path]
     env = {**uv_variables(settings), **os.environ}
     if not subprocess.run(
         [*pip, "install", "-qq", "--constraint", str(PINS), "uv"], check=False

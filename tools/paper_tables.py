@@ -116,9 +116,8 @@ class PaperTables:
 
     def cited(self, sources: str) -> list[str]:
         """The tables that a source names, with or without a remark behind a comma."""
-        return [
-            table for one in sources.split("; ") if (table := one.partition(", ")[0]) in self.tables
-        ]
+        names = [source.partition(", ")[0] for source in sources.split("; ")]
+        return [name for name in names if name in self.tables]
 
     def problems(self, name: str, item: Case | Mean) -> Iterator[str]:
         """What is wrong with the printed numbers of a case or mean, by the cells of the tables that it cites."""
@@ -128,11 +127,12 @@ class PaperTables:
             if not table.address(name, item):
                 yield f"{name}: {source} has no row of it in {LAYOUT.name}"
         for measure, value in item.paper.items():
-            cells = [
-                c for source in cited for c in self._cells(self.tables[source], name, item, measure)
-            ]
-            wrong = [c for c in cells if not c.holds(value)]
-            yield from (f"{name}: {measure} {value}, but {c.text} in {c.where}" for c in wrong)
+            cells: list[Cell] = []
+            for source in cited:
+                cells += self._cells(self.tables[source], name, item, measure)
+            wrong = [cell for cell in cells if not cell.holds(value)]
+            for cell in wrong:
+                yield f"{name}: {measure} {value}, but {cell.text} in {cell.where}"
             if cited and not cells:
                 yield f"{name}: {measure} {value} has no cell in {item.source}"
             elif (
@@ -196,11 +196,10 @@ class PaperTables:
         if isinstance(item, Case) and address and " | " not in address:
             for column in table.columns:
                 test, measure = column.split(" ")
-                if (
-                    test == item.test
-                    and measure not in item.paper
-                    and (cell := table.cell(f"{address} | {column}"))
-                ):
+                if test != item.test or measure in item.paper:
+                    continue
+                cell = table.cell(f"{address} | {column}")
+                if cell:
                     yield f"{name}: {cell.text} in {cell.where} is not quoted"
 
 

@@ -124,11 +124,14 @@ def largest_tolerance(case: Case, measure: str) -> float:
     """
     if case.tolerance is not None:
         return case.tolerance
-    if (seeds := case.seed_deviation.get(measure)) is not None:
-        return TWO_SEEDS * seeds
-    p = float(case.paper[measure])
+    seed_deviation = case.seed_deviation.get(measure)
+    if seed_deviation is not None:
+        return TWO_SEEDS * seed_deviation
     test = collections.find(case.collection).tests.get(case.test)
-    return Z * math.sqrt(p * (1 - p) / test.queries) if test and test.queries else 1.0
+    if test is None or not test.queries:
+        return 1.0
+    p = float(case.paper[measure])
+    return Z * math.sqrt(p * (1 - p) / test.queries)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,11 +37,18 @@ class PrintedRow:
     hours: float
 
 
+def all_cases(folder: Path, tier: str | None = None) -> Iterator[Case]:
+    """The cases of all regressions, or of one tier, in order of their files."""
+    for regression in cases.load(folder).values():
+        if tier is None or regression.tier == tier:
+            yield from regression.cases
+
+
 def nearest_rivals(folder: Path, papers: Path) -> dict[str, dict[str, list[str]]]:
     """Case -> measure -> [system, number as a fraction, table] of the nearest number of another system."""
     tables = PaperTables(papers)
     found: dict[str, dict[str, list[str]]] = {}
-    for case in (c for r in cases.load(folder).values() for c in r.cases if r.tier == "full"):
+    for case in all_cases(folder, tier="full"):
         for measure, value in case.paper.items():
             rivals = list(tables.rivals(case.id, case, measure))
             if rivals:
@@ -57,7 +64,9 @@ def printed_rows(folder: Path) -> list[PrintedRow]:
     recipes = Recipes(folder)
     references = Workspace(folder, Path("unused")).references
     rows = []
-    for case in (c for r in cases.load(folder).values() for c in r.cases if c.rivals):
+    for case in all_cases(folder):
+        if not case.rivals:
+            continue
         strong = with_power(case)
         weak = [m for m in case.paper if m in case.rivals and m not in strong]
         rows.append(PrintedRow(case, strong, weak, training_hours(case.model, recipes, references)))
@@ -66,10 +75,12 @@ def printed_rows(folder: Path) -> list[PrintedRow]:
 
 def training_hours(model: str, recipes: Recipes, references: Mapping[str, Sequence[str]]) -> float:
     """GPU-hours of all trainings that a model needs, from the public checkpoints on, by the plans of the recipes."""
-    needed = (recipes.models[name] for name in dependencies(model, recipes.models, references))
-    return sum(
-        step.gpu_hours or 0 for one in needed if one.recipe for step in recipes.plan(one, "release")
-    )
+    hours = 0.0
+    for name in dependencies(model, recipes.models, references):
+        needed = recipes.models[name]
+        if needed.recipe:
+            hours += sum(step.gpu_hours or 0 for step in recipes.plan(needed, "release"))
+    return hours
 
 
 def encoding_hours(case: Case) -> float:

@@ -44,8 +44,11 @@ def status_lines(models: Mapping[str, Model], cache: Path) -> list[str]:
 
 def with_digests(text: str, models: Mapping[str, Model], cache: Path) -> str:
     """models.toml with the recorded digests of the models that state none."""
-    for model in (m for m in models.values() if m.files and not m.sha256):
-        if digests := recorded(model, cache):
+    for model in models.values():
+        if model.sha256 or not model.files:
+            continue
+        digests = recorded(model, cache)
+        if digests:
             entry = ", ".join(f'"{name}" = "{digest}"' for name, digest in digests.items())
             head, start, rest = text.partition(f"[{model.name}]\n")
             line, end, after = rest.partition("\nfiles = ")

@@ -114,7 +114,9 @@ class RehearsalWorkspace(Workspace):
             judgements += [
                 self.file(key, "", True) for key, of in TRAINING.items() if name.startswith(of)
             ]
-            needed = {docid for path in judgements for docid in judged_documents(path)}
+            needed: set[str] = set()
+            for path in judgements:
+                needed.update(judged_documents(path))
             target.parent.mkdir(parents=True, exist_ok=True)
             sample_documents(files.corpus, target, self.rehearsal.documents, total, needed)
         return replace(files, corpus=target, documents=None)
@@ -122,11 +124,8 @@ class RehearsalWorkspace(Workspace):
     def model_folder(self, name: str) -> Path | None:
         """The model's folder; of a downloaded one, that of its first layers."""
         folder = super().model_folder(name)
-        return (
-            self.folder / "models" / name
-            if self.models[name].files and name not in self.given
-            else folder
-        )
+        is_downloaded = self.models[name].files and name not in self.given
+        return self.folder / "models" / name if is_downloaded else folder
 
     def download_model(self, model: Model) -> None:
         """Download the model and keep its first layers."""
