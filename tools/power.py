@@ -75,7 +75,7 @@ def printed_rows(folder: Path) -> list[PrintedRow]:
 
 def training_hours(model: str, recipes: Recipes, references: Mapping[str, Sequence[str]]) -> float:
     """GPU-hours of all trainings that a model needs, from the public checkpoints on, by the plans of the recipes."""
-    hours = 0.0
+    hours: float = 0
     for name in dependencies(model, recipes.models, references):
         needed = recipes.models[name]
         if needed.recipe:
