@@ -55,10 +55,14 @@ def card(
         scores: tables of the public collections.
     """
     own = settings["small"]
-    rows = "\n".join(
-        f"| {step.removeprefix('small.')} | {' | '.join(f'{scores[p]:.4f}' for p in ('cls', 'ot', 'sum'))} |"
-        for step, scores in dev.items()
-    )
+    lines = []
+    for step, parts in dev.items():
+        cells = [
+            step.removeprefix("small."),
+            *(f"{parts[part]:.4f}" for part in ("cls", "ot", "sum")),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    rows = "\n".join(lines)
     return f"""# dupmae-small
 
 A DupMAE (RetroMAE-2) of 5.4 million parameters, trained from scratch on two processor cores: BERT with 4 layers of 256,

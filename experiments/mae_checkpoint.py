@@ -36,10 +36,11 @@ def convert(source: Path, target: Path, dtype: torch.dtype) -> None:
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(source, work, ignore=LEFT_OUT)
     for path in work.rglob("*.safetensors"):
-        weights = {
-            k: v.to(dtype) if v.is_floating_point() else v for k, v in load_file(path).items()
-        }
-        if overflow := [k for k, v in weights.items() if not v.isfinite().all()]:
+        weights = {}
+        for name, tensor in load_file(path).items():
+            weights[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        overflow = [name for name, tensor in weights.items() if not tensor.isfinite().all()]
+        if overflow:
             raise InputError(
                 f"{source / path.relative_to(work)}: {overflow[0]} is not finite in {dtype}"
             )

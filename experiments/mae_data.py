@@ -32,7 +32,8 @@ def prepare(data: Path, folder: Path, settings: Mapping[str, Any]) -> dict[str, 
     """
     sources = [data / "pairs" / f"{name}.jsonl.gz" for name in FILES]
     sources += [data / name / "corpus.jsonl" for name in settings["collections"]]
-    if missing := [path for path in sources if not path.is_file()]:
+    missing = [path for path in sources if not path.is_file()]
+    if missing:
         raise InputError(
             f"{missing[0]}: no such file; see experiments/README.md for the layout of --data"
         )
@@ -72,9 +73,10 @@ def _write_dev(
     rest = [p for p in pool if p["_id"] not in answers]
     others = {p["_id"] for p in chance.sample(rest, min(amounts["others"], len(rest)))}
     passages = [p for p in pool if p["_id"] in answers | others]
-    if missing := answers - {p["_id"] for p in passages}:
+    unknown_answers = answers - {p["_id"] for p in passages}
+    if unknown_answers:
         raise InputError(
-            f"pairs/corpus.jsonl.gz: has no passage {min(missing)}, which a dev pair names"
+            f"pairs/corpus.jsonl.gz: has no passage {min(unknown_answers)}, which a dev pair names"
         )
     (folder / "qrels").mkdir(parents=True)
     _write(folder / "corpus.jsonl", passages)

@@ -401,8 +401,9 @@ def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 def selected(steps: list[Step], only: list[str]) -> list[Step]:
     """The steps whose names start with one of ``only``; all without."""
-    if unknown := [word for word in only if not any(s.name.startswith(word) for s in steps)]:
-        raise InputError(f"--only {unknown[0]}: no such step; --list prints their names")
+    for beginning in only:
+        if not any(step.name.startswith(beginning) for step in steps):
+            raise InputError(f"--only {beginning}: no such step; --list prints their names")
     return [s for s in steps if not only or s.name.startswith(tuple(only))]
 
 
@@ -441,7 +442,8 @@ def run_all(
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 step = running.pop(future)
-                if error := future.exception():
+                error = future.exception()
+                if error:
                     failed.append(f"{step.name}: {error}")
                     say(failed[-1])
                 else:

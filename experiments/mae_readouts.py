@@ -71,9 +71,9 @@ def read_out(
         log = read_log(model / "pretraining" / LOG)
         record["tokens"] = sum(row.get("tokens", 0) for row in log)
         record["held_out"] = [row for row in log if "eval_loss" in row]
-        texts = [
-            d.joined() for folder in sets.values() for d in read_collection(folder / "corpus.jsonl")
-        ]
+        texts = []
+        for folder in sets.values():
+            texts += [document.joined() for document in read_collection(folder / "corpus.jsonl")]
         record["probe"] = probe_words(encoder, texts, np.concatenate(vectors), *probe)
     training = json.loads((model / "training.json").read_text(encoding="utf-8"))
     return record | {"steps": training["steps"], "seconds": training["seconds"]}
@@ -98,9 +98,10 @@ def search_set(
         evaluated = evaluate(qrels, run, measures)
         result["scores"][part] = dict(evaluated.mean)
         values = evaluated.per_query
-        result["per_query"][part] = {
-            m: [round(values[q][m], DIGITS) for q in queries] for m in evaluated.mean
-        }
+        by_measure = {}
+        for measure in evaluated.mean:
+            by_measure[measure] = [round(values[qid][measure], DIGITS) for qid in queries]
+        result["per_query"][part] = by_measure
     return result, stored
 
 

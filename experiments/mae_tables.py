@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,9 +67,11 @@ def per_query(
     records: Sequence[Record], part: str, measure: str, sets: Iterable[str]
 ) -> np.ndarray:
     """(queries of all sets,) float64: means over the fine-tuning seeds."""
-    return np.concatenate(
-        [np.mean([r["sets"][s]["per_query"][part][measure] for r in records], 0) for s in sets]
-    )
+    means = []
+    for name in sets:
+        of_seeds = [record["sets"][name]["per_query"][part][measure] for record in records]
+        means.append(np.mean(of_seeds, 0))
+    return np.concatenate(means)
 
 
 def compare(
@@ -79,7 +82,7 @@ def compare(
 ) -> list[Comparison]:
     """Each method with each size against the control with that size, for those with records of the same seeds."""
     differences: dict[Key, np.ndarray] = {}
-    for key in ((m, s) for m in methods for s in sizes):
+    for key in itertools.product(methods, sizes):
         ours, theirs = shared(records.get(key, []), records.get((control, key[1]), []))
         if ours:
             sets = list(ours[0]["sets"])
@@ -99,9 +102,8 @@ def compare(
 def shared(ours: list[Record], theirs: list[Record]) -> tuple[list[Record], list[Record]]:
     """The records of both with the fine-tuning seeds that both have."""
     seeds = {r["settings"]["again"] for r in ours} & {r["settings"]["again"] for r in theirs}
-    first, second = (
-        [r for r in side if r["settings"]["again"] in seeds] for side in (ours, theirs)
-    )
+    first = [record for record in ours if record["settings"]["again"] in seeds]
+    second = [record for record in theirs if record["settings"]["again"] in seeds]
     return first, second
 
 
@@ -133,7 +135,7 @@ def decide(
         return f"shown: {best.method} with {best.size:,} pairs is {best.mean:+.3f} above masked LM, p = {best.p:.2g}"
     decoders = {method: nats for method, nats in gaps.items() if nats is not None}
     tested = {(c.method, c.size): c for c in compared}
-    needed = [(method, size) for method in decoders for size in rule["sizes"]]
+    needed = list(itertools.product(decoders, rule["sizes"]))
     all_read = all(nats > rule["gap"] for nats in decoders.values())
     if (
         needed
@@ -188,8 +190,11 @@ def scores_table(
     sets = list(next(iter(rows.values()))[0]["sets"])
     lines = [[f"[CLS], {measure}, {size:,} pairs", "seeds", *sets]]
     for method, seeds in rows.items():
-        means = [np.mean([r["sets"][s]["scores"][PART][measure] for r in seeds]) for s in sets]
-        lines.append([titles[method], str(len(seeds)), *(f"{x:.4f}" for x in means)])
+        cells = [titles[method], str(len(seeds))]
+        for name in sets:
+            scores = [record["sets"][name]["scores"][PART][measure] for record in seeds]
+            cells.append(f"{np.mean(scores):.4f}")
+        lines.append(cells)
     return table(lines)
 
 
@@ -259,13 +264,11 @@ def further_tables(folder: Path, seed: int = 0) -> str:
     """The tables of every measure and number of pairs that :func:`conclusion` leaves out, as Markdown."""
     settings, titles, sizes = _settings()
     records = read_records(folder, seed)
-    tables = [
-        (s, m)
-        for m in settings["readouts"]["measures"]
-        for s in sizes
-        if (s, m) != (sizes[0], CHOSEN)
-    ]
-    return "\n\n".join(filter(None, [scores_table(records, titles, s, m) for s, m in tables]))
+    tables = []
+    for measure, size in itertools.product(settings["readouts"]["measures"], sizes):
+        if (size, measure) != (sizes[0], CHOSEN):
+            tables.append(scores_table(records, titles, size, measure))
+    return "\n\n".join(filter(None, tables))
 
 
 def conclusion(folder: Path, seed: int = 0) -> str:

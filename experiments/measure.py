@@ -177,14 +177,16 @@ class Evaluator:
             mode: evaluate(qrels, read_run(path), self.measures) for mode, path in runs.items()
         }
         queries = sorted(next(iter(results.values())).per_query)
-        return {
-            "queries": queries,
-            "scores": {mode: dict(r.mean) for mode, r in results.items()},
-            "per_query": {
-                mode: {m: [round(r.per_query[q][m], DIGITS) for q in queries] for m in r.mean}
-                for mode, r in results.items()
-            },
-        }
+        scores = {}
+        per_query = {}
+        for mode, result in results.items():
+            scores[mode] = dict(result.mean)
+            by_measure = {}
+            for measure in result.mean:
+                values = [result.per_query[qid][measure] for qid in queries]
+                by_measure[measure] = [round(value, DIGITS) for value in values]
+            per_query[mode] = by_measure
+        return {"queries": queries, "scores": scores, "per_query": per_query}
 
 
 def _once(folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:

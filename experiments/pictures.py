@@ -200,15 +200,15 @@ def _halves(records: list[Record], pyplot: Any) -> Any:
     record = chosen(records) if trained or embedded is None else embedded
     figure, axes = _panels(pyplot, len(record["sets"]))
     for (name, found), axis in zip(record["sets"].items(), axes, strict=False):
-        dense, impact = (found["per_query"][mode][MEASURE] for mode in ("dense", "impact"))
+        dense = found["per_query"]["dense"][MEASURE]
+        impact = found["per_query"]["impact"][MEASURE]
         axis.plot([0, 1], [0, 1], color="0.7", linewidth=1)
         axis.plot(dense, impact, "o", markersize=3, alpha=0.4)
-        better = [
-            sum(a > b for a, b in zip(*pair, strict=True))
-            for pair in ((dense, impact), (impact, dense))
-        ]
+        dense_better = sum(a > b for a, b in zip(dense, impact, strict=True))
+        impact_better = sum(a < b for a, b in zip(dense, impact, strict=True))
         axis.set_title(
-            f"{name}: CLS better {better[0]}, OT better {better[1]} of {len(dense)}", fontsize=9
+            f"{name}: CLS better {dense_better}, OT better {impact_better} of {len(dense)}",
+            fontsize=9,
         )
         axis.set_xlabel(f"CLS alone, {MEASURE}")
         axis.set_ylabel(f"OT alone, {MEASURE}")
@@ -226,4 +226,7 @@ PICTURES = {
 
 
 def _modes(record: Record) -> set[str]:
-    return {mode for found in record["sets"].values() for mode in found["scores"]}
+    modes: set[str] = set()
+    for found in record["sets"].values():
+        modes.update(found["scores"])
+    return modes

@@ -90,7 +90,9 @@ def write_texts(files: list[Path], target: Path, most: int, seed: int = 0) -> in
 
     ``most`` of them are sampled (0 = all) and shuffled. Returns their number.
     """
-    texts = [line for path in files for line in _lines(path)]
+    texts: list[str] = []
+    for path in files:
+        texts += _lines(path)
     chance = random.Random(seed)
     chance.shuffle(texts)
     with open(target, "w", encoding="utf-8") as f:
@@ -119,7 +121,8 @@ def digests(data: Path, budget: Budget) -> dict[str, str]:
         if name not in ("dev", "demo"):
             home = data / name
             files += [home / "corpus.jsonl", home / "queries.jsonl", home / "qrels" / "test.tsv"]
-    if missing := [f for f in files if not f.is_file()]:
+    missing = [file for file in files if not file.is_file()]
+    if missing:
         raise InputError(
             f"{missing[0]}: no such file; see experiments/README.md for the layout of --data"
         )

@@ -47,10 +47,15 @@ def by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
 def of_shared_seeds(rows: Iterable[list[Record]]) -> list[list[Record]]:
     """The records of each row with the seeds that all rows have; all of its records if no seed is shared."""
     groups = list(rows)
-    shared = (
-        set.intersection(*({r["seed"] for r in found} for found in groups)) if groups else set()
-    )
-    return [[r for r in found if r["seed"] in shared] or found for found in groups]
+    if not groups:
+        return []
+    seeds = [{record["seed"] for record in group} for group in groups]
+    shared_seeds = set.intersection(*seeds)
+    of_shared = []
+    for group in groups:
+        kept = [record for record in group if record["seed"] in shared_seeds]
+        of_shared.append(kept or group)
+    return of_shared
 
 
 def dev_score(record: Record) -> float | None:
@@ -102,8 +107,11 @@ def dev_means(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -
     """Row of ``tables`` -> hybrid nDCG@10 on the dev pairs, a mean over the seeds that all of them have, if there are
     any, because a seed may raise or lower all rows."""
     rows = by_row(r for r in records if r["table"] in tables and dev_score(r) is not None)
-    values = ([dev_score(r) or 0.0 for r in found] for found in of_shared_seeds(rows.values()))
-    return {name: math.fsum(of) / len(of) for name, of in zip(rows, values, strict=True)}
+    means = {}
+    for name, group in zip(rows, of_shared_seeds(rows.values()), strict=True):
+        scores = [dev_score(record) or 0.0 for record in group]
+        means[name] = math.fsum(scores) / len(scores)
+    return means
 
 
 def ranked(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> list[str]:

@@ -151,7 +151,8 @@ class Experiment:
 def from_mapping_loosely(kind: Any, values: Mapping[str, Any], where: str) -> Any:
     """A dataclass with ``values``, whose types are not checked. Raises :class:`InputError` for an unknown name."""
     known = set(kind.__dataclass_fields__)
-    if unknown := sorted(set(values) - known):
+    unknown = sorted(set(values) - known)
+    if unknown:
         raise InputError(
             f"{where}: no setting named {unknown[0]!r}; there are {', '.join(sorted(known))}"
         )

@@ -362,11 +362,13 @@ def run(args: argparse.Namespace) -> int:
     experiment = Experiment.read(args.budget, args.base)
     driver = Driver(experiment, (args.output / args.budget).absolute(), args.quiet)
     rows = selected(experiment, args.rows)
-    if unknown := set(args.seeds or []) - set(experiment.budget.seeds):
+    unknown = set(args.seeds or []) - set(experiment.budget.seeds)
+    if unknown:
         raise UsageError(f"--seeds {min(unknown)}: the budget has {experiment.budget.seeds}")
-    jobs = [
-        (row, s) for row in rows for s in experiment.seeds(row) if not args.seeds or s in args.seeds
-    ]
+    jobs = []
+    for row in rows:
+        seeds = experiment.seeds(row)
+        jobs += [(row, seed) for seed in seeds if not args.seeds or seed in args.seeds]
     if args.dry_run:
         for row, seed in jobs:
             print(f"# {row.name}, seed {seed}", *driver.plan(row, seed), sep="\n")

@@ -11,6 +11,7 @@ over queries (means over the seeds) against --control in the same mode, after Ho
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import sys
@@ -83,7 +84,10 @@ def cells(
 
 
 def _columns(record: Record) -> list[tuple[str, str]]:
-    return [(name, mode) for name, found in record["sets"].items() for mode in found["scores"]]
+    columns = []
+    for name, found in record["sets"].items():
+        columns += [(name, mode) for mode in found["scores"]]
+    return columns
 
 
 def _p(
@@ -172,17 +176,21 @@ def pooled_table(
 
     With its interval, and p of the paired t-test after Holm's correction over the table."""
     rows = by_row(records)
-    if missing := next((name for name in (row, *controls) if name not in rows), None):
-        raise InputError(f"no record of {missing}")
+    for name in (row, *controls):
+        if name not in rows:
+            raise InputError(f"no record of {name}")
     sets = list(rows[row][0]["sets"])
     groups = {"all": sets, f"without {DEV}": [s for s in sets if s != DEV]}
-    found = [
-        np.concatenate(
-            [apart(rows[row], rows[c], s, mode, CHOSEN_BY, facing(rows[c][0], s, mode)) for s in of]
-        )
-        for c in controls
-        for of in groups.values()
-    ]
+    found = []
+    for control, names in itertools.product(controls, groups.values()):
+        records_of_control = rows[control]
+        differences = []
+        for name in names:
+            control_mode = facing(records_of_control[0], name, mode)
+            differences.append(
+                apart(rows[row], records_of_control, name, mode, CHOSEN_BY, control_mode)
+            )
+        found.append(np.concatenate(differences))
     values = [
         f"{more.mean():+.4f} ({low:+.4f} to {high:+.4f}), p = {'-' if p is None else f'{p:.1g}'}"
         for more, (low, high), p in zip(
@@ -266,7 +274,10 @@ def _bytes(record: Record, mode: str) -> int:
 
 
 def _sets(records: list[Record]) -> list[str]:
-    return list(dict.fromkeys(name for r in records for name in r["sets"]))
+    names: dict[str, None] = {}
+    for record in records:
+        names.update(dict.fromkeys(record["sets"]))
+    return list(names)
 
 
 def _mean(values: Any) -> float:
@@ -317,7 +328,10 @@ def main(argv: list[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> None:
     """Print the tables that were asked for, or the paths of the plots."""
     records = read_records(args.records)
-    print("\n\n".join(made for what in args.what for made in _made(what, records, args)))
+    parts: list[str] = []
+    for what in args.what:
+        parts += _made(what, records, args)
+    print("\n\n".join(parts))
 
 
 def _made(what: str, records: list[Record], args: argparse.Namespace) -> list[str]:
