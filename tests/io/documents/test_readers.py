@@ -187,6 +187,36 @@ def test_gzipped_files_keep_their_kind():
     assert extract("changelog.Debian.gz", gzip.compress(b"changes"))[0] == "text"
 
 
+def filled_form() -> bytes:
+    """A PDF with a form: the label "Name:", and a field in which "Ada Lovelace" is written."""
+    shown = b"BT /F1 12 Tf 2 5 Td (Ada Lovelace) Tj ET"
+    label = b"BT /F1 12 Tf 72 740 Td (Name:) Tj ET"
+    font = b"/Resources << /Font << /F1 7 0 R >> >>"
+    bodies = [
+        b"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [5 0 R] >> >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Contents 4 0 R /Annots [5 0 R] %s >>"
+        % font,
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(label), label),
+        b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (name) /V (Ada Lovelace) /F 4 "
+        b"/Rect [120 735 320 755] /P 3 0 R /AP << /N 6 0 R >> >>",
+        b"<< /Type /XObject /Subtype /Form /BBox [0 0 200 20] %s /Length %d >>\nstream\n%s\nendstream"
+        % (font, len(shown), shown),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    data = b"%PDF-1.4\n"
+    for number, body in enumerate(bodies, 1):
+        data += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    # Without a table of the objects' places: readers find them.
+    return data + b"trailer << /Size 8 /Root 1 0 R >>\n%%EOF\n"
+
+
+def test_what_is_filled_in_in_a_form_is_read():
+    pytest.importorskip("pypdfium2")
+    _, found = extract("a.pdf", filled_form())
+    assert found.text.split() == ["Name:", "Ada", "Lovelace"]
+
+
 DAMAGED = {
     "a.docx": b"PK no zip",
     "b.docx": zipped({"x.txt": b"no document"}),

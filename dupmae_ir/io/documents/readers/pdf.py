@@ -51,7 +51,7 @@ def _read(data: bytes, recognise: bool) -> Extracted:
     for number in range(1, len(document) + 1):
         builder.gap("\n\n")
         try:
-            page = document[number - 1]
+            page = _page(document, number - 1)
             text = _page_text(page)
             is_scanned = _is_scanned(page, text)
             scanned_pages += is_scanned
@@ -86,6 +86,19 @@ def _opened(data: bytes) -> pypdfium2.PdfDocument:
     if "password" in message.lower():
         raise Unreadable("encrypted with a password")
     raise Unreadable(f"damaged PDF: {message}")
+
+
+def _page(document: pypdfium2.PdfDocument, index: int) -> pypdfium2.PdfPage:
+    """A page, with what was filled in in the fields of a form as part of its text."""
+    import pypdfium2.raw
+
+    page = document[index]
+    if document.get_formtype() == pypdfium2.raw.FORMTYPE_NONE:
+        return page
+    pypdfium2.raw.FPDFPage_Flatten(page, pypdfium2.raw.FLAT_NORMALDISPLAY)
+    # The open page has the old contents.
+    page.close()
+    return document[index]
 
 
 def _page_text(page: pypdfium2.PdfPage) -> str:
