@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 if TYPE_CHECKING:
@@ -94,11 +94,15 @@ class Representation:
 
 @dataclass(frozen=True)
 class CollectionStatistics:
-    """What lexical query weights need of an index: ``documents``, their number, and ``frequencies``, (V,) integers,
-    the number of documents with a non-zero impact of each term."""
+    """What lexical query weights need of an index.
+
+    ``documents``: their number. ``frequencies``: (V,) integers, the number of documents with a non-zero impact of each
+    term. ``languages``: the number of documents in each language but that of the index.
+    """
 
     documents: int
     frequencies: np.ndarray
+    languages: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,7 @@ class EncoderSettings:
     fold_terms: str = ""  #: ``max`` or ``sum`` joins the weights of terms that differ by case or a leading space alone
     #: whose words and stems lexical weights have; a code of ``models.languages``
     language: str = "en"
+    multilingual: bool = False  #: whether the dense part reads all languages
 
 
 class EncoderOptions(TypedDict, total=False):
@@ -179,9 +184,13 @@ class LexicalEncoder(Protocol):
     """What an encoder offers beyond :class:`Encoder` if its OT weights depend on titles and on the collection."""
 
     def encode_collection(
-        self, documents: Sequence[Document], separator: str | None = None
+        self,
+        documents: Sequence[Document],
+        separator: str | None = None,
+        languages: Sequence[str] | None = None,
     ) -> Representation:
-        """As ``encode_documents``, with title and text apart; ``separator`` replaces the encoder's own."""
+        """As ``encode_documents``, with title and text apart; ``separator`` replaces the encoder's own, and
+        ``languages``, one for each document, that of its settings."""
 
     def for_collection(self, collection: CollectionStatistics) -> Encoder:
         """The same encoder with query weights for a collection."""

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,12 @@ import numpy as np
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
+from dupmae_ir.encode.document_languages import (
+    document_languages,
+    measured_factors,
+    weighted,
+    with_languages,
+)
 from dupmae_ir.encode.run import vocabulary_record
 from dupmae_ir.encode.window_encoding import represent
 from dupmae_ir.encode.windows import (
@@ -42,6 +48,7 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.names import is_at
+from dupmae_ir.io.publishing import read_json_object, write_json
 from dupmae_ir.io.sources import READING, file_report
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder, EncoderOptions
@@ -266,7 +273,8 @@ class Change:
         """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""
         work = job.begin()
         encoder = self.encoders.get(index, self.config)
-        paths = self._encode_windows(job, work, index, encoder, plan)
+        languages = _Languages(work, index)
+        paths = self._encode_windows(job, work, index, encoder, plan, languages)
         new = job.fresh("segment")
         with progress("index", collection.unit, total=plan.encoded, quiet=self.config.quiet) as bar:
             meta = build_index(
@@ -278,6 +286,7 @@ class Change:
                 describe=lambda: {
                     "made_by": f"dupmae-ir {self.command}",
                     "inputs": [dataclasses.asdict(source) for source in collection.inputs],
+                    "languages": languages.factors,
                 },
                 on_documents=bar.update,
                 texts=index.segments[0].has_part("texts"),
@@ -292,7 +301,13 @@ class Change:
         return new, meta["clipped"]
 
     def _encode_windows(
-        self, job: ChangeJob, work: Path, index: Index, encoder: Encoder, plan: _Plan
+        self,
+        job: ChangeJob,
+        work: Path,
+        index: Index,
+        encoder: Encoder,
+        plan: _Plan,
+        languages: _Languages,
     ) -> list[Path]:
         """The files of the encoded windows, in order."""
         paths = []
@@ -310,12 +325,49 @@ class Change:
                     if not bar.disable:  # read but not encoded: fills the bar but not the rate
                         bar.initial += len(window)
                 else:
-                    representation = represent(encoder, window, separator)
-                    encoded = EncodedWindow.of(window, representation, index.scale, texts=texts)
+                    own = languages.of(window, encoder)
+                    representation = represent(encoder, window, separator, own)
+                    encoded = EncodedWindow.of(
+                        window,
+                        weighted(representation, own, languages.factors),
+                        index.scale,
+                        texts=texts,
+                        recorded=with_languages(window, own, index.language),
+                    )
                     write_window(path, encoded.to_bytes(digest))
                 paths.append(path)
                 bar.update(len(window))
         return paths
+
+
+class _Languages:
+    """The languages of documents that are added to ``index``, and the factors of their vectors.
+
+    Factors are saved in the work folder before the first window that has the language.
+    """
+
+    def __init__(self, work: Path, index: Index) -> None:
+        encoder = index.meta["encoder"]
+        self._path = work / "languages.json"
+        self._index = index
+        #: an index of one chosen language, and one without stored texts, has no languages
+        self._recognises = "languages" in encoder
+        self.factors: dict[str, float] = {}
+        if self._recognises:
+            self.factors = {**encoder["languages"], **read_json_object(self._path)}
+
+    def of(self, documents: Sequence[Document], encoder: Encoder) -> list[str] | None:
+        """The language of each document; None if the index does not recognise them."""
+        if not self._recognises:
+            return None
+        languages = document_languages(documents, self._index.language)
+        reading = self._index.meta["encoder"].get("reading")
+        usual_weight = reading["weight"] if reading else 1.0
+        factors = measured_factors(encoder, documents, languages, self.factors, usual_weight)
+        if factors:
+            self.factors |= factors
+            write_json(self._path, self.factors)
+        return languages
 
 
 def _rows_at(index: Index, paths: Collection[str]) -> np.ndarray:

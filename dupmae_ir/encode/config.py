@@ -69,7 +69,10 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         help="index folder to make, or a URL to make one at: s3://bucket/index", metavar="FOLDER"
     )
     model: str | None = encoding_option(
-        None, "model folder; without it, the embedded default model", metavar="FOLDER"
+        None,
+        "model folder or name (dupmae-ir models list); without it, the embedded default model, which reads English. "
+        "multilingual: about 100 languages; auto: multilingual if it is installed and most of the text is not English",
+        metavar="MODEL",
     )
     parts: str = encoding_option(
         "cls,ot",
@@ -124,8 +127,8 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     )
     language: str = encoding_option(
         AUTO,
-        f"language of the collection, for word weights with stems (the embedded model's): {AUTO}, which looks at the "
-        f"first documents, or a code ({', '.join(LANGUAGES)}); other: words without stems",
+        f"language of words and their stems (of the embedded models' word weights): {AUTO}, which recognises that of "
+        f"each document, or a code for all ({', '.join(LANGUAGES)}); other: words without stems",
         metavar="CODE",
         only_with=("parts=ot", "parts=cls,ot"),
     )

@@ -1,7 +1,7 @@
 """How well a model's dense part reads a collection, measured on the collection's own text.
 
 The dense part of a model knows the languages it was trained on. Where it knows little, its scores rank at random, and
-their sum with good word weights is worse than these alone. So for a collection in another language than English, each
+their sum with good word weights is worse than these alone. So for each language but English, each
 of some passages is cut into halves, and the first words of the second half search for the first half. The weight of
 the dense score in the sum is the cube of the mean reciprocal rank, relative to that of English text: the exponent that
 fits the best weights in nine languages (benchmarks/languages.py). The index records it with the encoder.
@@ -19,6 +19,8 @@ from dupmae_ir.types import Document, Encoder
 
 PASSAGES = 128
 """Passages that search for their other halves."""
+FEWEST = 8
+"""Passages without which the weight of a language beside that of the index is not measured."""
 _QUERY = 120
 """Characters of a query."""
 _MIN_CHARACTERS = 40
@@ -38,10 +40,13 @@ class Reading:
     weight: float
 
 
-def measure(encoder: Encoder, documents: Sequence[Document]) -> Reading | None:
-    """The measurement; None for English text, without a dense part or word weights of a language, or without text."""
+def measure(encoder: Encoder, documents: Sequence[Document], language: str) -> Reading | None:
+    """The measurement for documents in a language; None for English, for a model of all languages, without a dense part
+    or word weights of a language, or without text."""
     settings = encoder.settings
-    if encoder.dim is None or settings.ot != "lexical" or settings.language == ENGLISH:
+    if encoder.dim is None or settings.ot != "lexical":
+        return None
+    if language == ENGLISH or settings.multilingual:
         return None
     stripped = [document.text.strip() for document in documents]
     texts = [text for text in stripped if len(text) >= _MIN_CHARACTERS]
@@ -65,6 +70,19 @@ def measure(encoder: Encoder, documents: Sequence[Document]) -> Reading | None:
     # At most 1, the weight for English text.
     weight = round(min(1.0, (above_chance / READS_WELL) ** 3), 3)
     return Reading(round(above_chance, 3), len(halves), max(_MIN_WEIGHT, weight))
+
+
+def vector_weight(encoder: Encoder, documents: Sequence[Document], language: str) -> float:
+    """The weight of the vectors of documents in a language beside that of the index, 1 for English.
+
+    The lowest if there is too little text to measure it: words are right in every language.
+    """
+    if language == ENGLISH or encoder.settings.multilingual or encoder.dim is None:
+        return 1.0
+    reading = measure(encoder, documents, language)
+    if reading is None or reading.passages < FEWEST:
+        return _MIN_WEIGHT
+    return reading.weight
 
 
 def _halves(text: str) -> tuple[str, str]:

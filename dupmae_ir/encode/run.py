@@ -15,9 +15,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -28,6 +29,7 @@ from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import MIXED, with_torch_threads
 from dupmae_ir.encode.config import EncodeConfig, EncodeResult
+from dupmae_ir.encode.document_languages import document_languages
 from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
 from dupmae_ir.encode.reading import READS_WELL, Reading
 from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult
@@ -40,10 +42,15 @@ from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.jobs import Job, JobRecord
 from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.models.checkpoints.layout import CONFIG
-from dupmae_ir.models.languages import AUTO, ENGLISH, collection_language
-from dupmae_ir.models.names import model_folder
+from dupmae_ir.models.language_detection import described, language_shares, main_language
+from dupmae_ir.models.languages import AUTO, ENGLISH, LANGUAGES
+from dupmae_ir.models.names import DEFAULT, MULTILINGUAL, is_installed, model_folder
 from dupmae_ir.types import Document, Encoder
 
+MOSTLY = 0.5
+"""Share of text in other languages than English from which ``--model auto`` is the model for all languages."""
+_LITTLE = 0.5
+"""Factor of the vectors of a language below which the user is told."""
 SLOW_ENCODING_SECONDS = 900.0
 """Seconds of encoding above which :data:`WORDS_ONLY_HINT` is printed."""
 WORDS_ONLY_HINT = (
@@ -75,18 +82,36 @@ def run(config: EncodeConfig) -> EncodeResult:
     # The language is that of the first window. What was read for it is put before the rest again.
     batches = windows(collection, config.window)
     first_windows = list(islice(batches, 1))
-    texts = (document.joined() for document in chain.from_iterable(first_windows))
-    wanted_language = config.language if "ot" in config.parts else ENGLISH
-    language, note = collection_language(wanted_language, texts)
+    beginning = list(chain.from_iterable(first_windows))
+    config, language = _choose(config, beginning)
     with closing(_executor(config, language)) as executor, output.named():
         if executor.facts.settings.ot == "lexical":
-            say(note, config.quiet or not note)
+            if config.language == AUTO:
+                note = languages_note(document_languages(beginning, language), language)
+                say(note, config.quiet or not note)
         elif config.language != AUTO:
             raise UsageError(
                 "`language` is for word weights with stems; the terms of this model are its tokenizer's"
             )
         result = _Run(config, output, collection, executor, chain(first_windows, batches))()
     return cast("EncodeResult", output.publish(result))
+
+
+def _choose(config: EncodeConfig, beginning: Sequence[Document]) -> tuple[EncodeConfig, str]:
+    """The configuration with a model for ``auto``, and the language of the index, by the first documents."""
+    language = config.language
+    if language == AUTO or config.model == AUTO:
+        shares = language_shares(document.joined() for document in beginning)
+        if language == AUTO:
+            language = main_language(shares)
+        if config.model == AUTO:
+            foreign = sum(share for code, share in shares.items() if code != ENGLISH)
+            model = MULTILINGUAL if foreign > MOSTLY and is_installed(MULTILINGUAL) else DEFAULT
+            say(f"model: {model} ({described(shares) or 'no language recognised'})", config.quiet)
+            config = dataclasses.replace(config, model=model)
+    if "ot" not in config.parts:
+        language = ENGLISH
+    return config, language
 
 
 class IndexJob(Job):
@@ -217,6 +242,10 @@ class _Run:
         self.executor = executor
         self.batches = batches
         self.encoder = executor.facts
+        # A chosen language is that of all documents, and without stored texts nothing records another one.
+        self.recognises = (
+            config.language == AUTO and config.store_texts and self.encoder.settings.ot == "lexical"
+        )
         self.shard, self.shards = config.shard_of()
         self.separator = EncoderChoice.of(config).separator(self.encoder.settings)
         self._note_other_separator()
@@ -224,6 +253,7 @@ class _Run:
         self.encoded = 0  # documents, by this run
         self.resumed = 0  # documents that an earlier run has encoded
         self.windows = 0  # of the collection, read so far
+        self.steps = 0  # of encoding; see _step_of
         self.at_work: dict[int, Window] = {}  # what the executor has, by number
         self.by_worker: dict[str, int] = {}  # documents, by worker
 
@@ -344,8 +374,8 @@ class _Run:
             if isinstance(self.executor, ThisProcess):
                 self.executor.on_share = work.advance
             missing = self._windows(files, work)
-            # The first window chooses the scale, before any other is read; islice takes one and leaves the rest.
-            for windows_to_encode in (islice(missing, 1), missing):
+            # A window that decides for later ones is encoded alone.
+            for _, windows_to_encode in groupby(missing, self._step_of):
                 for result in self.executor.encode(windows_to_encode):
                     self._commit(files, result, work)
         # Window files beyond the last window are of a collection that was longer.
@@ -360,6 +390,21 @@ class _Run:
         # Frees the memory of the encoders for building the index.
         self.executor.close()
 
+    def _step_of(self, window: Window) -> int:
+        """The number of the step in which a window is encoded. The first window chooses the scale, and one with a new
+        language the factor of its vectors, before any other is encoded."""
+        decides = window.number == 0 or self._new_languages(window)
+        if decides:
+            self.steps += 1
+        step = self.steps
+        if decides:
+            self.steps += 1
+        return step
+
+    def _new_languages(self, window: Window) -> set[str]:
+        """The languages of a window whose factors are not known."""
+        return set(window.languages or ()) - {self.encoder.settings.language, *window.factors}
+
     def _windows(self, files: WindowFiles, bar: EncodingBar) -> Iterator[Window]:
         """The windows to encode: neither finished nor another machine's."""
         for number, documents in enumerate(self.batches):
@@ -370,13 +415,23 @@ class _Run:
             keep = mine and not files.has(window, self.collection.source, self.encoder.digest)
             # Every shard encodes the first window for the scale, so that all of them have the same one.
             calibrates = number == 0 and self.encoder.terms is not None and files.scale is None
-            if keep or calibrates:
+            if self.recognises and (keep or not mine):
+                window = self._with_languages(window, files)
+            # And the window with the first text in a language, for the factor of its vectors.
+            if keep or calibrates or self._new_languages(window):
                 self.at_work[number] = dataclasses.replace(window, scale=files.scale, keep=keep)
                 yield self.at_work[number]
             if not keep:
                 if mine:
                     self.resumed += len(documents)
                 bar.skip(number)
+
+    def _with_languages(self, window: Window, files: WindowFiles) -> Window:
+        languages = document_languages(window.documents, self.encoder.settings.language)
+        usual_weight = files.reading.weight if files.reading else 1.0
+        return dataclasses.replace(
+            window, languages=languages, factors=files.factors, usual_weight=usual_weight
+        )
 
     def _commit(self, files: WindowFiles, result: WindowResult, bar: EncodingBar) -> None:
         """Write what a worker returned; from here on the window is finished."""
@@ -386,6 +441,10 @@ class _Run:
             files.set_scale(result.scale, result.reading)
             if result.reading and result.reading.weight < 1:
                 say(f"note: {reading_note(result.reading)}", self.config.quiet)
+        if result.factors:
+            files.add_factors(result.factors)
+            note = factors_note(result.factors)
+            say(note, self.config.quiet or not note)
         if result.contents is None:
             return
         files.save(window, result.contents)
@@ -411,7 +470,12 @@ class _Run:
         description: dict[str, object] = {
             "made_by": f"dupmae-ir {job.command}",
             "version": __version__,
-            "encoder": encoder_record(self.encoder, self.separator, files.reading),
+            "encoder": encoder_record(
+                self.encoder,
+                self.separator,
+                files.reading,
+                files.factors if self.recognises else None,
+            ),
             "scale_source": files.scale.source if files.scale else None,
             "inputs": [dataclasses.asdict(file) for file in self.collection.inputs],
         }
@@ -436,14 +500,48 @@ def reading_note(reading: Reading) -> str:
     return (
         f"the model knows little of this language: its vectors find {reading.found:.0%} of {reading.passages} passages "
         f"by their other halves (English: {READS_WELL:.0%}), so their weight in the sum is {reading.weight:g}; search "
-        "--dense-weight changes it"
+        f"--dense-weight changes it. {_all_languages()}"
     )
 
 
+def languages_note(languages: Sequence[str], usual: str) -> str:
+    """The languages of documents; empty if all are English."""
+    counts = Counter(languages)
+    if set(counts) <= {ENGLISH}:
+        return ""
+    shares = {language: count / len(languages) for language, count in counts.most_common()}
+    if len(counts) == 1:
+        return f"language: {LANGUAGES[usual]}; --language CODE chooses another"
+    return (
+        f"languages: {described(shares)}; the words of a document are analysed in its own; --language CODE chooses one "
+        "for all"
+    )
+
+
+def factors_note(factors: Mapping[str, float]) -> str:
+    """For which languages vectors count little; empty if there are none."""
+    little = [LANGUAGES[code] for code, factor in factors.items() if factor < _LITTLE]
+    if not little:
+        return ""
+    return f"note: the model knows little of {', '.join(little)}: words decide there. {_all_languages()}"
+
+
+def _all_languages() -> str:
+    """How to have vectors for all languages."""
+    install = "" if is_installed(MULTILINGUAL) else "pip install 'dupmae-ir[multilingual]', then "
+    return f"For meaning in all languages: {install}encode with --model {MULTILINGUAL}"
+
+
 def encoder_record(
-    encoder: Encoder | EncoderFacts, separator: str, reading: Reading | None = None
+    encoder: Encoder | EncoderFacts,
+    separator: str,
+    reading: Reading | None = None,
+    factors: Mapping[str, float] | None = None,
 ) -> dict[str, object]:
-    """The settings of the encoder that queries must share, as the meta records them."""
+    """The settings of the encoder that queries must share, as the meta records them.
+
+    ``factors``: of the vectors of each language but that of the index; None if languages were not recognised.
+    """
     settings = encoder.settings
     dense, impact = settings.part_weights
     if reading:
@@ -469,6 +567,8 @@ def encoder_record(
         record["head_scale"] = settings.head_scale
     if settings.ot == "lexical":
         record["language"] = settings.language
+    if factors is not None:
+        record["languages"] = dict(factors)
     if (dense, impact) != (1.0, 1.0):
         record["part_weights"] = {"dense": dense, "impact": impact}
     if reading:

@@ -14,6 +14,12 @@ from dataclasses import dataclass, field
 
 from dupmae_ir import __version__
 from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.encode.document_languages import (
+    in_language,
+    measured_factors,
+    weighted,
+    with_languages,
+)
 from dupmae_ir.encode.reading import Reading, measure
 from dupmae_ir.encode.windows import EncodedWindow, Window
 from dupmae_ir.index.format.quantisation import Scale, choose_scale
@@ -34,7 +40,8 @@ class WindowResult:
     """What a worker returns for a window.
 
     ``contents``: of the window's file; None if only the scale was needed. ``seconds``: in the encoder. ``reading``: of
-    the window that chooses the scale, if :func:`~dupmae_ir.encode.reading.measure` measured it.
+    the window that chooses the scale, if :func:`~dupmae_ir.encode.reading.measure` measured it. ``factors``: of the
+    vectors of languages that no window had before.
     """
 
     number: int
@@ -43,6 +50,7 @@ class WindowResult:
     seconds: float
     worker: str = ""  #: which worker encoded it, for the progress bar
     reading: Reading | None = None
+    factors: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -133,27 +141,41 @@ def encode_window(
     Raises :class:`IndexMismatch`, naming the document, if the encoder returns a value that is not finite.
     """
     started = time.monotonic()
-    representation = represent(encoder, window.documents, choice.separator(encoder.settings))
+    documents = window.documents
+    languages = window.languages
+    usual = encoder.settings.language
+    representation = represent(encoder, documents, choice.separator(encoder.settings), languages)
     seconds = time.monotonic() - started
     scale = window.scale
     reading = None
     # Only the first window has no scale; the others get the one that it chose.
     if scale is None and encoder.terms is not None:
         scale = choose_scale(choice.scale, encoder.settings.impact_scale, representation)
-        reading = measure(encoder, window.documents)
+        reading = measure(encoder, in_language(documents, languages, usual), usual)
+    usual_weight = reading.weight if reading else window.usual_weight
+    factors = measured_factors(encoder, documents, languages, window.factors, usual_weight)
     if not window.keep:
-        return WindowResult(window.number, None, scale, seconds, worker, reading)
-    scale_value = None if scale is None else scale.value
+        return WindowResult(window.number, None, scale, seconds, worker, reading, factors)
     encoded = EncodedWindow.of(
-        window.documents, representation, scale_value, texts=choice.store_texts
+        documents,
+        weighted(representation, languages, {**window.factors, **factors}),
+        None if scale is None else scale.value,
+        texts=choice.store_texts,
+        recorded=with_languages(documents, languages, usual),
     )
     contents = encoded.to_bytes(window.digest, encoder.digest)
-    return WindowResult(window.number, contents, scale, seconds, worker, reading)
+    return WindowResult(window.number, contents, scale, seconds, worker, reading, factors)
 
 
-def represent(encoder: Encoder, documents: Sequence[Document], separator: str) -> Representation:
-    """The representation of documents; ``separator`` is put between title and text."""
+def represent(
+    encoder: Encoder,
+    documents: Sequence[Document],
+    separator: str,
+    languages: Sequence[str] | None = None,
+) -> Representation:
+    """The representation of documents; ``separator`` is put between title and text. ``languages``: of the documents, if
+    they are not all that of the encoder."""
     # A lexical encoder weights the words of the title apart, so it gets documents instead of joined texts.
     if isinstance(encoder, LexicalEncoder):
-        return encoder.encode_collection(documents, separator)
+        return encoder.encode_collection(documents, separator, languages)
     return encoder.encode_documents([document.joined(separator) for document in documents])

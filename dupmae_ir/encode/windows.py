@@ -41,7 +41,8 @@ class Window:
     """Documents that are encoded together.
 
     ``digest``: of the documents. ``scale``: None for the first window, which chooses it. ``keep``: False if only the
-    scale is needed.
+    scale is needed. ``languages``: of the documents, if they are recognised. ``factors``: of the vectors of each
+    language; the window measures those that are missing.
     """
 
     number: int
@@ -49,6 +50,9 @@ class Window:
     digest: str
     scale: Scale | None = None
     keep: bool = True
+    languages: list[str] | None = None
+    factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    usual_weight: float = 1.0  #: what vectors count in the language of the index
 
     def __str__(self) -> str:
         first = self.documents[0].docid
@@ -133,8 +137,11 @@ class EncodedWindow:
         scale: float | None,
         *,
         texts: bool,
+        recorded: Sequence[Document] | None = None,
     ) -> Self:
         """The encoded window of ``documents``: vectors unchanged, weights as impacts.
+
+        ``recorded``: the documents with what was found out about them, if that is more, for the stored texts.
 
         Raises :class:`IndexMismatch` for a value that is not finite.
         """
@@ -161,7 +168,7 @@ class EncodedWindow:
             impacts,
             clipped,
             lost,
-            stored(documents) if texts else None,
+            stored(recorded or documents) if texts else None,
             [document_digest(document) for document in documents],
         )
 
@@ -260,7 +267,7 @@ class WindowFiles:
         self.folder = folder
         self._state = read_json_object(folder / STATE)
         if "scale" not in self._state:
-            self._state = {"scale": None, "scale_source": None, "reading": None}
+            self._state = {"scale": None, "scale_source": None, "reading": None, "factors": {}}
             write_json(folder / STATE, self._state)
 
     @property
@@ -284,6 +291,16 @@ class WindowFiles:
         self._state["scale"] = scale.value
         self._state["scale_source"] = scale.source
         self._state["reading"] = None if reading is None else dataclasses.asdict(reading)
+        write_json(self.folder / STATE, self._state)
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """The factor of the vectors of each language but that of the index."""
+        return dict(self._state["factors"])
+
+    def add_factors(self, factors: Mapping[str, float]) -> None:
+        """Fix the factors of languages before the first window that has them is saved."""
+        self._state["factors"] = self.factors | dict(factors)
         write_json(self.folder / STATE, self._state)
 
     def numbers(self) -> list[int]:

@@ -42,6 +42,7 @@ from dupmae_ir.index.format.manifest import (
     record_of,
 )
 from dupmae_ir.index.format.segment import Segment
+from dupmae_ir.models.languages import ENGLISH, LANG
 from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
 
 _ATTEMPTS = 100
@@ -140,7 +141,12 @@ class Index:
             # Queries need the document frequencies, which a record has no rows to count.
             packed = lzma.compress(self.frequencies.astype("<i8").tobytes())
         columns = None if self.texts is None else self.texts.columns
-        return record_of(self.meta, columns=columns, frequencies=base64.b64encode(packed).decode())
+        frequencies = base64.b64encode(packed).decode()
+        if self.languages:
+            return record_of(
+                self.meta, columns=columns, frequencies=frequencies, languages=self.languages
+            )
+        return record_of(self.meta, columns=columns, frequencies=frequencies)
 
     @property
     def dim(self) -> int | None:
@@ -164,6 +170,26 @@ class Index:
             return self.forward.frequencies
         packed = base64.b64decode(self.meta["record"]["frequencies"])
         return np.frombuffer(lzma.decompress(packed), "<i8")
+
+    @property
+    def language(self) -> str:
+        """The language of the words of most documents; a code of ``models.languages``."""
+        return str((self.meta.get("encoder") or {}).get("language") or ENGLISH)
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """Each language but :attr:`language` -> the number of documents in it."""
+        known = (self.meta.get("encoder") or {}).get("languages")
+        if not known:
+            return {}
+        if not self.segments:
+            return dict(self.meta["record"].get("languages") or {})
+        if self.texts is None:
+            return {}
+        column = self.texts.column(LANG)
+        counts = np.bincount(column.codes[self.live], minlength=len(column.values))
+        numbers = dict(zip(column.values, counts.tolist(), strict=True))
+        return {language: numbers[language] for language in known if numbers.get(language)}
 
     @property
     def part_weights(self) -> tuple[float, float]:
@@ -235,7 +261,10 @@ class Index:
         if not self.segments or not self.has_texts:
             return None
         stores = [segment.texts for segment in self.segments if segment.texts is not None]
-        return JoinedTexts(self.path, stores, self.starts)
+        # Only documents in another language than the index record theirs.
+        has_languages = (self.meta.get("encoder") or {}).get("languages")
+        usual = {LANG: self.language} if has_languages else {}
+        return JoinedTexts(self.path, stores, self.starts, usual)
 
     @cached_property
     def files(self) -> Mapping[str, np.ndarray]:
@@ -352,6 +381,12 @@ def _join(indexes: Sequence[Index], paths: Sequence[str]) -> Index:
             **first.meta["encoder"],
             "part_weights": {"dense": dense, "impact": impact},
         }
+    languages: dict[str, float] = {}
+    for index in indexes:
+        languages |= (index.meta.get("encoder") or {}).get("languages") or {}
+    if languages:
+        encoder = facts.get("encoder") or first.meta["encoder"]
+        facts["encoder"] = {**encoder, "languages": languages}
     records: list[SegmentRecord] = []
     segments: list[Segment] = []
     for index in indexes:
@@ -421,4 +456,6 @@ def for_index(encoder: Encoder, index: Index) -> Encoder:
         return encoder
     if not isinstance(encoder, LexicalEncoder):
         return encoder
-    return encoder.for_collection(CollectionStatistics(index.documents, index.frequencies))
+    return encoder.for_collection(
+        CollectionStatistics(index.documents, index.frequencies, index.languages)
+    )

@@ -38,7 +38,8 @@ from dupmae_ir.index.postings.format import PostingsJob, describe_postings
 from dupmae_ir.io.collections import natural_key
 from dupmae_ir.io.jobs import COMPLETE, Job
 from dupmae_ir.io.transfer import Remote, is_url
-from dupmae_ir.models.languages import ENGLISH, collection_language
+from dupmae_ir.models.language_detection import collection_language
+from dupmae_ir.models.languages import ENGLISH
 from dupmae_ir.types import Document
 
 

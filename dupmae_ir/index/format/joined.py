@@ -16,6 +16,7 @@ from dupmae_ir.errors import UnknownName
 from dupmae_ir.index.format.forward import Forward, map_bytes
 from dupmae_ir.index.format.texts import Column, StoredDocument, TextStore
 from dupmae_ir.registry import suggest
+from dupmae_ir.types import Metadata
 
 _BLOCK = 1 << 20
 """Rows, or bytes, handled at a time."""
@@ -64,12 +65,22 @@ class JoinedForward:
 
 
 class JoinedTexts:
-    """The text stores of all segments, by row of the index; see :class:`~dupmae_ir.index.format.texts.TextStore`."""
+    """The text stores of all segments, by row of the index; see :class:`~dupmae_ir.index.format.texts.TextStore`.
 
-    def __init__(self, path: Path, parts: Sequence[TextStore], starts: np.ndarray) -> None:
+    ``usual``: metadata of the rows that do not have another value.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parts: Sequence[TextStore],
+        starts: np.ndarray,
+        usual: Metadata | None = None,
+    ) -> None:
         self._path = path
         self._parts = parts
         self._starts = starts
+        self._usual = dict(usual or {})
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -78,14 +89,20 @@ class JoinedTexts:
     def columns(self) -> list[str]:
         """Names of the metadata columns of all segments, in the order of their first use."""
         names = itertools.chain.from_iterable(part.columns for part in self._parts)
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys([*names, *self._usual]))
 
     def get(self, row: int) -> StoredDocument:
         """The document of a row."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         segment, segment_row = locate(self._starts, row)
-        return self._parts[segment].get(segment_row)
+        document = self._parts[segment].get(segment_row)
+        if not self._usual:
+            return document
+        missing = {
+            name: value for name, value in self._usual.items() if name not in document.metadata
+        }
+        return document._replace(metadata={**document.metadata, **missing})
 
     def get_all(self, rows: Sequence[int]) -> list[StoredDocument]:
         """The documents of several rows, in their order."""
@@ -98,11 +115,14 @@ class JoinedTexts:
             raise UnknownName(
                 f"{self._path} has no metadata {name!r}; known: {names}.{suggest(name, self.columns)}"
             )
-        if len(self._parts) == 1:
+        if len(self._parts) == 1 and name not in self._usual:
             return self._parts[0].column(name)
         positions: dict[str, int] = {json.dumps(None): 0}
-        codes = [_translate_codes(part, name, positions) for part in self._parts]
-        return Column([json.loads(text) for text in positions], np.concatenate(codes))
+        codes = np.concatenate([_translate_codes(part, name, positions) for part in self._parts])
+        if name in self._usual:
+            usual = positions.setdefault(json.dumps(self._usual[name]), len(positions))
+            codes[codes == 0] = usual
+        return Column([json.loads(text) for text in positions], codes)
 
 
 def _translate_codes(part: TextStore, name: str, positions: dict[str, int]) -> np.ndarray:

@@ -114,6 +114,8 @@ class ModelConfig:
     """Factor of the dense score in the sum of both, unless a search sets another."""
     impact_weight: float = 1.0
     """Factor of the impact score, likewise."""
+    multilingual: bool = False
+    """The dense part reads all languages, so its weight is not measured for each (:mod:`dupmae_ir.encode.reading`)."""
 
     @property
     def has_head(self) -> bool:
@@ -163,6 +165,7 @@ _WRITTEN_IF_SET = (
     "query_prompt",
     "document_prompt",
     "sparse_encoder",
+    "multilingual",
 )
 """Settings that are left out of the file if they have their default values."""
 

@@ -11,6 +11,11 @@ the bucket in hexadecimal. With the constants of
 Function words of a query count only if it has no other words.
 In other languages than English there are no rates, so no prior, and b is Anserini's.
 
+The documents of an index may have other languages than the index (:mod:`dupmae_ir.models.language_detection`). The
+words of each language have dimensions of their own, hash(language:s) mod ``buckets``, and their own N, at least
+:data:`MIN_DOCUMENTS`. A query has the sum of its weights in all languages of the index, so that a document has the
+score that it would have in an index of its language alone.
+
 If ``head_scale`` s is above 0, the tokenizer's V word pieces come first, weighted by s times the output of the
 masked-LM head (DupMAE Eq. 6-7), and the stems follow.
 
@@ -41,7 +46,8 @@ from safetensors.numpy import save_file
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.model_config import WITH_PARTS, LexicalSettings
-from dupmae_ir.models.languages import ENGLISH, Analyzer
+from dupmae_ir.models.language_detection import language_of_query
+from dupmae_ir.models.languages import ENGLISH, OTHER, Analyzer
 from dupmae_ir.models.normal_form import normal_form
 from dupmae_ir.types import CollectionStatistics
 
@@ -52,6 +58,8 @@ _TENSOR = "document_frequency"
 
 _ANSERINI_B = 0.4
 """For other languages than English. The model's b was chosen on English text."""
+MIN_DOCUMENTS = 100
+"""Documents that are counted for a language beside that of the index: a few documents alone have no useful idf."""
 _CODES_PER_DOUBLING = 12
 """Steps of a document frequency's code between df and 2 df."""
 TermWeights = dict[int, float]
@@ -60,36 +68,65 @@ _NO_IDS = np.zeros(0, np.int32)
 _NO_WEIGHTS = np.zeros(0, np.float32)
 
 
+class LanguageWords:
+    """The words of one language: their dimensions, and what their weights depend on.
+
+    Args:
+        settings: the constants.
+        rates: (buckets,) float64, the share of documents that contain each stem in English, 0 to 1.
+        language: determines words and stems.
+        prefix: before stems whose language is not that of the index.
+    """
+
+    def __init__(
+        self, settings: LexicalSettings, rates: np.ndarray, language: str, prefix: str = ""
+    ) -> None:
+        self.language = language
+        self.analyzer = analyzer_of(settings, language)
+        self._prefix = prefix
+        self._buckets = settings.buckets
+        self._rates = rates
+        if language == ENGLISH:
+            self._prior = settings.prior_documents
+            self.b = settings.b
+        else:
+            self._prior = 0
+            self.b = _ANSERINI_B
+
+    def bucket(self, stemmed: str) -> int:
+        """The bucket of a stem."""
+        return bucket_of(self._prefix + stemmed, self._buckets)
+
+    def idf(self, stemmed: str, documents: int, frequency: int) -> float:
+        """Inverse document frequency of a stem that ``frequency`` of ``documents`` have, together with the prior."""
+        total = documents + self._prior
+        df: float = frequency
+        if self._prior:
+            df += self._prior * float(self._rates[bucket_of(stemmed, self._buckets)])
+        # Buckets are shared, so a frequency may be that of other words, too.
+        return math.log(1 + max(0.0, total - df + 0.5) / (df + 0.5))
+
+
 class Lexicon:
     """The weights of one model.
 
     Args:
         settings: the constants.
         rates: (buckets,) float64, the share of documents that contain each stem, 0 to 1.
-        language: determines words and stems; other languages than English do not use the rates.
-        collection: statistics of the searched collection; None uses the rates alone.
+        language: that of the index; other languages than English do not use the rates.
         pieces: V, the word pieces of the head whose weights are added; 0 = no head.
     """
 
     def __init__(
-        self,
-        settings: LexicalSettings,
-        rates: np.ndarray,
-        language: str = ENGLISH,
-        collection: CollectionStatistics | None = None,
-        pieces: int = 0,
+        self, settings: LexicalSettings, rates: np.ndarray, language: str = ENGLISH, pieces: int = 0
     ) -> None:
         self.settings = settings
         self.rates = rates
-        self.collection = collection
+        self.language = language
         self.pieces = pieces
-        self.analyzer = analyzer_of(settings, language)
-        if language == ENGLISH:
-            self.prior = settings.prior_documents
-            self.b = settings.b
-        else:
-            self.prior = 0
-            self.b = _ANSERINI_B
+        self.collection: CollectionStatistics | None = None
+        # By language, made when they are first needed. Shared by copies, since each has a cache of its terms.
+        self._words: dict[str, LanguageWords] = {}
 
     @classmethod
     def load(
@@ -114,7 +151,7 @@ class Lexicon:
         # Decoded frequencies are off by up to 3 %, so a stem of all documents can exceed their number.
         rates = np.minimum(decode_frequencies(codes) / documents, 1.0)
         pieces = vocabulary if settings.head_scale else 0
-        return cls(settings, rates, language, pieces=pieces)
+        return cls(settings, rates, language, pieces)
 
     def for_collection(self, collection: CollectionStatistics) -> Lexicon:
         """The same weights with the statistics of a collection."""
@@ -132,9 +169,23 @@ class Lexicon:
         stems = [f"={bucket:x}" for bucket in range(self.settings.buckets)]
         return [*pieces, *stems]
 
-    def dimension(self, stemmed: str) -> int:
+    def words(self, language: str | None = None) -> LanguageWords:
+        """The words of a language; None is that of the index."""
+        language = language or self.language
+        if language not in self._words:
+            prefix = "" if language == self.language else f"{language}:"
+            self._words[language] = LanguageWords(self.settings, self.rates, language, prefix)
+        return self._words[language]
+
+    @property
+    def all_words(self) -> list[LanguageWords]:
+        """The words of all languages of the collection, those of the index's own first."""
+        others = self.collection.languages if self.collection else ()
+        return [self.words(), *map(self.words, others)]
+
+    def dimension(self, stemmed: str, language: str | None = None) -> int:
         """The dimension of a stem."""
-        return self.pieces + bucket_of(stemmed, self.settings.buckets)
+        return self.pieces + self.words(language).bucket(stemmed)
 
     def names(self, text: str) -> dict[int, str]:
         """Dimension -> the words of ``text`` that it stands for, in lower case, joined by ``/``."""
@@ -146,35 +197,56 @@ class Lexicon:
         return {dimension: "/".join(words) for dimension, words in spellings.items()}
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
-        """(dimension, start, end) of each stem of a text, in order; parts of a word follow it."""
-        return [
-            (self.dimension(stemmed), start, end)
-            for stemmed, start, end in self.analyzer.spans(text)
-        ]
+        """(dimension, start, end) of each stem of a text, in all languages, in order; parts of a word follow it."""
+        spans = []
+        for words in self.all_words:
+            for stemmed, start, end in words.analyzer.spans(text):
+                spans.append((self.pieces + words.bucket(stemmed), start, end))
+        if len(self.all_words) > 1:
+            spans.sort(key=lambda span: span[1])
+        return spans
 
-    def document(self, title: str, text: str) -> TermWeights:
-        """The weights of a document from its title and its text."""
+    def document(self, title: str, text: str, language: str | None = None) -> TermWeights:
+        """The weights of a document from its title and its text; ``language``: if it is not that of the index."""
         settings = self.settings
-        title_stems = self.analyzer.terms(title) if title else []
-        stems = title_stems + self.analyzer.terms(text)
-        counts = Counter(map(self.dimension, stems))
+        words = self.words(language)
+        title_stems = words.analyzer.terms(title) if title else []
+        stems = title_stems + words.analyzer.terms(text)
+        buckets = Counter(map(words.bucket, stems))
         # The title counts once already. Repetitions do not add to the length.
-        counts.update(Counter(map(self.dimension, title_stems * (settings.title_times - 1))))
-        average = settings.average_stems * self.analyzer.terms_per_word
-        norm = settings.k1 * (1 - self.b + self.b * len(stems) / average)
+        buckets.update(Counter(map(words.bucket, title_stems * (settings.title_times - 1))))
+        average = settings.average_stems * words.analyzer.terms_per_word
+        norm = settings.k1 * (1 - words.b + words.b * len(stems) / average)
         weights = {}
-        for dimension, tf in counts.items():
+        for bucket, tf in buckets.items():
             # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either
             # way.
             impact = round(settings.document_scale * tf / (tf + norm))
             if impact:
-                weights[dimension] = impact / settings.document_scale
+                weights[self.pieces + bucket] = impact / settings.document_scale
         return weights
 
     def query(self, text: str) -> TermWeights:
-        """The weights of a query."""
-        counts = Counter(map(self.dimension, self.analyzer.query_terms(text)))
-        weights = {dimension: qtf * self.idf(dimension) for dimension, qtf in counts.items()}
+        """The weights of a query, in all languages of the collection."""
+        all_words = self.all_words
+        query_language = None
+        if len(all_words) > 1 or self.language == OTHER:
+            query_language = language_of_query(text)
+        weights: TermWeights = {}
+        for words in all_words:
+            for dimension, weight in self._query_in(words, text, query_language).items():
+                weights[dimension] = weights.get(dimension, 0.0) + weight
+        return weights
+
+    def _query_in(self, words: LanguageWords, text: str, query_language: str | None) -> TermWeights:
+        """The weights of a query in one language."""
+        # Stems of one bucket are one term.
+        stems_by_bucket: dict[int, list[str]] = {}
+        for stemmed in words.analyzer.query_terms(text, query_language):
+            stems_by_bucket.setdefault(words.bucket(stemmed), []).append(stemmed)
+        weights = {}
+        for bucket, stems in stems_by_bucket.items():
+            weights[self.pieces + bucket] = len(stems) * self._idf(words, stems[0])
         # fsum is exact, so the order of the words does not matter.
         total = math.fsum(weights.values())
         if total <= 0:
@@ -182,14 +254,16 @@ class Lexicon:
         divisor = total**self.settings.query_power
         return {dimension: weight / divisor for dimension, weight in weights.items()}
 
-    def idf(self, dimension: int) -> float:
-        """Inverse document frequency of a stem in the collection and the prior together."""
-        documents = self.prior
-        df = self.prior * float(self.rates[dimension - self.pieces])
-        if self.collection:
-            documents += self.collection.documents
-            df += int(self.collection.frequencies[dimension])
-        return math.log(1 + (documents - df + 0.5) / (df + 0.5))
+    def _idf(self, words: LanguageWords, stemmed: str) -> float:
+        collection = self.collection
+        if collection is None:
+            return words.idf(stemmed, 0, 0)
+        if words.language in collection.languages:
+            documents = max(MIN_DOCUMENTS, collection.languages[words.language])
+        else:
+            documents = collection.documents - sum(collection.languages.values())
+        dimension = self.pieces + words.bucket(stemmed)
+        return words.idf(stemmed, documents, int(collection.frequencies[dimension]))
 
     def matrix(
         self, rows: Sequence[TermWeights], keep: int, heads: Sequence[np.ndarray] | None = None

