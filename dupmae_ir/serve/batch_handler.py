@@ -29,7 +29,7 @@ from dupmae_ir.search.exact.ranking import Answer, ListReport
 from dupmae_ir.search.query.filters import Selection
 from dupmae_ir.search.query.words import SNIPPET
 from dupmae_ir.search.query_batching import Pending
-from dupmae_ir.search.view.naming import Place
+from dupmae_ir.search.view.naming import Place, language_name
 from dupmae_ir.search.view.results import DescribedHit, Explanation
 from dupmae_ir.serve.catalogue import CachingLexicalEncoder, OpenIndex, OpenIndexes
 from dupmae_ir.serve.schemas import (
@@ -384,15 +384,17 @@ def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -
         ranked.described += generation.searcher.describe(text, [hit.docid], longest=longest)
         explanation = shares(ranked.described[-1], shown.terms)
 
-    # In an index of files, the text's metadata has the place in the file, which is returned without the text, too.
+    # The text's metadata has the place in a file and the language, which are returned without the text, too.
     document = None
-    if shown.texts or generation.searcher.index.files:
+    index = generation.searcher.index
+    if shown.texts or index.files or index.languages:
         document = stored(generation, hit.docid)
     ranked.result.hits.append(
         SearchHit(
             rank=position + 1,
             docid=hit.docid,
             score=hit.score,
+            language=language_name(document.metadata) if document else None,
             explanation=explanation,
             document=document if shown.texts else None,
             **_place_fields(document),

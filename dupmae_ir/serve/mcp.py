@@ -79,7 +79,12 @@ class ToolHit(InFile):
     score: float
     title: str
     passage: str = Field(description="the part of the text that matches best")
-    matched: list[str] = Field(description="the words that matched, strongest first")
+    language: str | None = Field(
+        description="language of the text, in English; null in an index of one language"
+    )
+    matched: list[str] = Field(
+        description="the words that matched, strongest first; empty: found by meaning"
+    )
 
 
 class ToolAnswer(BaseModel):
@@ -258,6 +263,7 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
                 score=hit.score,
                 title=hit.document.title if hit.document else "",
                 passage=passage,
+                language=hit.language,
                 matched=matched,
                 **hit.model_dump(include=set(InFile.model_fields)),
             )

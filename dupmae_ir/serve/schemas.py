@@ -178,6 +178,9 @@ class SearchHit(InFile):
     rank: int
     docid: str
     score: float
+    language: str | None = Field(
+        None, description="language of the text, in English; null in an index of one language"
+    )
     explanation: Shares | None = None
     document: StoredText | None = Field(
         None, description="null where not asked for, or where the index stores no texts"

@@ -14,8 +14,8 @@ from support.tiny_models import tiny_config, tiny_tokenizer
 SETTINGS = {"b": 0.3, "buckets": 512, "average_stems": 6, "prior_documents": 40}
 
 
-def make_lexical(folder: Path, **changes: Any) -> Path:
-    """A BERT without a head, W_cls, and a lexicon of 512 buckets with made-up frequencies."""
+def make_lexical(folder: Path, buckets: int = SETTINGS["buckets"], **changes: Any) -> Path:
+    """A BERT without a head, W_cls, and a lexicon with made-up frequencies."""
     import torch
     from transformers import BertModel
 
@@ -29,10 +29,12 @@ def make_lexical(folder: Path, **changes: Any) -> Path:
     tokenizer = tiny_tokenizer()
     lm = BertModel(tiny_config(), add_pooling_layer=False)
     model = Retriever(lm, torch.nn.Linear(24, 8, bias=False), *excluded_ids(tokenizer)).eval()
-    frequencies = np.random.default_rng(0).integers(0, 300, 512).astype(float)
+    frequencies = np.random.default_rng(0).integers(0, 300, buckets).astype(float)
     save_lexicon(folder / "lexicon.safetensors", frequencies, 300)
     lengths = {"document_length": 16, "query_length": 12, "top_k": 9, **changes}
-    config = ModelConfig(ot="lexical", lexical=LexicalSettings(**SETTINGS), **lengths)
+    config = ModelConfig(
+        ot="lexical", lexical=LexicalSettings(**SETTINGS | {"buckets": buckets}), **lengths
+    )
     return save_model(
         folder / "model", model, tokenizer, config, lexicon=folder / "lexicon.safetensors"
     )

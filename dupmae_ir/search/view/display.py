@@ -10,7 +10,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dupmae_ir.console import emphasised, megabytes, one_line, table, unmarked
-from dupmae_ir.search.view.naming import MODE_NAMES, NO_WORD, NOTABLE, NOTHING_MISSED, digits
+from dupmae_ir.search.view.naming import (
+    BY_MEANING,
+    MODE_NAMES,
+    NO_WORD,
+    NOTABLE,
+    NOTHING_MISSED,
+    digits,
+)
 
 if TYPE_CHECKING:
     from dupmae_ir.search.query.words import Snippet, WordShare
@@ -130,6 +137,8 @@ def _hit(answer: QueryAnswer, hit: ShownHit, width: int, words: bool = True) -> 
     document = hit.details.document
     snippet = hit.details.snippet
     name = unmarked(one_line(place or hit.docid))
+    if hit.details.language:
+        name += f" ({hit.details.language})"
     lines = [f"{hit.rank:>{width}}  {name}  {_score(answer, hit)}{_shares(answer, hit)}"]
     columns = min(100, shutil.get_terminal_size((100, 24)).columns)
     room = max(20, columns - len(indent))
@@ -151,6 +160,8 @@ def _hit(answer: QueryAnswer, hit: ShownHit, width: int, words: bool = True) -> 
     if words and hit.explained and notable:
         text = _words(notable, len(hit.details.words) - len(notable))
         lines += [indent + line for line in textwrap.wrap(text, room, subsequent_indent="  ")]
+    elif words and hit.explained and hit.details.is_by_meaning:
+        lines.append(indent + BY_MEANING)
     return lines
 
 
@@ -249,7 +260,7 @@ def explanation_lines(answer: QueryAnswer) -> list[str]:
     if hit.details.explanation.impact is None:
         return lines
     if not rows:
-        return [*lines, "no word matches"]
+        return [*lines, BY_MEANING if hit.details.is_by_meaning else "no word matches"]
     return [*lines, "", table(rows, ["word", "in the text", "from", "share"])]
 
 

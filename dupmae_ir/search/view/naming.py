@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from dupmae_ir.models.languages import LANG, LANGUAGES
 from dupmae_ir.types import MetadataValue
 
 MODE_NAMES = {"dense": "meaning", "impact": "words", "hybrid": "meaning and words"}
@@ -15,6 +16,7 @@ NOTHING_MISSED = "nothing missed"
 """A certified list: no document outside it has a higher score."""
 NOTABLE = 0.01
 """A word is listed with a hit if it has this share of the score."""
+BY_MEANING = "by meaning: no word of the query is in it"
 NO_WORD = "note: no word of the query is in these texts; they are the nearest in meaning"
 _UNDERLINE = r"^[ \t]*([=\-~^*_#+.])\1{2,}[ \t]*(?:\n|\Z)"
 _HTML_TAG = (
@@ -107,6 +109,12 @@ class Place(NamedTuple):
         if self.heading and not any(value is not None for value in numbers.values()):
             names.append(self.heading)
         return ", ".join(names)
+
+
+def language_name(metadata: Mapping[str, MetadataValue]) -> str | None:
+    """The language of a text, in English; None if its metadata do not name one."""
+    code = metadata.get(LANG)
+    return LANGUAGES.get(code) if isinstance(code, str) else None
 
 
 def _text(metadata: Mapping[str, MetadataValue], name: str) -> str | None:

@@ -17,7 +17,7 @@ from dupmae_ir.search.exact.ranking import Answer, ListReport
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.search.query.words import SNIPPET, Mark, QueryWords, Snippet, TermShare, WordShare
-from dupmae_ir.search.view.naming import Place, digits, hidden_markup
+from dupmae_ir.search.view.naming import Place, digits, hidden_markup, language_name
 from dupmae_ir.types import Document
 
 MAX_UNKNOWN = 100
@@ -159,6 +159,18 @@ class DescribedHit:
         if self.document is None:
             return None
         return Place.of(self.document.metadata or {})
+
+    @property
+    def language(self) -> str | None:
+        """The language of the document, in English; None where the index does not record languages."""
+        if self.document is None:
+            return None
+        return language_name(self.document.metadata or {})
+
+    @property
+    def is_by_meaning(self) -> bool:
+        """Whether a document is found although it has no word of the query."""
+        return not self.words and bool(self.explanation.dense) and not self.has_query_word
 
     @property
     def has_query_word(self) -> bool:

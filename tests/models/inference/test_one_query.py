@@ -233,7 +233,7 @@ def of_another_width(folder: Path) -> None:
     [
         changed("config.json", hidden_act="relu"),
         changed("config.json", vocab_size=30_000),
-        changed("dupmae_config.json", pooling="mean"),
+        changed("dupmae_config.json", pooling="last"),
         changed("tokenizer_config.json", split_special_tokens=True),
         without_a_bias,
         of_another_width,

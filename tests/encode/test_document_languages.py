@@ -1,0 +1,296 @@
+"""An index of several languages: recognised, recorded, searched exactly as each alone, changed, joined, resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.lexical_models import make_lexical
+
+from dupmae_ir import Searcher
+from dupmae_ir.encode import EncodeConfig
+from dupmae_ir.encode.changes import run_add
+from dupmae_ir.encode.document_languages import document_languages, weighted
+from dupmae_ir.encode.merge import MergeConfig
+from dupmae_ir.encode.merging import run as merge
+from dupmae_ir.encode.reading import FEWEST, vector_weight
+from dupmae_ir.encode.run import run as encode
+from dupmae_ir.index.changes.changes import run_compact, run_delete
+from dupmae_ir.index.config import AddConfig, CompactConfig, DeleteConfig
+from dupmae_ir.index.index import Index
+from dupmae_ir.models import load_encoder
+from dupmae_ir.models.heads import lexical
+from dupmae_ir.types import Document, Query, Representation
+
+ENGLISH = {
+    "en1": "The boiler shows an error if there is no water in the pipe, and it does not start again.",
+    "en2": "Bees find their way home by the position of the sun, even if clouds hide it.",
+    "en3": "The contract ends three months after one of the parties has told the other in writing.",
+    "en4": "A heap queue sorts a list while it grows, so the smallest item is always the first.",
+    "en5": "Trains to Berlin leave at eight in the morning, and there is another one at noon.",
+}
+GERMAN = {
+    "de1": "Die Heizung zeigt einen Fehler an, wenn kein Wasser in der Leitung ist, und startet nicht mehr.",
+    "de2": "Der Zug nach Berlin fährt um acht Uhr ab, wenn es nicht regnet.",
+    "de3": "Wer den Vertrag nicht mehr will, kann ihn mit einer Frist von drei Monaten kündigen.",
+}
+CHINESE = {
+    "zh1": "管道里没有水时，锅炉会显示错误，并且不会再次启动。",
+    "zh2": "开往柏林的火车八点出发。",
+}
+FRENCH = (
+    "La chaudière affiche une erreur quand il n'y a pas d'eau dans le tuyau, et ne démarre plus."
+)
+ALL = ENGLISH | GERMAN | CHINESE
+QUERIES = [
+    Query("q1", "Why does the boiler show an error?"),
+    Query("q2", "Wann fährt der Zug nach Berlin?"),
+    Query("q3", "锅炉 错误"),
+    Query("q4", "Berlin"),
+    Query("q5", "contract months"),
+    Query("q6", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    # So many buckets that no two stems of these texts share one.
+    folder = tmp_path_factory.mktemp("languages")
+    return str(make_lexical(folder, buckets=1 << 17, top_k=99))
+
+
+def write(path: Path, texts: dict[str, str], **metadata: object) -> str:
+    lines = [json.dumps({"id": i, "text": t, **metadata}) + "\n" for i, t in texts.items()]
+    path.write_text("".join(lines), encoding="utf-8")
+    return str(path)
+
+
+def make(folder: Path, model: str, texts: dict[str, str] = ALL, **settings: object) -> str:
+    corpus = write(folder.with_suffix(".jsonl"), texts)
+    values = {"corpus": corpus, "index": str(folder), "model": model, "quiet": True, **settings}
+    encode(EncodeConfig(**values))
+    return str(folder)
+
+
+@pytest.fixture
+def mixed(tmp_path, model):
+    return make(tmp_path / "mixed", model)
+
+
+def test_each_document_has_its_language(mixed):
+    index = Index.open(mixed)
+    assert index.language == "en"
+    assert index.languages == {"de": 3, "zh": 2}
+    found = {docid: index.texts.get(row).metadata["lang"] for row, docid in enumerate(index.docids)}
+    assert found == {docid: docid[:2] for docid in ALL}
+    searcher = Searcher.open(mixed)
+    hits = searcher.search("Berlin", filter='lang = "de"')
+    assert {hit.docid for hit in hits} <= set(GERMAN)
+    assert {hit.docid for hit in searcher.search("Berlin", filter='lang = "en"')} == set(ENGLISH)
+    assert [h.docid for h in searcher.search("Heizungen", mode="impact")] == ["de1"]
+    assert [h.docid for h in searcher.search("锅炉", mode="impact")] == ["zh1"]
+    assert {h.docid for h in searcher.search("Berlin", mode="impact")} == {"de2", "en5"}
+
+
+def test_documents_have_the_scores_of_an_index_of_their_language(
+    tmp_path, mixed, model, monkeypatch
+):
+    monkeypatch.setattr(lexical, "MIN_DOCUMENTS", 0)
+    together = Searcher.open(mixed)
+    for texts, language in ((ENGLISH, "en"), (GERMAN, "de"), (CHINESE, "zh")):
+        alone = Searcher.open(make(tmp_path / language, model, texts, language=language))
+        for query in QUERIES:
+            expected = {h.docid: h.score for h in alone.search(query.text, 10, "impact")}
+            hits = together.search(query.text, 20, "impact")
+            found = {h.docid: h.score for h in hits if h.docid in texts}
+            # A query in another language has fewer words here: its function words are left out.
+            if language == "en" or query.qid in ("q3", "q4", "q6"):
+                assert found == pytest.approx(expected, abs=1e-9)
+            assert found.keys() <= expected.keys() | found.keys()
+
+
+def test_english_hits_are_those_without_the_other_languages(tmp_path, mixed, model):
+    alone = Searcher.open(make(tmp_path / "alone", model, ENGLISH))
+    together = Searcher.open(mixed)
+    for query in ("boiler error", "How do bees find home?", "contract"):
+        hits = [hit for hit in together.search(query, 20) if hit.docid in ENGLISH]
+        assert hits == alone.search(query, 20)
+
+
+def test_an_index_of_one_language_is_what_it_was(tmp_path, model):
+    recognised = Index.open(make(tmp_path / "auto", model, ENGLISH))
+    chosen = Index.open(make(tmp_path / "chosen", model, ENGLISH, language="en"))
+    assert recognised.digest == chosen.digest
+    assert recognised.texts.columns == []
+    assert recognised.languages == {}
+
+
+def test_lists_are_those_of_all_sums(mixed, monkeypatch):
+    """Also with vectors whose lengths differ a thousandfold."""
+    searcher = Searcher.open(mixed)
+    index = searcher.index
+    texts = [index.texts.get(row).text for row in range(index.documents)]
+    plain = np.linalg.norm(searcher.encoder.encode_documents(texts).cls, axis=1)
+    vectors = np.concatenate([np.asarray(s.vectors) for s in index.segments]).astype(np.float64)
+    lengths = np.linalg.norm(vectors, axis=1)
+    factors = index.meta["encoder"]["languages"]
+    for row, docid in enumerate(index.docids):
+        expected = factors.get(docid[:2], 1.0) * plain[row]
+        assert lengths[row] == pytest.approx(expected, rel=1e-5)
+    run, reports = searcher.search_with_reports(QUERIES, 4)
+    for query in QUERIES:
+        encoded = searcher.encoder.encode_queries([query.text])
+        dense = vectors @ encoded.cls[0].astype(np.float64)
+        dense_weight, _ = searcher.part_weights
+        scores = {}
+        for row, docid in enumerate(index.docids):
+            impact = searcher.explain(query.text, [docid])[0].impact
+            scores[docid] = dense_weight * dense[row] + impact
+        best = sorted(scores, key=lambda docid: (-scores[docid], docid))[:4]
+        assert [hit.docid for hit in run[query.qid]] == best
+        assert reports[query.qid].exact
+
+
+def test_languages_come_and_go(tmp_path, model):
+    """What is added in a new language is found by its stems; what is deleted is not counted."""
+    index = make(tmp_path / "i", model, ENGLISH)
+    run_add(AddConfig(index=index, corpus=write(tmp_path / "f.jsonl", {"fr1": FRENCH}), quiet=True))
+    opened = Searcher.open(index)
+    assert opened.index.languages == {"fr": 1}
+    assert opened.document("fr1").metadata == {"lang": "fr"}
+    assert opened.document("en1").metadata == {"lang": "en"}
+    assert [h.docid for h in opened.search("chaudières", mode="impact")] == ["fr1"]
+    before = opened.search("chaudières")
+    more = write(tmp_path / "g.jsonl", {"de1": GERMAN["de1"], "fr2": FRENCH})
+    run_add(AddConfig(index=index, corpus=more, quiet=True))
+    assert Index.open(index).languages == {"fr": 2, "de": 1}
+    run_delete(DeleteConfig(index=index, ids=("de1", "fr2"), quiet=True))
+    assert Index.open(index).languages == {"fr": 1}
+    assert Searcher.open(index).search("chaudières") == before
+    run_compact(CompactConfig(index=index, quiet=True))
+    assert Index.open(index).languages == {"fr": 1}
+    assert Searcher.open(index).search("chaudières") == before
+
+
+def test_the_same_documents_added_later_are_found_alike(tmp_path, mixed, model):
+    later = make(tmp_path / "later", model, ENGLISH)
+    corpus = write(tmp_path / "rest.jsonl", GERMAN | CHINESE)
+    run_add(AddConfig(index=later, corpus=corpus, quiet=True))
+    for query in QUERIES:
+        assert Searcher.open(later).search(query.text) == Searcher.open(mixed).search(query.text)
+
+
+def test_shards_and_resumed_runs_have_the_same_bits(tmp_path, model, monkeypatch):
+    """The factor of a language is that of the first window that has it, for every share and after every kill."""
+    texts = {f"{docid}-{n}": text for docid, text in ALL.items() for n in range(3)}
+    whole = make(tmp_path / "whole", model, texts, window=4)
+    shards = []
+    for number in range(2):
+        folder = tmp_path / f"s{number}"
+        make(folder, model, texts, window=4, shard=f"{number}/2")
+        shards.append(str(folder))
+    merge(MergeConfig(shards=tuple(shards), index=str(tmp_path / "joined"), quiet=True))
+    assert Index.open(tmp_path / "joined").digest == Index.open(whole).digest
+    assert Index.open(tmp_path / "joined").languages == Index.open(whole).languages
+
+    from dupmae_ir.encode.windows import WindowFiles
+
+    plain = WindowFiles.save
+    saved = []
+
+    def dying(self, window, contents):
+        if len(saved) == 5:
+            raise KeyboardInterrupt
+        saved.append(window.number)
+        plain(self, window, contents)
+
+    monkeypatch.setattr(WindowFiles, "save", dying)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "killed", model, texts, window=4)
+    monkeypatch.undo()
+    assert Index.open(make(tmp_path / "killed", model, texts, window=4)).digest == (
+        Index.open(whole).digest
+    )
+
+
+def test_several_processes_have_the_same_bits(tmp_path, model):
+    texts = {f"{docid}-{n}": text for docid, text in ALL.items() for n in range(3)}
+    one = make(tmp_path / "one", model, texts, window=4)
+    two = make(tmp_path / "two", model, texts, window=4, devices="cpu,cpu")
+    assert Index.open(one).digest == Index.open(two).digest
+
+
+def test_folders_are_searched_as_one(tmp_path, model):
+    settings = {"scale": 100.0}
+    left = make(tmp_path / "left", model, ENGLISH, **settings)
+    more = {f"en9{n}": text for n, text in enumerate(ENGLISH.values())}
+    right = make(tmp_path / "right", model, more | GERMAN, **settings)
+    index = Index.open(left, right)
+    assert index.languages == {"de": 3}
+    hits = Searcher.open([left, right]).search("Heizungen", mode="impact")
+    assert [hit.docid for hit in hits] == ["de1"]
+
+
+def test_a_declared_language_is_kept_and_other_values_are_the_collections(tmp_path, model):
+    assert document_languages([Document("a", GERMAN["de1"], metadata={"lang": "fr"})], "en") == [
+        "fr"
+    ]
+    assert document_languages([Document("a", GERMAN["de1"], metadata={"lang": 7})], "en") == ["en"]
+    corpus = write(tmp_path / "c.jsonl", GERMAN, lang="deu")
+    index = str(tmp_path / "i")
+    encode(EncodeConfig(corpus=corpus, index=index, model=model, quiet=True))
+    assert Index.open(index).texts.get(0).metadata == {"lang": "deu"}
+
+
+@pytest.mark.parametrize("settings", [{"language": "en"}, {"store_texts": False}])
+def test_a_chosen_language_is_that_of_all(tmp_path, model, settings):
+    index = make(tmp_path / "i", model, **settings)
+    assert Index.open(index).languages == {}
+    assert "languages" not in Index.open(index).meta["encoder"]
+    run_add(AddConfig(index=index, corpus=write(tmp_path / "f.jsonl", {"fr1": FRENCH}), quiet=True))
+    assert Index.open(index).languages == {}
+
+
+def test_what_is_said(tmp_path, model, capsys):
+    make(tmp_path / "i", model, quiet=False)
+    said = capsys.readouterr().err
+    assert "languages: English 50%, German 30%, Chinese 20%; the words of a document" in said
+    assert "note: the model knows little of German, Chinese: words decide there." in said
+    assert "encode with --model multilingual" in said
+    make(tmp_path / "e", model, ENGLISH, quiet=False)
+    said = capsys.readouterr().err
+    assert "language" not in said
+
+
+class Reads:
+    """An encoder whose vectors find the other half of every text, or of none."""
+
+    def __init__(self, finds: bool, multilingual: bool = False) -> None:
+        self.settings = dataclasses.replace(
+            load_encoder("testing:hashing").settings, ot="lexical", multilingual=multilingual
+        )
+        self.dim = 4
+        self._finds = finds
+
+    def encode_documents(self, texts):
+        return Representation(np.eye(len(texts), dtype=np.float32), None)
+
+    def encode_queries(self, texts, cap=1024):
+        rows = np.eye(len(texts), dtype=np.float32)
+        return Representation(rows if self._finds else 1 - rows, None)
+
+
+def test_the_weight_of_a_language_beside_that_of_the_index():
+    text = "ein Text von ausreichender Länge, der sich in der Mitte teilen lässt"
+    documents = [Document(str(number), text) for number in range(FEWEST)]
+    assert vector_weight(Reads(True), documents, "de") == 1.0
+    assert vector_weight(Reads(False), documents, "de") == 0.001
+    assert vector_weight(Reads(True), documents[1:], "de") == 0.001  # too few to tell
+    assert vector_weight(Reads(False), documents, "en") == 1.0
+    assert vector_weight(Reads(False, multilingual=True), documents, "de") == 1.0
+    cls = np.ones((2, 3), np.float32)
+    found = weighted(Representation(cls, None), ["en", "de"], {"de": 0.25}).cls
+    assert found.tolist() == [[1, 1, 1], [0.25, 0.25, 0.25]]
