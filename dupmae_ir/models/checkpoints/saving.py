@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import shutil
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -217,8 +219,22 @@ def save_compact(
             stored[name], stored[name + SCALE] = quantise(value)
             matrices += 1
     save_file(stored, path, metadata={"format": "pt", METADATA: VERSION})
+    _sort_metadata(path)
     path.chmod(0o644)  # safetensors creates files that only the owner can read
     return matrices
+
+
+def _sort_metadata(path: Path) -> None:
+    """Bring the metadata of a safetensors file into a fixed order, so that equal weights are equal files; the library
+    writes them in a random one."""
+    with open(path, "r+b") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        file.seek(8)
+        # The format allows blanks at the end of the header.
+        file.write(text.ljust(size))
 
 
 def _is_diagonal(matrix: Tensor) -> bool:
