@@ -115,22 +115,34 @@ class Lexicon:
         rates: (buckets,) float64, the share of documents that contain each stem, 0 to 1.
         language: that of the index; other languages than English do not use the rates.
         pieces: V, the word pieces of the head whose weights are added; 0 = no head.
+        any_query: whether queries may be in another language than the texts, because vectors find those.
     """
 
     def __init__(
-        self, settings: LexicalSettings, rates: np.ndarray, language: str = ENGLISH, pieces: int = 0
+        self,
+        settings: LexicalSettings,
+        rates: np.ndarray,
+        language: str = ENGLISH,
+        pieces: int = 0,
+        any_query: bool = False,
     ) -> None:
         self.settings = settings
         self.rates = rates
         self.language = language
         self.pieces = pieces
+        self.any_query = any_query
         self.collection: CollectionStatistics | None = None
         # By language, made when they are first needed. Shared by copies, since each has a cache of its terms.
         self._words: dict[str, LanguageWords] = {}
 
     @classmethod
     def load(
-        cls, path: Path, settings: LexicalSettings, vocabulary: int, language: str = ENGLISH
+        cls,
+        path: Path,
+        settings: LexicalSettings,
+        vocabulary: int,
+        language: str = ENGLISH,
+        any_query: bool = False,
     ) -> Lexicon:
         """Read ``lexicon.safetensors``. Raises :class:`CheckpointError` for a missing, damaged or unsuitable file."""
         try:
@@ -151,7 +163,7 @@ class Lexicon:
         # Decoded frequencies are off by up to 3 %, so a stem of all documents can exceed their number.
         rates = np.minimum(decode_frequencies(codes) / documents, 1.0)
         pieces = vocabulary if settings.head_scale else 0
-        return cls(settings, rates, language, pieces)
+        return cls(settings, rates, language, pieces, any_query)
 
     def for_collection(self, collection: CollectionStatistics) -> Lexicon:
         """The same weights with the statistics of a collection."""
@@ -230,7 +242,7 @@ class Lexicon:
         """The weights of a query, in all languages of the collection."""
         all_words = self.all_words
         query_language = None
-        if len(all_words) > 1 or self.language == OTHER:
+        if len(all_words) > 1 or self.any_query or self.language == OTHER:
             query_language = language_of_query(text)
         weights: TermWeights = {}
         for words in all_words:

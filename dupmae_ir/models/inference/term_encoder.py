@@ -70,7 +70,9 @@ class TermEncoder:
         if config.lexical is not None and "ot" in parts:
             language = settings.language
             home = embedded_folder() if config.embedded_lexicon else folder
-            self._lexicon = Lexicon.load(home / LEXICON, config.lexical, width, language)
+            self._lexicon = Lexicon.load(
+                home / LEXICON, config.lexical, width, language, config.multilingual
+            )
         if settings.fold_terms and (self._lexicon is not None or config.query_table):
             raise UsageError("`fold_terms` is for term weights of the model's own head")
         self._table = None
