@@ -93,16 +93,32 @@ class Representation:
 
 
 @dataclass(frozen=True)
-class CollectionStatistics:
-    """What lexical query weights need of an index.
-
-    ``documents``: their number. ``frequencies``: (V,) integers, the number of documents with a non-zero impact of each
-    term. ``languages``: the number of documents in each language but that of the index.
-    """
+class LanguageStatistics:
+    """``documents``: the number of documents in a language; ``frequencies``: (V,) integers, the number of those with a
+    non-zero impact of each term; ``factor``: of the vectors of documents and of queries in the language."""
 
     documents: int
     frequencies: np.ndarray
-    languages: Mapping[str, int] = field(default_factory=dict)
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class CollectionStatistics(LanguageStatistics):
+    """What queries need of an index with word weights: the statistics of all documents, and of those in each language
+    but that of the index."""
+
+    languages: Mapping[str, LanguageStatistics] = field(default_factory=dict)
+
+    @property
+    def usual(self) -> LanguageStatistics:
+        """The statistics of the documents in the language of the index."""
+        if not self.languages:
+            return self
+        others = self.languages.values()
+        return LanguageStatistics(
+            self.documents - sum(other.documents for other in others),
+            self.frequencies - sum(other.frequencies for other in others),
+        )
 
 
 @dataclass(frozen=True)

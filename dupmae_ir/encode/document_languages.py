@@ -1,9 +1,12 @@
 """The languages of the documents of a collection, and what the vectors of each count.
 
 An index has a language, that of most of its first documents. A document in another one is recognised, its words are
-analysed in its language, and ``lang`` in its metadata says so. What vectors deserve in its language, relative to that
-of the index, is a factor of its stored vector: scores stay one inner product, exact, for every program that reads the
-index.
+analysed in its language, and ``lang`` in its metadata says so.
+
+Let w be what vectors deserve in the language, relative to that of the index. The square root of w is a factor of the
+stored vector, and of the vector of a query in the language. So a query and a document of one language have w, and two
+of different languages something between: vectors of a language that the model does not know are noise on either side.
+Scores stay one inner product, exact, for every program that reads the index.
 """
 
 from __future__ import annotations
@@ -63,6 +66,17 @@ def in_language(
     return [document for document, own in pairs if own == language]
 
 
+def documents_for_reading(
+    documents: Sequence[Document], languages: Sequence[str] | None, usual: str
+) -> list[Document]:
+    """The documents by which the weight of the index's language is measured: of several languages, those that are
+    recognised in it, so that the weight is that of an index of these alone."""
+    own = in_language(documents, languages, usual)
+    if len(own) == len(documents):
+        return own
+    return [d for d in own if language_of_document(d.joined(), OTHER) == usual]
+
+
 def measured_factors(
     encoder: Encoder,
     documents: Sequence[Document],
@@ -79,7 +93,7 @@ def measured_factors(
         if language == encoder.settings.language or language in known:
             continue
         weight = vector_weight(encoder, in_language(documents, languages, language), language)
-        factors[language] = round(weight / usual_weight, _DECIMALS)
+        factors[language] = round((weight / usual_weight) ** 0.5, _DECIMALS)
     return factors
 
 

@@ -49,7 +49,7 @@ from dupmae_ir.types import Document, Encoder
 
 MOSTLY = 0.5
 """Share of text in other languages than English from which ``--model auto`` is the model for all languages."""
-_LITTLE = 0.5
+_LITTLE = 0.7
 """Factor of the vectors of a language below which the user is told."""
 SLOW_ENCODING_SECONDS = 900.0
 """Seconds of encoding above which :data:`WORDS_ONLY_HINT` is printed."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from dupmae_ir import __version__
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.document_languages import (
-    in_language,
+    documents_for_reading,
     measured_factors,
     weighted,
     with_languages,
@@ -151,7 +151,7 @@ def encode_window(
     # Only the first window has no scale; the others get the one that it chose.
     if scale is None and encoder.terms is not None:
         scale = choose_scale(choice.scale, encoder.settings.impact_scale, representation)
-        reading = measure(encoder, in_language(documents, languages, usual), usual)
+        reading = measure(encoder, documents_for_reading(documents, languages, usual), usual)
     usual_weight = reading.weight if reading else window.usual_weight
     factors = measured_factors(encoder, documents, languages, window.factors, usual_weight)
     if not window.keep:

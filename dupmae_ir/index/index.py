@@ -43,7 +43,7 @@ from dupmae_ir.index.format.manifest import (
 )
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.models.languages import ENGLISH, LANG
-from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
+from dupmae_ir.types import CollectionStatistics, Encoder, LanguageStatistics, LexicalEncoder
 
 _ATTEMPTS = 100
 """How often a generation that is replaced while it is read is read again."""
@@ -136,17 +136,19 @@ class Index:
     def record(self) -> Meta:
         """The manifest of a record of this index."""
         lexical = self.has_ot and (self.meta.get("encoder") or {}).get("ot") == "lexical"
-        packed = b""
-        if lexical:
-            # Queries need the document frequencies, which a record has no rows to count.
-            packed = lzma.compress(self.frequencies.astype("<i8").tobytes())
-        columns = None if self.texts is None else self.texts.columns
-        frequencies = base64.b64encode(packed).decode()
-        if self.languages:
-            return record_of(
-                self.meta, columns=columns, frequencies=frequencies, languages=self.languages
-            )
-        return record_of(self.meta, columns=columns, frequencies=frequencies)
+        # Queries need the document frequencies, which a record has no rows to count.
+        frequencies = pack_frequencies(self.frequencies) if lexical else ""
+        facts: dict[str, object] = {
+            "columns": None if self.texts is None else self.texts.columns,
+            "frequencies": frequencies,
+        }
+        languages = {}
+        for language, statistics in self.language_statistics.items():
+            packed = pack_frequencies(statistics.frequencies)
+            languages[language] = {"documents": statistics.documents, "frequencies": packed}
+        if languages:
+            facts["languages"] = languages
+        return record_of(self.meta, **facts)
 
     @property
     def dim(self) -> int | None:
@@ -168,8 +170,7 @@ class Index:
         """(V,) int64: the number of documents of each term, without deleted documents."""
         if self.segments:
             return self.forward.frequencies
-        packed = base64.b64decode(self.meta["record"]["frequencies"])
-        return np.frombuffer(lzma.decompress(packed), "<i8")
+        return unpack_frequencies(self.meta["record"]["frequencies"])
 
     @property
     def language(self) -> str:
@@ -179,17 +180,35 @@ class Index:
     @cached_property
     def languages(self) -> dict[str, int]:
         """Each language but :attr:`language` -> the number of documents in it."""
+        return {code: found.documents for code, found in self.language_statistics.items()}
+
+    @cached_property
+    def language_statistics(self) -> dict[str, LanguageStatistics]:
+        """Each language but :attr:`language` -> the statistics of the documents in it."""
         known = (self.meta.get("encoder") or {}).get("languages")
         if not known:
             return {}
+        statistics = {}
         if not self.segments:
-            return dict(self.meta["record"].get("languages") or {})
+            for language, facts in (self.meta["record"].get("languages") or {}).items():
+                frequencies = unpack_frequencies(facts["frequencies"])
+                statistics[language] = LanguageStatistics(
+                    facts["documents"], frequencies, known[language]
+                )
+            return statistics
         if self.texts is None:
             return {}
         column = self.texts.column(LANG)
-        counts = np.bincount(column.codes[self.live], minlength=len(column.values))
-        numbers = dict(zip(column.values, counts.tolist(), strict=True))
-        return {language: numbers[language] for language in known if numbers.get(language)}
+        for language in known:
+            if language not in column.values:
+                continue
+            rows = self.live & (column.codes == column.values.index(language))
+            if rows.any():
+                frequencies = self.forward.frequencies_of(rows)
+                statistics[language] = LanguageStatistics(
+                    int(rows.sum()), frequencies, known[language]
+                )
+        return statistics
 
     @property
     def part_weights(self) -> tuple[float, float]:
@@ -314,6 +333,16 @@ class Index:
         """
         for segment in self.segments:
             segment.verify()
+
+
+def pack_frequencies(frequencies: np.ndarray) -> str:
+    """(V,) integers, compressed, as text."""
+    return base64.b64encode(lzma.compress(frequencies.astype("<i8").tobytes())).decode()
+
+
+def unpack_frequencies(packed: str) -> np.ndarray:
+    """(V,) int64 of :func:`pack_frequencies`."""
+    return np.frombuffer(lzma.decompress(base64.b64decode(packed)), "<i8")
 
 
 def _open(path: Path, name: str, record: bool) -> Index:
@@ -457,5 +486,7 @@ def for_index(encoder: Encoder, index: Index) -> Encoder:
     if not isinstance(encoder, LexicalEncoder):
         return encoder
     return encoder.for_collection(
-        CollectionStatistics(index.documents, index.frequencies, index.languages)
+        CollectionStatistics(
+            index.documents, index.frequencies, languages=index.language_statistics
+        )
     )

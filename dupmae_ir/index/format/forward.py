@@ -199,6 +199,11 @@ class Forward:
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
+    def frequencies_of(self, rows: np.ndarray) -> np.ndarray:
+        """(V,) int64: the number of documents of each term among ``rows``, (n,) bool."""
+        postings = np.repeat(rows, np.diff(self.indptr))
+        return np.bincount(self.terms[postings], minlength=len(self.frequencies))
+
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Vocabulary ids and impacts of one document."""
         start = int(self.indptr[row])

@@ -49,6 +49,14 @@ class JoinedForward:
             out[positions] = self._parts[segment].scores(segment_rows, query_ids, query_impacts)
         return out
 
+    def frequencies_of(self, rows: np.ndarray) -> np.ndarray:
+        """(V,) int64: the number of documents of each term among ``rows``, (n,) bool."""
+        counts = []
+        parts = np.split(rows, self._starts[1:-1])
+        for part, part_rows in zip(self._parts, parts, strict=True):
+            counts.append(part.frequencies_of(part_rows))
+        return np.sum(counts, axis=0)
+
     @cached_property
     def frequencies(self) -> np.ndarray:
         """(V,) int64: the number of documents of each term, without deleted documents."""

@@ -49,7 +49,7 @@ from dupmae_ir.models.checkpoints.model_config import WITH_PARTS, LexicalSetting
 from dupmae_ir.models.language_detection import language_of_query
 from dupmae_ir.models.languages import ENGLISH, OTHER, Analyzer
 from dupmae_ir.models.normal_form import normal_form
-from dupmae_ir.types import CollectionStatistics
+from dupmae_ir.types import CollectionStatistics, LanguageStatistics
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -103,8 +103,7 @@ class LanguageWords:
         df: float = frequency
         if self._prior:
             df += self._prior * float(self._rates[bucket_of(stemmed, self._buckets)])
-        # Buckets are shared, so a frequency may be that of other words, too.
-        return math.log(1 + max(0.0, total - df + 0.5) / (df + 0.5))
+        return math.log(1 + (total - df + 0.5) / (df + 0.5))
 
 
 class Lexicon:
@@ -132,6 +131,7 @@ class Lexicon:
         self.pieces = pieces
         self.any_query = any_query
         self.collection: CollectionStatistics | None = None
+        self._usual: LanguageStatistics | None = None  # of the language of the index
         # By language, made when they are first needed. Shared by copies, since each has a cache of its terms.
         self._words: dict[str, LanguageWords] = {}
 
@@ -169,6 +169,7 @@ class Lexicon:
         """The same weights with the statistics of a collection."""
         other = copy.copy(self)
         other.collection = collection
+        other._usual = collection.usual
         return other
 
     @property
@@ -251,31 +252,47 @@ class Lexicon:
         return weights
 
     def _query_in(self, words: LanguageWords, text: str, query_language: str | None) -> TermWeights:
-        """The weights of a query in one language."""
+        """The weights of a query in one language; if there are several, without those of words that no text has, whose
+        buckets may have words of another language."""
+        documents, frequencies = self._counts(words)
         # Stems of one bucket are one term.
         stems_by_bucket: dict[int, list[str]] = {}
         for stemmed in words.analyzer.query_terms(text, query_language):
             stems_by_bucket.setdefault(words.bucket(stemmed), []).append(stemmed)
         weights = {}
         for bucket, stems in stems_by_bucket.items():
-            weights[self.pieces + bucket] = len(stems) * self._idf(words, stems[0])
+            frequency = 0 if frequencies is None else int(frequencies[self.pieces + bucket])
+            idf = words.idf(stems[0], documents, frequency)
+            weights[self.pieces + bucket] = len(stems) * idf
         # fsum is exact, so the order of the words does not matter.
         total = math.fsum(weights.values())
         if total <= 0:
             return {}
         divisor = total**self.settings.query_power
+        if self._has_languages and frequencies is not None:
+            weights = {d: weight for d, weight in weights.items() if frequencies[d]}
         return {dimension: weight / divisor for dimension, weight in weights.items()}
 
-    def _idf(self, words: LanguageWords, stemmed: str) -> float:
-        collection = self.collection
-        if collection is None:
-            return words.idf(stemmed, 0, 0)
-        if words.language in collection.languages:
-            documents = max(MIN_DOCUMENTS, collection.languages[words.language])
-        else:
-            documents = collection.documents - sum(collection.languages.values())
-        dimension = self.pieces + words.bucket(stemmed)
-        return words.idf(stemmed, documents, int(collection.frequencies[dimension]))
+    @property
+    def _has_languages(self) -> bool:
+        return self.collection is not None and bool(self.collection.languages)
+
+    def _counts(self, words: LanguageWords) -> tuple[int, np.ndarray | None]:
+        """The number of documents in a language and the frequencies of terms in them; None without a collection."""
+        if self.collection is None or self._usual is None:
+            return 0, None
+        if words.language == self.language:
+            return self._usual.documents, self._usual.frequencies
+        statistics = self.collection.languages[words.language]
+        return max(MIN_DOCUMENTS, statistics.documents), statistics.frequencies
+
+    def query_factor(self, text: str) -> float:
+        """The factor of a query's vector: that of its language in a collection of several languages."""
+        if self.collection is None or not self.collection.languages:
+            return 1.0
+        language = language_of_query(text) or self.language
+        statistics = self.collection.languages.get(language)
+        return statistics.factor if statistics else 1.0
 
     def matrix(
         self, rows: Sequence[TermWeights], keep: int, heads: Sequence[np.ndarray] | None = None

@@ -278,6 +278,9 @@ class LazyTextEncoder(TermEncoder):
         weights: TermWeights = {}
         if self._lexicon is not None:
             weights = self._lexicon.query(text)
+            factor = self._lexicon.query_factor(text)
+            if cls is not None and factor != 1:
+                cls = cls * np.float32(factor)
         return cls, weights, keep
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:

@@ -126,7 +126,11 @@ class TermEncoder:
         if self._lexicon is None:
             return self._encode(pieces, "query", keep)
         rows = [self._lexicon.query(text) for text in texts]
-        return self._encode_lexical(pieces, "query", rows, keep)
+        found = self._encode_lexical(pieces, "query", rows, keep)
+        factors = np.array([self._lexicon.query_factor(text) for text in texts], np.float32)
+        if found.cls is None or (factors == 1).all():
+            return found
+        return Representation(found.cls * factors[:, None], found.ot)
 
     def for_collection(self, collection: CollectionStatistics) -> Self:
         """The encoder with query weights for a collection; itself unless the OT part is lexical."""
