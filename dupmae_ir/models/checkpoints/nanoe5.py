@@ -109,8 +109,9 @@ def source_file() -> Path:
     return Path(spec.origin).with_name(_FILE)
 
 
-def converted_folder() -> Path:
-    """The model folder, which is written on the first call.
+def converted_folder(embedded: Path) -> Path:
+    """The model folder, which is written on the first call. ``embedded``: the folder of the embedded model, whose word
+    weights it has.
 
     Raises :class:`EnvironmentProblem` if the package is not installed, and :class:`CheckpointError` if its file is not
     the expected one.
@@ -127,7 +128,7 @@ def converted_folder() -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=".multilingual-", dir=folder.parent))
     try:
-        convert(source, aside)
+        convert(source, aside, embedded)
         aside.chmod(0o755)
         fsync_tree(aside)
         try:
@@ -141,7 +142,7 @@ def converted_folder() -> Path:
     return folder
 
 
-def convert(source: Path, folder: Path) -> None:
+def convert(source: Path, folder: Path, embedded: Path) -> None:
     """Write the model in ``source``, a file of the package, to the existing ``folder``."""
     # Imports torch.
     from dupmae_ir.models.checkpoints.saving import make_readable, save_compact
@@ -162,17 +163,14 @@ def convert(source: Path, folder: Path) -> None:
     save_compact(state, folder / COMPACT, str(source))
     _write_tokenizer(folder, pieces)
     write_json(folder / "config.json", _bert_config(header))
-    write_json(folder / CONFIG, model_config(header.max_position_embeddings).to_record())
+    config = model_config(header.max_position_embeddings, read_config(embedded))
+    write_json(folder / CONFIG, config.to_record())
     (folder / "README.md").write_text(_README, encoding="utf-8")
     make_readable(folder)
 
 
-def model_config(length: int) -> ModelConfig:
-    """The settings of the model, which reads ``length`` word pieces."""
-    # Imported here: names.py imports this module.
-    from dupmae_ir.models.names import embedded_folder
-
-    embedded = read_config(embedded_folder())
+def model_config(length: int, embedded: ModelConfig) -> ModelConfig:
+    """The settings of the model, which reads ``length`` word pieces and has the word weights of ``embedded``."""
     return ModelConfig(
         method="lexical",
         document_length=length,

