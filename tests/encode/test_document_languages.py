@@ -12,6 +12,7 @@ from support.lexical_models import make_lexical
 
 from dupmae_ir import Searcher
 from dupmae_ir.encode import EncodeConfig
+from dupmae_ir.encode import run as run_module
 from dupmae_ir.encode.changes import run_add
 from dupmae_ir.encode.document_languages import document_languages, weighted
 from dupmae_ir.encode.merge import MergeConfig
@@ -299,3 +300,22 @@ def test_the_weight_of_a_language_beside_that_of_the_index():
     cls = np.ones((2, 3), np.float32)
     found = weighted(Representation(cls, None), ["en", "de"], {"de": 0.25}).cls
     assert found.tolist() == [[1, 1, 1], [0.25, 0.25, 0.25]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "installed", "expected"),
+    [
+        (GERMAN, True, "multilingual"),
+        (GERMAN, False, "default"),
+        (ENGLISH, True, "default"),
+        (ENGLISH | {"de1": GERMAN["de1"]}, True, "default"),
+    ],
+)
+def test_the_automatic_model_depends_on_the_text(monkeypatch, capsys, texts, installed, expected):
+    monkeypatch.setattr(run_module, "is_installed", lambda _: installed)
+    config = EncodeConfig(corpus="c.jsonl", index="i", model="auto")
+    documents = [Document(docid, text) for docid, text in texts.items()]
+    chosen, language = run_module._choose(config, documents)
+    assert chosen.model == expected
+    assert language == ("de" if texts is GERMAN else "en")
+    assert f"model: {expected} (" in capsys.readouterr().err
