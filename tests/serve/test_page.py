@@ -267,7 +267,7 @@ def test_words_and_passages_are_those_of_describe(client: Client) -> None:
         "lock queue", [hit["docid"] for hit in hits], longest=400
     )
     page = client.get("/?q=lock+queue&hits=5").text
-    passages = re.findall(r'<p class="passage">(.*?)</p>', page)
+    passages = re.findall(r'<p class="passage" dir="auto">(.*?)</p>', page)
     assert [re.sub("<[^>]*>", "", passage) for passage in passages] == [
         d.snippet.text for d in described if d.snippet
     ]

@@ -79,10 +79,15 @@ def test_a_late_change_ends_unchanged_and_goes_on_when_it_is_asked_for_again(
     encoded = []
     late = [0.0]
 
-    def slow(encoder: Encoder, documents: Sequence[Document], separator: str) -> Representation:
+    def slow(
+        encoder: Encoder,
+        documents: Sequence[Document],
+        separator: str,
+        languages: Sequence[str] | None,
+    ) -> Representation:
         encoded.extend(documents)
         late[0] = 60.0 if len(encoded) == 6 else 0.0
-        return represent(encoder, documents, separator)
+        return represent(encoder, documents, separator, languages)
 
     monkeypatch.setattr(changes, "represent", slow)
     monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late[0]))
