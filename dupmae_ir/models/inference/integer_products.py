@@ -7,7 +7,7 @@ The code uses only generic instructions; LLVM fuses them on processors that can 
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -26,6 +26,9 @@ _PAIRS = ir.VectorType(ir.IntType(32), 32)
 _BYTES = ir.VectorType(ir.IntType(8), 32)
 """The codes of these."""
 _PARTS = range(OUTPUTS // 16)
+_HAS_WIDE_REGISTERS = bool(binding.get_host_cpu_features().get("avx512bw"))
+_TOGETHER = [list(_PARTS)] if _HAS_WIDE_REGISTERS else [[part] for part in _PARTS]
+"""Parts whose sums are in registers together: all, in 32 registers of 64 bytes (AVX-512); one, in 16 of 32 bytes."""
 
 
 @njit(nogil=True, cache=True)
@@ -71,34 +74,35 @@ def _sums(_, codes, start, inputs, first, width, sums):  # type: ignore[no-untyp
         row_starts = [
             builder.add(arguments[3], builder.mul(arguments[4], _INDEX(r))) for r in range(ROWS)
         ]
-        totals = [[_LANES([0] * 16)] * len(_PARTS) for _ in range(ROWS)]
-        # Unrolled: a pair of components at a time, since processors multiply and add pairs of 16-bit integers.
-        for pair in range(GROUP // 2):
-            offsets = [
-                builder.add(arguments[1], _INDEX(2 * OUTPUTS * pair + 32 * part)) for part in _PARTS
-            ]
-            weights = [
-                builder.sext(_load(builder, codes_data, offset, _BYTES), _PAIRS)
-                for offset in offsets
-            ]
-            for row_start, row_totals in zip(row_starts, totals, strict=True):
-                # Two int16 components as one word, which is copied to all lanes.
-                word = _load(builder, inputs_data, builder.add(row_start, _INDEX(2 * pair)), _WORD)
-                lanes = builder.insert_element(ir.Constant(_LANES, ir.Undefined), word, _WORD(0))
-                lanes = builder.shuffle_vector(lanes, lanes, _LANES([0] * 16))
-                inputs = builder.sext(
-                    builder.bitcast(lanes, ir.VectorType(ir.IntType(16), 32)), _PAIRS
-                )
-                for part in _PARTS:
-                    products = builder.mul(weights[part], inputs)
-                    for half in range(2):
-                        odd_or_even = _LANES(list(range(half, 32, 2)))
-                        half_products = builder.shuffle_vector(products, products, odd_or_even)
-                        row_totals[part] = builder.add(row_totals[part], half_products)
-        for row, row_totals in enumerate(totals):
-            for part, total in enumerate(row_totals):
-                target = builder.gep(sums_data, [_INDEX(OUTPUTS * row + 16 * part)])
-                builder.store(total, builder.bitcast(target, _LANES.as_pointer())).align = 4
+        for parts in _TOGETHER:
+            totals = [dict.fromkeys(parts, _LANES([0] * 16)) for _ in range(ROWS)]
+            # Unrolled: a pair of components at a time, since processors multiply and add pairs of 16-bit integers.
+            for pair in range(GROUP // 2):
+                weights = {}
+                for part in parts:
+                    offset = builder.add(arguments[1], _INDEX(2 * OUTPUTS * pair + 32 * part))
+                    weights[part] = builder.sext(_load(builder, codes_data, offset, _BYTES), _PAIRS)
+                for row_start, row_totals in zip(row_starts, totals, strict=True):
+                    # Two int16 components as one word, which is copied to all lanes.
+                    position = builder.add(row_start, _INDEX(2 * pair))
+                    word = _load(builder, inputs_data, position, _WORD)
+                    lanes = builder.insert_element(
+                        ir.Constant(_LANES, ir.Undefined), word, _WORD(0)
+                    )
+                    lanes = builder.shuffle_vector(lanes, lanes, _LANES([0] * 16))
+                    inputs = builder.sext(
+                        builder.bitcast(lanes, ir.VectorType(ir.IntType(16), 32)), _PAIRS
+                    )
+                    for part in parts:
+                        products = builder.mul(weights[part], inputs)
+                        for half in range(2):
+                            odd_or_even = _LANES(list(range(half, 32, 2)))
+                            half_products = builder.shuffle_vector(products, products, odd_or_even)
+                            row_totals[part] = builder.add(row_totals[part], half_products)
+            for row, row_totals in enumerate(totals):
+                for part, total in row_totals.items():
+                    target = builder.gep(sums_data, [_INDEX(OUTPUTS * row + 16 * part)])
+                    builder.store(total, builder.bitcast(target, _LANES.as_pointer())).align = 4
         return context.get_dummy_value()
 
     return types.void(codes, start, inputs, first, width, sums), generate
