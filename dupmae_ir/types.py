@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 if TYPE_CHECKING:
@@ -103,17 +104,20 @@ class LanguageStatistics:
 
 
 @dataclass(frozen=True)
-class CollectionStatistics(LanguageStatistics):
-    """What queries need of an index with word weights: the statistics of all documents, and of those in each language
-    but that of the index."""
+class CollectionStatistics:
+    """What queries need of an index with word weights.
 
+    ``documents``: their number. ``frequencies``: (V,) integers, the number of documents with a non-zero impact of each
+    term. ``languages``: the same of the documents in each language but that of the index.
+    """
+
+    documents: int
+    frequencies: np.ndarray
     languages: Mapping[str, LanguageStatistics] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def usual(self) -> LanguageStatistics:
         """The statistics of the documents in the language of the index."""
-        if not self.languages:
-            return self
         others = self.languages.values()
         return LanguageStatistics(
             self.documents - sum(other.documents for other in others),

@@ -22,14 +22,9 @@ import numpy as np
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
-from dupmae_ir.encode.document_languages import (
-    document_languages,
-    measured_factors,
-    weighted,
-    with_languages,
-)
+from dupmae_ir.encode.document_languages import document_languages, measured_factors
 from dupmae_ir.encode.run import vocabulary_record
-from dupmae_ir.encode.window_encoding import represent
+from dupmae_ir.encode.window_encoding import quantised_window, represent
 from dupmae_ir.encode.windows import (
     EncodedWindow,
     build_index,
@@ -327,12 +322,14 @@ class Change:
                 else:
                     own = languages.of(window, encoder)
                     representation = represent(encoder, window, separator, own)
-                    encoded = EncodedWindow.of(
+                    encoded = quantised_window(
                         window,
-                        weighted(representation, own, languages.factors),
+                        representation,
                         index.scale,
-                        texts=texts,
-                        recorded=with_languages(window, own, index.language),
+                        texts,
+                        index.language,
+                        own,
+                        languages.factors,
                     )
                     write_window(path, encoded.to_bytes(digest))
                 paths.append(path)

@@ -127,8 +127,8 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     )
     language: str = encoding_option(
         AUTO,
-        f"language of words and their stems (of the embedded models' word weights): {AUTO}, which recognises that of "
-        f"each document, or a code for all ({', '.join(LANGUAGES)}); other: words without stems",
+        f"language in which words are stemmed (for the word weights of default and multilingual): {AUTO} detects it "
+        f"for each document; a code sets it for all ({', '.join(LANGUAGES)}); other: words without stems",
         metavar="CODE",
         only_with=("parts=ot", "parts=cls,ot"),
     )

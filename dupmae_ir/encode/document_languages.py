@@ -1,12 +1,13 @@
-"""The languages of the documents of a collection, and what the vectors of each count.
+"""The language of each document, and how much the vectors of each language count.
 
-An index has a language, that of most of its first documents. A document in another one is recognised, its words are
-analysed in its language, and ``lang`` in its metadata says so.
+The language of an index is that of most of its first documents. The words of a document in another language are
+analysed in that language, and ``lang`` in its metadata records it.
 
-Let w be what vectors deserve in the language, relative to that of the index. The square root of w is a factor of the
-stored vector, and of the vector of a query in the language. So a query and a document of one language have w, and two
-of different languages something between: vectors of a language that the model does not know are noise on either side.
-Scores stay one inner product, exact, for every program that reads the index.
+Some models know little of a language, so its vectors count less. Let w be their weight, relative to the index's own
+language. Stored vectors in the language, and vectors of queries in it, are multiplied by the square root of w. A query
+and a document in the same language then have the weight w. If their languages differ, the weight is in between: vectors
+of a language that the model does not know are noise, whichever side they are on. The score is still one inner product,
+so it stays exact for every program that reads the index.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def in_language(
 def documents_for_reading(
     documents: Sequence[Document], languages: Sequence[str] | None, usual: str
 ) -> list[Document]:
-    """The documents by which the weight of the index's language is measured: of several languages, those that are
-    recognised in it, so that the weight is that of an index of these alone."""
+    """The documents used to measure the weight of the index's own language. In a mixed collection, only those that are
+    certainly in this language count, so the weight is the same as in an index of these documents alone."""
     own = in_language(documents, languages, usual)
     if len(own) == len(documents):
         return own

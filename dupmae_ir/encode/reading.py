@@ -1,10 +1,10 @@
 """How well a model's dense part reads a collection, measured on the collection's own text.
 
 The dense part of a model knows the languages it was trained on. Where it knows little, its scores rank at random, and
-their sum with good word weights is worse than these alone. So for each language but English, each
-of some passages is cut into halves, and the first words of the second half search for the first half. The weight of
-the dense score in the sum is the cube of the mean reciprocal rank, relative to that of English text: the exponent that
-fits the best weights in nine languages (benchmarks/languages.py). The index records it with the encoder.
+their sum with good word weights is worse than these alone. So for every language other than English, some passages are
+cut into halves, and the first words of the second half search for the first half. The weight of the dense score in the
+sum is the cube of the mean reciprocal rank, relative to that of English text: the exponent that fits the best weights
+in nine languages (benchmarks/languages.py). The index records it with the encoder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dupmae_ir.types import Document, Encoder
 PASSAGES = 128
 """Passages that search for their other halves."""
 FEWEST = 8
-"""Passages without which the weight of a language beside that of the index is not measured."""
+"""With fewer passages, the weight of an additional language is not measured."""
 _QUERY = 120
 """Characters of a query."""
 _MIN_CHARACTERS = 40
@@ -43,10 +43,7 @@ class Reading:
 def measure(encoder: Encoder, documents: Sequence[Document], language: str) -> Reading | None:
     """The measurement for documents in a language; None for English, for a model of all languages, without a dense part
     or word weights of a language, or without text."""
-    settings = encoder.settings
-    if encoder.dim is None or settings.ot != "lexical":
-        return None
-    if language == ENGLISH or settings.multilingual:
+    if not _depends_on_language(encoder, language):
         return None
     stripped = [document.text.strip() for document in documents]
     texts = [text for text in stripped if len(text) >= _MIN_CHARACTERS]
@@ -73,16 +70,23 @@ def measure(encoder: Encoder, documents: Sequence[Document], language: str) -> R
 
 
 def vector_weight(encoder: Encoder, documents: Sequence[Document], language: str) -> float:
-    """The weight of the vectors of documents in a language beside that of the index, 1 for English.
+    """The weight of the vectors of an additional language; 1 for English.
 
-    The lowest if there is too little text to measure it: words are right in every language.
+    With too little text to measure it, the lowest weight, which leaves the ranking to the words.
     """
-    if language == ENGLISH or encoder.settings.multilingual or encoder.dim is None:
+    if not _depends_on_language(encoder, language):
         return 1.0
     reading = measure(encoder, documents, language)
     if reading is None or reading.passages < FEWEST:
         return _MIN_WEIGHT
     return reading.weight
+
+
+def _depends_on_language(encoder: Encoder, language: str) -> bool:
+    """Whether what the vectors of a language count must be measured: beside word weights, unless the model reads it."""
+    settings = encoder.settings
+    reads = language == ENGLISH or settings.multilingual
+    return encoder.dim is not None and settings.ot == "lexical" and not reads
 
 
 def _halves(text: str) -> tuple[str, str]:

@@ -50,7 +50,7 @@ from dupmae_ir.types import Document, Encoder
 MOSTLY = 0.5
 """Share of text in other languages than English from which ``--model auto`` is the model for all languages."""
 _LITTLE = 0.7
-"""Factor of the vectors of a language below which the user is told."""
+"""A note names the languages whose vectors have a smaller factor."""
 SLOW_ENCODING_SECONDS = 900.0
 """Seconds of encoding above which :data:`WORDS_ONLY_HINT` is printed."""
 WORDS_ONLY_HINT = (
@@ -87,7 +87,10 @@ def run(config: EncodeConfig) -> EncodeResult:
     with closing(_executor(config, language)) as executor, output.named():
         if executor.facts.settings.ot == "lexical":
             if config.language == AUTO:
-                note = languages_note(document_languages(beginning, language), language)
+                languages = [language]
+                if _recognises(config, executor.facts):
+                    languages = document_languages(beginning, language)
+                note = languages_note(languages)
                 say(note, config.quiet or not note)
         elif config.language != AUTO:
             raise UsageError(
@@ -112,6 +115,12 @@ def _choose(config: EncodeConfig, beginning: Sequence[Document]) -> tuple[Encode
     if "ot" not in config.parts:
         language = ENGLISH
     return config, language
+
+
+def _recognises(config: EncodeConfig, encoder: EncoderFacts) -> bool:
+    """Whether each document has its own language: a chosen one is that of all documents, and without stored texts
+    nothing records another one."""
+    return config.language == AUTO and config.store_texts and encoder.settings.ot == "lexical"
 
 
 class IndexJob(Job):
@@ -242,10 +251,7 @@ class _Run:
         self.executor = executor
         self.batches = batches
         self.encoder = executor.facts
-        # A chosen language is that of all documents, and without stored texts nothing records another one.
-        self.recognises = (
-            config.language == AUTO and config.store_texts and self.encoder.settings.ot == "lexical"
-        )
+        self.recognises = _recognises(config, self.encoder)
         self.shard, self.shards = config.shard_of()
         self.separator = EncoderChoice.of(config).separator(self.encoder.settings)
         self._note_other_separator()
@@ -393,13 +399,11 @@ class _Run:
     def _step_of(self, window: Window) -> int:
         """The number of the step in which a window is encoded. The first window chooses the scale, and one with a new
         language the factor of its vectors, before any other is encoded."""
-        decides = window.number == 0 or self._new_languages(window)
-        if decides:
-            self.steps += 1
-        step = self.steps
-        if decides:
-            self.steps += 1
-        return step
+        if window.number > 0 and not self._new_languages(window):
+            return self.steps
+        # A number of its own, between those of the windows before and after it.
+        self.steps += 2
+        return self.steps - 1
 
     def _new_languages(self, window: Window) -> set[str]:
         """The languages of a window whose factors are not known."""
@@ -504,14 +508,15 @@ def reading_note(reading: Reading) -> str:
     )
 
 
-def languages_note(languages: Sequence[str], usual: str) -> str:
+def languages_note(languages: Sequence[str]) -> str:
     """The languages of documents; empty if all are English."""
     counts = Counter(languages)
     if set(counts) <= {ENGLISH}:
         return ""
-    shares = {language: count / len(languages) for language, count in counts.most_common()}
     if len(counts) == 1:
-        return f"language: {LANGUAGES[usual]}; --language CODE chooses another"
+        (language,) = counts
+        return f"language: {LANGUAGES[language]}; --language CODE chooses another"
+    shares = {language: count / len(languages) for language, count in counts.most_common()}
     return (
         f"languages: {described(shares)}; the words of a document are analysed in its own; --language CODE chooses one "
         "for all"

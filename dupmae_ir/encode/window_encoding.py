@@ -156,15 +156,33 @@ def encode_window(
     factors = measured_factors(encoder, documents, languages, window.factors, usual_weight)
     if not window.keep:
         return WindowResult(window.number, None, scale, seconds, worker, reading, factors)
-    encoded = EncodedWindow.of(
-        documents,
-        weighted(representation, languages, {**window.factors, **factors}),
-        None if scale is None else scale.value,
-        texts=choice.store_texts,
-        recorded=with_languages(documents, languages, usual),
+    scale_value = None if scale is None else scale.value
+    all_factors = {**window.factors, **factors}
+    encoded = quantised_window(
+        documents, representation, scale_value, choice.store_texts, usual, languages, all_factors
     )
     contents = encoded.to_bytes(window.digest, encoder.digest)
     return WindowResult(window.number, contents, scale, seconds, worker, reading, factors)
+
+
+def quantised_window(
+    documents: Sequence[Document],
+    representation: Representation,
+    scale: float | None,
+    texts: bool,
+    usual: str,
+    languages: Sequence[str] | None,
+    factors: Mapping[str, float],
+) -> EncodedWindow:
+    """What an index stores of documents; ``usual``: the language of the index, ``languages``: of the documents, if they
+    are recognised, ``factors``: of the vectors of each but the usual one."""
+    return EncodedWindow.of(
+        documents,
+        weighted(representation, languages, factors),
+        scale,
+        texts=texts,
+        recorded=with_languages(documents, languages, usual),
+    )
 
 
 def represent(

@@ -486,7 +486,5 @@ def for_index(encoder: Encoder, index: Index) -> Encoder:
     if not isinstance(encoder, LexicalEncoder):
         return encoder
     return encoder.for_collection(
-        CollectionStatistics(
-            index.documents, index.frequencies, languages=index.language_statistics
-        )
+        CollectionStatistics(index.documents, index.frequencies, index.language_statistics)
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +61,13 @@ class Recognised(NamedTuple):
 
 def recognise(text: str) -> Recognised | None:
     """The language of a text by its first 2,000 characters; None for a text without letters."""
-    beginning = text[:_TEXT_CHARACTERS]
+    return _recognise(text[:_TEXT_CHARACTERS])
+
+
+@lru_cache(
+    1024
+)  # a text is asked about several times: for its collection, its words and its vector
+def _recognise(beginning: str) -> Recognised | None:
     letters: Counter[str] = Counter()
     for match in _script_pattern().finditer(beginning):
         weight = 3 if match.lastgroup in _DENSE else 1

@@ -149,14 +149,16 @@ def convert(source: Path, folder: Path, embedded: Path) -> None:
     reader.unpack("I")  # version
     header = _Header(*reader.unpack("7ifi"))
     pieces = _read_pieces(reader)
-    reader.bytes(_size_of_replacements(reader))
+    # The table of replaced characters, which _write_tokenizer describes by rules.
+    _, table_size = reader.unpack("iI")
+    reader.bytes(table_size)
     tensors = _read_tensors(reader, contents, header)
 
     import torch
 
     state = {name: torch.from_numpy(array) for name, array in tensors.items()}
     save_compact(state, folder / COMPACT, str(source))
-    _write_tokenizer(folder, pieces)
+    _write_tokenizer(folder, pieces, header.max_position_embeddings)
     write_json(folder / "config.json", _bert_config(header))
     config = model_config(header.max_position_embeddings, read_config(embedded))
     write_json(folder / CONFIG, config.to_record())
@@ -217,12 +219,6 @@ def _read_pieces(reader: _Reader) -> list[tuple[str, float]]:
     return pieces
 
 
-def _size_of_replacements(reader: _Reader) -> int:
-    """The bytes of the table of replaced characters, which _write_tokenizer describes by rules."""
-    _, size = reader.unpack("iI")
-    return int(size)
-
-
 def _read_tensors(reader: _Reader, contents: bytes, header: _Header) -> dict[str, np.ndarray]:
     """The weights by their names in a BERT checkpoint, float32."""
     width = header.hidden_size
@@ -266,11 +262,12 @@ def _decode(contents: bytes, size: int, offset: int) -> np.ndarray:
     return ((codes - 8) * factors).reshape(-1)
 
 
-def _write_tokenizer(folder: Path, pieces: list[tuple[str, float]]) -> None:
-    """Write ``tokenizer.json`` and its settings: XLM-RoBERTa's tokenizer with these pieces."""
+def _write_tokenizer(folder: Path, pieces: list[tuple[str, float]], length: int) -> None:
+    """Write ``tokenizer.json`` and its settings: XLM-RoBERTa's tokenizer with these pieces, for texts of ``length``."""
     ids = {piece: number for number, (piece, _) in enumerate(pieces)}
     first, last = _SPECIAL["cls_token"], _SPECIAL["sep_token"]
     special = [*_SPECIAL.values(), _MASK]
+    blanks = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     definition = {
         "version": "1.0",
         "truncation": None,
@@ -285,12 +282,7 @@ def _write_tokenizer(folder: Path, pieces: list[tuple[str, float]]) -> None:
                 _replacement(" {2,}", " "),
             ],
         },
-        "pre_tokenizer": {
-            "type": "Metaspace",
-            "replacement": "▁",
-            "prepend_scheme": "always",
-            "split": True,
-        },
+        "pre_tokenizer": blanks,
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [_template("SpecialToken", first), *_template_end("A", last)],
@@ -305,12 +297,7 @@ def _write_tokenizer(folder: Path, pieces: list[tuple[str, float]]) -> None:
                 for token in (first, last)
             },
         },
-        "decoder": {
-            "type": "Metaspace",
-            "replacement": "▁",
-            "prepend_scheme": "always",
-            "split": True,
-        },
+        "decoder": blanks,
         "model": {
             "type": "Unigram",
             "unk_id": ids[_SPECIAL["unk_token"]],
@@ -323,7 +310,7 @@ def _write_tokenizer(folder: Path, pieces: list[tuple[str, float]]) -> None:
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": 512,
+        "model_max_length": length,
         "bos_token": first,
         "eos_token": last,
         "mask_token": _MASK,

@@ -49,7 +49,7 @@ from dupmae_ir.models.checkpoints.model_config import WITH_PARTS, LexicalSetting
 from dupmae_ir.models.language_detection import language_of_query
 from dupmae_ir.models.languages import ENGLISH, OTHER, Analyzer
 from dupmae_ir.models.normal_form import normal_form
-from dupmae_ir.types import CollectionStatistics, LanguageStatistics
+from dupmae_ir.types import CollectionStatistics
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -131,7 +131,6 @@ class Lexicon:
         self.pieces = pieces
         self.any_query = any_query
         self.collection: CollectionStatistics | None = None
-        self._usual: LanguageStatistics | None = None  # of the language of the index
         # By language, made when they are first needed. Shared by copies, since each has a cache of its terms.
         self._words: dict[str, LanguageWords] = {}
 
@@ -169,7 +168,6 @@ class Lexicon:
         """The same weights with the statistics of a collection."""
         other = copy.copy(self)
         other.collection = collection
-        other._usual = collection.usual
         return other
 
     @property
@@ -269,20 +267,16 @@ class Lexicon:
         if total <= 0:
             return {}
         divisor = total**self.settings.query_power
-        if self._has_languages and frequencies is not None:
+        if frequencies is not None and len(self.all_words) > 1:
             weights = {d: weight for d, weight in weights.items() if frequencies[d]}
         return {dimension: weight / divisor for dimension, weight in weights.items()}
 
-    @property
-    def _has_languages(self) -> bool:
-        return self.collection is not None and bool(self.collection.languages)
-
     def _counts(self, words: LanguageWords) -> tuple[int, np.ndarray | None]:
         """The number of documents in a language and the frequencies of terms in them; None without a collection."""
-        if self.collection is None or self._usual is None:
+        if self.collection is None:
             return 0, None
         if words.language == self.language:
-            return self._usual.documents, self._usual.frequencies
+            return self.collection.usual.documents, self.collection.usual.frequencies
         statistics = self.collection.languages[words.language]
         return max(MIN_DOCUMENTS, statistics.documents), statistics.frequencies
 

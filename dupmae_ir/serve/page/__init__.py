@@ -26,7 +26,7 @@ from dupmae_ir.errors import UnknownName
 from dupmae_ir.search.config import MODES
 from dupmae_ir.search.query.words import Mark, WordShare
 from dupmae_ir.search.query_batching import Busy
-from dupmae_ir.search.view.naming import NO_WORD, NOTHING_MISSED, digits, without
+from dupmae_ir.search.view.naming import BY_MEANING, NO_WORD, NOTHING_MISSED, digits, without
 from dupmae_ir.search.view.results import DescribedHit
 from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_texts, index_info, index_list
@@ -268,6 +268,7 @@ TEMPLATES.globals |= {
     "digits": digits,
     "index_size": index_size,
     "nothing_missed": NOTHING_MISSED,
+    "by_meaning": BY_MEANING,
     "longest_text": LONGEST_TEXT,
 }
 
