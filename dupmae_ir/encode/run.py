@@ -381,7 +381,9 @@ class _Run:
                 self.executor.on_share = work.advance
             missing = self._windows(files, work)
             # A window that decides for later ones is encoded alone.
-            for _, windows_to_encode in groupby(missing, self._step_of):
+            for _, step in groupby(missing, self._step_of):
+                # One window more is read to find the end of a step, so they get what was decided when the next begins.
+                windows_to_encode = (self._with_decisions(window, files) for window in step)
                 for result in self.executor.encode(windows_to_encode):
                     self._commit(files, result, work)
         # Window files beyond the last window are of a collection that was longer.
@@ -397,45 +399,50 @@ class _Run:
         self.executor.close()
 
     def _step_of(self, window: Window) -> int:
-        """The number of the step in which a window is encoded. The first window chooses the scale, and one with a new
-        language the factor of its vectors, before any other is encoded."""
-        if window.number > 0 and not self._new_languages(window):
+        """The number of the step in which a window is encoded."""
+        if not window.decides:
             return self.steps
         # A number of its own, between those of the windows before and after it.
         self.steps += 2
         return self.steps - 1
 
-    def _new_languages(self, window: Window) -> set[str]:
-        """The languages of a window whose factors are not known."""
-        return set(window.languages or ()) - {self.encoder.settings.language, *window.factors}
-
     def _windows(self, files: WindowFiles, bar: EncodingBar) -> Iterator[Window]:
-        """The windows to encode: neither finished nor another machine's."""
+        """The windows to encode: neither finished nor another machine's.
+
+        The first decides on the scale, and one with the first text in a language on the factor of its vectors. Every
+        shard encodes these, so that all of them decide alike.
+        """
+        known = {self.encoder.settings.language, *files.factors}
         for number, documents in enumerate(self.batches):
             self.windows = number + 1
             bar.read(number, len(documents))
             window = Window(number, documents, documents_digest(documents))
             mine = number % self.shards == self.shard
             keep = mine and not files.has(window, self.collection.source, self.encoder.digest)
-            # Every shard encodes the first window for the scale, so that all of them have the same one.
             calibrates = number == 0 and self.encoder.terms is not None and files.scale is None
+            languages = None
+            new_languages: set[str] = set()
             if self.recognises and (keep or not mine):
-                window = self._with_languages(window, files)
-            # And the window with the first text in a language, for the factor of its vectors.
-            if keep or calibrates or self._new_languages(window):
-                self.at_work[number] = dataclasses.replace(window, scale=files.scale, keep=keep)
-                yield self.at_work[number]
+                languages = document_languages(documents, self.encoder.settings.language)
+                new_languages = set(languages) - known
+                known |= new_languages
+            if keep or calibrates or new_languages:
+                decides = number == 0 or bool(new_languages)
+                yield dataclasses.replace(window, keep=keep, languages=languages, decides=decides)
             if not keep:
                 if mine:
                     self.resumed += len(documents)
                 bar.skip(number)
 
-    def _with_languages(self, window: Window, files: WindowFiles) -> Window:
-        languages = document_languages(window.documents, self.encoder.settings.language)
-        usual_weight = files.reading.weight if files.reading else 1.0
-        return dataclasses.replace(
-            window, languages=languages, factors=files.factors, usual_weight=usual_weight
+    def _with_decisions(self, window: Window, files: WindowFiles) -> Window:
+        """A window with the scale and the factors that earlier windows decided on."""
+        self.at_work[window.number] = dataclasses.replace(
+            window,
+            scale=files.scale,
+            factors=files.factors,
+            usual_weight=files.reading.weight if files.reading else 1.0,
         )
+        return self.at_work[window.number]
 
     def _commit(self, files: WindowFiles, result: WindowResult, bar: EncodingBar) -> None:
         """Write what a worker returned; from here on the window is finished."""

@@ -50,6 +50,7 @@ class Window:
     digest: str
     scale: Scale | None = None
     keep: bool = True
+    decides: bool = False  #: on the scale or on a factor, for the windows after it
     languages: list[str] | None = None
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     usual_weight: float = 1.0  #: what vectors count in the language of the index

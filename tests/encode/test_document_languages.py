@@ -12,9 +12,11 @@ from support.lexical_models import make_lexical
 
 from dupmae_ir import Searcher
 from dupmae_ir.encode import EncodeConfig
+from dupmae_ir.encode import document_languages as languages_module
 from dupmae_ir.encode import run as run_module
 from dupmae_ir.encode.changes import run_add
 from dupmae_ir.encode.document_languages import document_languages, weighted
+from dupmae_ir.encode.executors import ThisProcess
 from dupmae_ir.encode.merge import MergeConfig
 from dupmae_ir.encode.merging import run as merge
 from dupmae_ir.encode.reading import FEWEST, vector_weight
@@ -319,3 +321,30 @@ def test_the_automatic_model_depends_on_the_text(monkeypatch, capsys, texts, ins
     assert chosen.model == expected
     assert language == ("de" if texts is GERMAN else "en")
     assert f"model: {expected} (" in capsys.readouterr().err
+
+
+def test_the_first_window_with_a_language_decides_for_all(tmp_path, model, monkeypatch):
+    """Also if windows are read before those ahead of them are encoded, as for several processes."""
+    texts = {f"{docid}-{n}": text for docid, text in (ENGLISH | GERMAN).items() for n in range(4)}
+
+    def weight_of_window(encoder, documents, language):
+        return 0.1 + len(documents[0].docid + documents[0].text) / 1000
+
+    monkeypatch.setattr(languages_module, "vector_weight", weight_of_window)
+    one = make(tmp_path / "one", model, texts, window=4)
+    plain = ThisProcess.encode
+    monkeypatch.setattr(ThisProcess, "encode", lambda self, ahead: plain(self, list(ahead)))
+    read_ahead = make(tmp_path / "ahead", model, texts, window=4)
+    factor = weight_of_window(None, [Document("de1-0", GERMAN["de1"])], "de") ** 0.5
+    for index in (one, read_ahead):
+        assert Index.open(index).meta["encoder"]["languages"] == {"de": round(factor, 4)}
+    assert Index.open(one).digest == Index.open(read_ahead).digest
+
+
+def test_the_first_window_decides_on_the_scale_for_all(tmp_path, monkeypatch):
+    texts = {f"{docid}-{n}": f"{text} " * (n + 1) for docid, text in ALL.items() for n in range(4)}
+    one = make(tmp_path / "one", "testing:hashing", texts, window=4)
+    plain = ThisProcess.encode
+    monkeypatch.setattr(ThisProcess, "encode", lambda self, ahead: plain(self, list(ahead)))
+    read_ahead = make(tmp_path / "ahead", "testing:hashing", texts, window=4)
+    assert Index.open(one).digest == Index.open(read_ahead).digest
