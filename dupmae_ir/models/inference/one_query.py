@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from dupmae_ir.device import MIXED, blas_threads, is_plain_cpu
+from dupmae_ir.device import MIXED, blas_threads, is_plain_cpu, pays
 from dupmae_ir.errors import CheckpointError, DupmaeError
 from dupmae_ir.models.checkpoints.layout import PROJECTION
 from dupmae_ir.models.checkpoints.model_config import ACTIVATIONS, ModelConfig, read_config
@@ -179,7 +179,18 @@ def _check(name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """BERT's exact GELU, x (1 + erf(x / sqrt 2)) / 2, of any shape, as float32."""
+    """BERT's exact GELU, x (1 + erf(x / sqrt 2)) / 2, of any shape, in float32."""
+    if pays(x.size):
+        from dupmae_ir.models.inference import query_loops
+
+        outputs = np.empty(x.size, np.float32)
+        values, slopes = _grid(x.dtype)
+        steps = np.float32(_STEPS)
+        max_point = np.float32(_MAX_POINT)
+        query_loops.gelu(
+            np.ascontiguousarray(x).reshape(-1), values, slopes, steps, max_point, outputs
+        )
+        return outputs.reshape(x.shape)
     return x * (1 + erf(x * np.float32(0.5**0.5))) * np.float32(0.5)
 
 

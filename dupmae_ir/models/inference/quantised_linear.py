@@ -19,6 +19,8 @@ from dupmae_ir.device import pays
 from dupmae_ir.models.checkpoints.stored import GROUP
 
 MAX_INPUT = 32_767  #: largest int16, which the largest number of a group is rounded to
+SMALLEST = np.float32(1e-30)
+"""Least value that counts as the largest of a group: a group of zeros is not divided by 0."""
 
 
 class QuantisedLinear:
@@ -32,17 +34,16 @@ class QuantisedLinear:
         self._factors = np.ascontiguousarray(factors.T)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
+        if pays(x.size * len(self._codes) >> 8):
+            return self._by_loops(x)
+        return self._by_numpy(x)
+
+    def _by_numpy(self, x: np.ndarray) -> np.ndarray:
+        """By float32 products of the upper and the lower eight bits of the inputs, of which sums of 64 are exact."""
         groups = x.reshape(len(x), -1, GROUP)
-        # The minimum keeps a group of zeros out of a division by 0.
-        largest = np.maximum(np.abs(groups).max(2), np.float32(1e-30))
+        largest = np.maximum(np.abs(groups).max(2), SMALLEST)
         units = largest / np.float32(MAX_INPUT)
         inputs = np.rint(groups / units[:, :, None]).astype(np.int16)
-        if pays(x.size * len(self._codes) >> 8):
-            return self._by_loops(inputs, units)
-        return self._by_numpy(inputs, units)
-
-    def _by_numpy(self, inputs: np.ndarray, units: np.ndarray) -> np.ndarray:
-        """By float32 products of the upper and the lower eight bits of the inputs, of which sums of 64 are exact."""
         upper_and_lower = np.concatenate([inputs >> 8, inputs & 255]).astype(np.float32)
         products = upper_and_lower.transpose(1, 0, 2) @ self._groups
         upper = products[:, : len(inputs)]
@@ -51,16 +52,18 @@ class QuantisedLinear:
         sums *= self._factors[:, None] * units.T[:, :, None]
         return sums.sum(0)
 
-    def _by_loops(self, inputs: np.ndarray, units: np.ndarray) -> np.ndarray:
+    def _by_loops(self, x: np.ndarray) -> np.ndarray:
         from dupmae_ir.models.inference.integer_products import ROWS, multiply
+        from dupmae_ir.models.inference.query_loops import round_groups
 
         # Four times the size of the codes, and not needed again: once the loops pay, they always do.
         self.__dict__.pop("_groups", None)
-        row_count = math.ceil(len(inputs) / ROWS) * ROWS
-        padded = np.zeros((row_count, self._codes.shape[1]), np.int16)
-        padded[: len(inputs)] = inputs.reshape(len(inputs), -1)
-        outputs = np.zeros((len(inputs), len(self._codes)), np.float32)
-        multiply(padded, units, self._panels, self._factors, outputs)
+        row_count = math.ceil(len(x) / ROWS) * ROWS
+        inputs = np.zeros((row_count, x.shape[1]), np.int16)
+        units = np.empty((len(x), x.shape[1] // GROUP), np.float32)
+        round_groups(x, np.float32(MAX_INPUT), SMALLEST, inputs, units)
+        outputs = np.zeros((len(x), len(self._codes)), np.float32)
+        multiply(inputs, units, self._panels, self._factors, outputs)
         return outputs
 
     @cached_property

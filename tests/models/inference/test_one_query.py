@@ -24,6 +24,7 @@ from dupmae_ir.models.checkpoints.layout import COMPACT
 from dupmae_ir.models.checkpoints.released import read_tensors
 from dupmae_ir.models.checkpoints.saving import save_compact
 from dupmae_ir.models.checkpoints.stored import StoredWeights
+from dupmae_ir.models.inference import one_query
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.inference.one_query import LazyTextEncoder, erf, gelu
 from dupmae_ir.models.names import embedded_folder
@@ -302,6 +303,22 @@ def test_the_error_function_and_gelu() -> None:
     np.testing.assert_allclose(
         gelu(x.numpy()), torch.nn.functional.gelu(x.double()).numpy(), rtol=0, atol=5e-7
     )
+
+
+@pytest.mark.parametrize("size", [1, 511, 512, 513, 30_000])
+def test_compiled_gelu_returns_the_bits_of_numpy(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = np.random.default_rng(size).normal(0, 3, size)
+    edges = [0.0, -0.0, 1e-30, 1e30, -1e30, 6 * 2**0.5, -6 * 2**0.5, 1e-45]
+    x = np.concatenate([drawn, edges]).astype(np.float32)
+    results = []
+    for loops in (False, True):
+        monkeypatch.setattr(one_query, "pays", lambda _, loops=loops: loops)
+        # Neither the shape nor the order in memory matters.
+        results.append(gelu(x.reshape(-1, 1)[::-1]))
+    assert results[0].shape == results[1].shape == (len(x), 1)
+    np.testing.assert_array_equal(results[1].view(np.int32), results[0].view(np.int32))
 
 
 def test_threads_compute_the_same_numbers_as_one_alone(
