@@ -31,16 +31,25 @@ FOLDERS: dict[TextType, str] = {"query": UNTIED["query"], "passage": UNTIED["doc
 
 M = TypeVar("M", bound=nn.Module)
 
-# The modules of a block's feed-forward part, and the path of its final LayerNorm, by class of block.
+# The modules of a block's feed-forward part, and the path of its LayerNorm (the last of the block; ModernBERT's comes
+# first), by class of block.
 _FEED_FORWARD = {
     "BertLayer": ("intermediate", "output"),
     "RobertaLayer": ("intermediate", "output"),
+    "XLMRobertaLayer": ("intermediate", "output"),
+    "CamembertLayer": ("intermediate", "output"),
+    "MPNetLayer": ("intermediate", "output"),
     "TransformerBlock": ("ffn", "output_layer_norm"),
+    "ModernBertEncoderLayer": ("mlp_norm", "mlp"),
 }
 _NORM = {
     "BertLayer": "output.LayerNorm",
     "RobertaLayer": "output.LayerNorm",
+    "XLMRobertaLayer": "output.LayerNorm",
+    "CamembertLayer": "output.LayerNorm",
+    "MPNetLayer": "output.LayerNorm",
     "TransformerBlock": "output_layer_norm",
+    "ModernBertEncoderLayer": "mlp_norm",
 }
 
 
@@ -114,7 +123,10 @@ def _path_to_blocks(lm: PreTrainedModel) -> list[str]:
     for name, module in lm.named_modules():
         if isinstance(module, nn.ModuleList) and type(module[0]).__name__ in _FEED_FORWARD:
             return name.split(".")
-    raise CheckpointError(f"{type(lm).__name__}: experts need BERT, RoBERTa or DistilBERT blocks")
+    raise CheckpointError(
+        f"{type(lm).__name__}: experts need the layers of a BERT, RoBERTa, MPNet, "
+        "DistilBERT or ModernBERT"
+    )
 
 
 def save_experts(

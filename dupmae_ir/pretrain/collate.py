@@ -20,6 +20,13 @@ from dupmae_ir.pretrain.tokens import Corpus, Vocabulary, WordCounts, word_hashe
 MAX_QUERIES = 10
 """Generated queries joined into one text for MASTER's decoder, as in the released code."""
 
+MIXED_CONTEXTS = ("random", "nearby", "overlap")
+"""What CoT-MAE's released code draws the context from, each with the same probability."""
+NEEDS_NEIGHBOURS = ("nearby", "random", "mixed")
+"""Contexts that a text without another one in its document cannot have."""
+RANDOM_DISTANCE = 100
+"""How many texts a random context is away at most, as in CoT-MAE's released code."""
+
 Batch = dict[str, Tensor]
 
 
@@ -133,26 +140,36 @@ class Collator:
         self, texts: Sequence[np.ndarray], numbers: np.ndarray, use: str
     ) -> list[np.ndarray]:
         """The texts, with room for [CLS] and [SEP] in the recipe's length."""
-        room = int(self.recipe.length or 0) - 2
-        if self.recipe.truncation != "random":
+        room = self.room
+        if self.recipe.truncation == "end":
             return [text[:room] for text in texts]
 
         seeds = self.seeds(numbers, f"cut {use}")
         truncated = []
         for text, seed in zip(texts, seeds, strict=True):
-            keep_end = bool(seed & np.uint64(1))
-            truncated.append(text[-room:] if keep_end else text[:room])
+            excess = max(0, len(text) - room)
+            if self.recipe.truncation == "random":
+                # One of the two ends.
+                first = excess * int(seed & np.uint64(1))
+            else:
+                first = int(seed % np.uint64(excess + 1))
+            truncated.append(text[first : first + room])
         return truncated
+
+    @property
+    def room(self) -> int:
+        """Ids of a text besides [CLS] and [SEP]."""
+        return int(self.recipe.length or 0) - 2
 
     def random_query(self, draw: Draw) -> np.ndarray:
         """One of the generated queries of a drawn text."""
         queries = self.corpora[draw.corpus].queries_of(draw.row)
         return queries[self.random_below(len(queries), draw)]
 
-    def random_below(self, bound: int, draw: Draw) -> int:
-        """A random integer in [0, bound) that chooses the partner of a drawn text."""
+    def random_below(self, bound: int, draw: Draw, use: str = "partner") -> int:
+        """A random integer in [0, bound); by default the one that chooses the partner of a drawn text."""
         # The bias of the remainder is at most bound / 2^64.
-        bits = self.seeds(np.array([draw.number]), "partner")[0]
+        bits = self.seeds(np.array([draw.number]), use)[0]
         return int(bits % np.uint64(bound))
 
     def seeds(self, numbers: np.ndarray, use: str) -> np.ndarray:
@@ -419,21 +436,56 @@ class CoTMAECollator(Collator):
         context = self.recipe.context
         if context == "query":
             return TextPair(text, self.random_query(draw))
+        # The texts of the document are the rows from first to last - 1.
+        document = corpus.document[draw.row]
+        first, last = np.searchsorted(corpus.document, [document, document + 1]).tolist()
+        if context == "mixed":
+            context = MIXED_CONTEXTS[self.random_below(len(MIXED_CONTEXTS), draw, "context")]
         if context == "overlap":
-            # Two spans of three quarters each, which overlap in half of the text.
+            return self._overlapping(corpus, draw, first, last)
+        if context == "nearby":
+            # The texts of the document that are beside this one; `usable` leaves out texts without any.
+            beside = [row for row in (draw.row - 1, draw.row + 1) if first <= row < last]
+            return TextPair(text, corpus.texts[beside[self.random_below(len(beside), draw)]])
+        first = max(first, draw.row - RANDOM_DISTANCE)
+        last = min(last, draw.row + RANDOM_DISTANCE + 1)
+        size = last - first
+        # A step of 1 to size - 1, modulo the size, never returns to the text itself.
+        step = 1 + self.random_below(size - 1, draw)
+        return TextPair(text, corpus.texts[first + (draw.row - first + step) % size])
+
+    def _overlapping(self, corpus: Corpus, draw: Draw, first: int, last: int) -> TextPair:
+        """A text and a span of its document that overlaps with at most half of it.
+
+        The span is the end of the text and what follows it; for the last text of a document, what precedes it and its
+        beginning. A text that is alone in its document is divided into two spans of three quarters, which overlap in
+        half of it.
+        """
+        text = self.text(draw)
+        if last - first == 1:
             quarter = len(text) // 4
             return TextPair(text[: len(text) - quarter], text[quarter:])
-        if context == "random":
-            document = corpus.document[draw.row]
-            # The document's texts are the rows from first to last - 1.
-            first, last = np.searchsorted(corpus.document, [document, document + 1])
-            size = last - first
-            # A step of 1 to size - 1, modulo the size, never returns to the text itself.
-            step = 1 + self.random_below(size - 1, draw)
-            return TextPair(text, corpus.texts[first + (draw.row - first + step) % size])
-        neighbour = corpus.neighbour(draw.row)
-        assert neighbour is not None  # `usable` leaves out texts without one
-        return TextPair(text, corpus.texts[neighbour])
+        # Spans start and end between words.
+        starts = word_starts(text, self.vocabulary.continues)
+        half = max(1, len(starts) // 2)
+        words = 1 + self.random_below(half, draw, "overlap")
+        is_last = draw.row == last - 1
+        if is_last:
+            shared = text[: starts[words]] if words < len(starts) else text
+        else:
+            shared = text[starts[-words] :]
+        parts = [shared]
+        row = draw.row
+        while sum(map(len, parts)) < self.room:
+            row += -1 if is_last else 1
+            if not first <= row < last:
+                break
+            parts.append(corpus.texts[row])
+        if is_last:
+            span = np.concatenate(parts[::-1])[-self.room :]
+        else:
+            span = np.concatenate(parts)[: self.room]
+        return TextPair(text, span)
 
 
 class CoTMoTECollator(Collator):
@@ -482,7 +534,7 @@ def usable(corpus: Corpus, method: str, recipe: Recipe) -> np.ndarray:
     )
     if needs_query:
         return rows[np.diff(corpus.query_range) > 0]
-    if method == "cot-mae" and recipe.context in ("nearby", "random"):
+    if method == "cot-mae" and recipe.context in NEEDS_NEIGHBOURS:
         _, document, texts_of_document = np.unique(
             corpus.document, return_inverse=True, return_counts=True
         )

@@ -99,8 +99,9 @@ class PretrainConfig(Recipe, TrainerOptions):
     )
     unit: str = input_option(
         "passages",
-        "a text is a passage, or a block: sentences of a document packed up to --length",
-        choices=("passages", "blocks"),
+        "a text is a passage; or sentences of a document: up to --length (blocks), or until they exceed it, some of "
+        "them shorter (spans, as CoT-MAE's released code makes them)",
+        choices=("passages", "blocks", "spans"),
     )
     documents: str = input_option(
         "line",

@@ -61,7 +61,7 @@ def load_base(
             ) from None
         sample = list(islice(passages, 10 * SAMPLE))
         model, tokenizer = load_with_calibrated_head(
-            folder, sample, cls_dim=None, seed=config.seed, quiet=quiet
+            folder, sample, cls_dim=None, for_pretraining=True, seed=config.seed, quiet=quiet
         )
     if isinstance(model, UntiedRetriever):
         raise CheckpointError(f"{folder}: holds two encoders; pre-training starts from one")

@@ -91,9 +91,10 @@ class Recipe(Config):
     shared_decoder: bool | None = _master("use one decoder for all tasks")
     # CoT-MAE and CoT-MoTE
     context: str | None = _cot(
-        "text decoded with the help of [CLS]: a nearby text of the document, an overlapping span of the same text, "
-        "any other text of the document, or a generated query",
-        choices=("nearby", "overlap", "random", "query"),
+        "text decoded with the help of [CLS]: the text before or after it in the document (nearby), a span that "
+        "overlaps with it, any other text of the document (random), each of these in turn at random (mixed), or a "
+        "generated query",
+        choices=("nearby", "overlap", "random", "mixed", "query"),
     )
     causal_layers: int | None = _cot("layers of the left-to-right decoder", at_least=0)
     window: int | None = _cot(
@@ -121,7 +122,8 @@ class Recipe(Config):
     switched: bool | None = _cot("let each expert read the other's texts")
     # Training
     truncation: str | None = _training(
-        "truncate long texts at the end, or at a random end", choices=("end", "random")
+        "truncate long texts at the end, at a random end, or on both sides of a window at a random place",
+        choices=("end", "random", "window"),
     )
     length: int | None = _training("tokens per text, [CLS] and [SEP] included", at_least=MIN_LENGTH)
     batch_size: int | None = _training("texts per step and process", above=0)

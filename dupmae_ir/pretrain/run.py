@@ -23,7 +23,7 @@ from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.pretrain.collate import COLLATORS, Draw, usable
+from dupmae_ir.pretrain.collate import COLLATORS, NEEDS_NEIGHBOURS, Draw, usable
 from dupmae_ir.pretrain.config import PretrainConfig, PretrainResult
 from dupmae_ir.pretrain.corpus import digest, read_texts
 from dupmae_ir.pretrain.initial_embeddings import initialise_embeddings
@@ -233,8 +233,8 @@ def _prepare(config: PretrainConfig, source_digest: SourceDigest, quiet: bool) -
         say(load_decoders(objective, Path(config.init_from) / KEPT / DECODERS), quiet)
 
     # Passages are truncated again when they are batched, so that one cache serves all lengths; blocks are packed here.
-    # Two ids fewer: [CLS] and [SEP] are added to them.
-    text_length = (length if config.unit == "blocks" else max_length) - 2
+    # Two ids fewer: [CLS] and [SEP] are added to them. Spans go beyond the length.
+    text_length = {"passages": max_length - 2, "blocks": length - 2, "spans": length}[config.unit]
     cutting = Cutting(config.unit, text_length, config.documents, _title_separator(config))
     corpora = [
         load_corpus(source, tokenizer, cutting, config.cache, quiet, source_digest(source))
@@ -308,10 +308,10 @@ def usable_rows(
 
 
 def _why_unusable(recipe: Recipe) -> str:
-    if recipe.context in ("nearby", "random"):
+    if recipe.context in NEEDS_NEIGHBOURS:
         return (
             "no document of it has two texts; set `documents` to group lines into documents, split documents with "
-            "`unit` blocks, or use `context` overlap"
+            "`unit` spans, or use `context` overlap"
         )
     advice = ", or remove doc2query from `tasks`" if recipe.tasks else ""
     return (
@@ -378,6 +378,13 @@ def _report(config: PretrainConfig, setup: PretrainingSetup, steps: int, quiet: 
     tokens = sum(len(corpus.texts.ids) for corpus in setup.corpora)
     held_out = f"{len(setup.held_out):,} texts held out"
     say(f"{setup.texts:,} texts, {tokens:,} tokens, {held_out}, {steps:,} updates", quiet)
+    recipe = config.recipe
+    if config.method == "cot-mae" and recipe.context != "query":
+        texts = int(recipe.batch_size or 1) * int(recipe.accumulate or 1)
+        say(
+            f"an update reads {texts:,} texts as {2 * texts:,} spans: each text and its context, decoded both ways",
+            quiet,
+        )
 
 
 def _trainer(

@@ -90,7 +90,9 @@ class Corpus:
 class Cutting:
     """How documents are divided into texts."""
 
-    unit: str = "passages"  #: ``passages``: truncated at ``length`` ids; ``blocks``: sentences packed up to ``length``
+    unit: str = "passages"
+    """``passages``: truncated at ``length`` ids; ``blocks``: sentences packed up to ``length``; ``spans``: sentences
+    joined until they have more than ``length`` ids (:func:`spans`)."""
     length: int = 510
     documents: str = "line"  #: see :func:`~dupmae_ir.pretrain.corpus.read_texts`
     separator: str = " "  #: between title and text
@@ -261,17 +263,21 @@ def _texts_of(
     chunk: Sequence[Text], tokenizer: PreTrainedTokenizerBase, cutting: Cutting
 ) -> list[list[list[int]]]:
     """The texts of each document, as ids; a document may have none."""
-    in_blocks = cutting.unit == "blocks"
     groups = []
     for document in chunk:
-        groups.append(_sentences(document.passages) if in_blocks else document.passages)
+        if cutting.unit == "passages":
+            groups.append(document.passages)
+        else:
+            groups.append(_sentences(document.passages))
 
     texts = []
     for rows in _tokenise_groups(tokenizer, groups):
         # A passage may have no pieces, for example if it consists of control characters.
         nonempty = [row for row in rows if row]
-        if in_blocks:
+        if cutting.unit == "blocks":
             texts.append(list(pack(nonempty, cutting.length)))
+        elif cutting.unit == "spans":
+            texts.append(list(spans(nonempty, cutting.length)))
         else:
             texts.append(_truncate(nonempty, cutting.length))
     return texts
@@ -301,6 +307,37 @@ def pack(sentences: Iterable[list[int]], length: int) -> Iterator[list[int]]:
             block = block[length:]
     if block:
         yield block
+
+
+SHORT_SPANS = 0.15
+"""Share of the spans that are short, as in CoT-MAE's released code."""
+SHORTEST_SPAN = 2
+
+
+def spans(sentences: Sequence[list[int]], length: int) -> Iterator[list[int]]:
+    """Join consecutive sentences until they have more ids than the target of the span.
+
+    The target is ``length``, or, for a share of :data:`SHORT_SPANS`, any number from :data:`SHORTEST_SPAN` to it. The
+    sentence that exceeds it belongs to the span, so most spans are truncated when they are used. The targets depend on
+    the document's ids alone.
+    """
+    rng = np.random.default_rng([id_ for sentence in sentences[:1] for id_ in sentence])
+    span: list[int] = []
+    target = _span_target(rng, length)
+    for sentence in sentences:
+        span = span + sentence
+        if len(span) > target:
+            yield span
+            span = []
+            target = _span_target(rng, length)
+    if span:
+        yield span
+
+
+def _span_target(rng: np.random.Generator, length: int) -> int:
+    if rng.random() < SHORT_SPANS:
+        return int(rng.integers(SHORTEST_SPAN, length + 1))
+    return length
 
 
 def _tokenise_groups(

@@ -189,6 +189,13 @@ def test_length_and_truncation(parts, length):
     either = collator(parts, "retromae", length=length, truncation="random")(many(0, 50))["ids"]
     heads = {tuple(row[1:-1].tolist()) for row in either}
     assert heads == {tuple(text[: length - 2]), tuple(text[2 - length :])}
+    anywhere = collator(parts, "retromae", length=length, truncation="window")(many(0, 400))["ids"]
+    text = parts[0].texts[0].tolist()
+    room = length - 2
+    excess = max(0, len(text) - room)
+    windows = {tuple(text[first : first + room]) for first in range(excess + 1)}
+    kept = {tuple(row[(row != PAD) & (row != CLS) & (row != SEP)].tolist()) for row in anywhere}
+    assert kept == windows
 
 
 def test_master_tasks_that_are_off_have_no_inputs(parts):
@@ -296,13 +303,31 @@ def test_context(parts):
 
     assert pairs("nearby", 2, 1) == [(texts[2], texts[3]), (texts[3], texts[2])]
     assert pairs("nearby", 4, 1) == [(texts[4], texts[3]), (texts[3], texts[4])]
+    partners = {tuple(b) for a, b in pairs("nearby", 3) if a == texts[3]}
+    assert partners == {tuple(texts[2]), tuple(texts[4])}
     partners = {tuple(b) for a, b in pairs("random", 3) if a == texts[3]}
     assert partners == {tuple(texts[2]), tuple(texts[4])}
-    (a, b), back = pairs("overlap", 2, 1)
+    # Alone in its document: two spans of three quarters.
+    (a, b), back = pairs("overlap", 5, 1)
     assert back == (b, a)
-    assert a == texts[2][: len(a)]
-    assert b == texts[2][-len(b) :]
-    assert len(a) + len(b) > len(texts[2])
+    assert a == texts[5][: len(a)]
+    assert b == texts[5][-len(b) :]
+    assert len(a) + len(b) > len(texts[5])
+    # The end of a text and what follows it; before the last one, what precedes it.
+    for a, b in pairs("overlap", 2)[::2]:
+        shared = len(b) - len(texts[3]) - len(texts[4])
+        assert a == texts[2]
+        assert 1 <= shared <= len(texts[2]) / 2
+        assert b == texts[2][-shared:] + texts[3] + texts[4]
+    for a, b in pairs("overlap", 4)[::2]:
+        shared = len(b) - len(texts[2]) - len(texts[3])
+        assert a == texts[4]
+        assert 1 <= shared <= len(texts[4]) / 2
+        assert b == texts[2] + texts[3] + texts[4][:shared]
+    drawn = pairs("mixed", 3, 300)[::2]
+    beside = [b for _, b in drawn if b in (texts[2], texts[4])]
+    # Of the three kinds, overlapping spans alone are no text of the document.
+    assert 160 < len(beside) < 240
     asked = pairs("query", 0)
     assert {tuple(b) for _, b in asked} == {tuple(q.tolist()) for q in corpus.queries_of(0)}
     assert {tuple(a) for a, _ in asked} == {tuple(texts[0])}

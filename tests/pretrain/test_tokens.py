@@ -18,6 +18,7 @@ from dupmae_ir.pretrain.tokens import (
     count_words,
     load_corpus,
     pack,
+    spans,
     word_hashes,
     word_starts,
 )
@@ -136,3 +137,21 @@ def test_an_empty_corpus_has_no_words():
     empty = WordCounts(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
     assert empty.weights(np.array([1, 2], np.uint64), "tfidf").tolist() == [1.0, 1.0]
     assert len(word_hashes(np.zeros(0, np.int64), np.zeros(0, np.int64))) == 0
+
+
+def test_spans_exceed_their_target_and_some_are_short():
+    rng = np.random.default_rng(0)
+    lengths = []
+    for _ in range(40):
+        sentences = [rng.integers(1, 99, size).tolist() for size in rng.integers(3, 30, 200)]
+        joined = list(spans(sentences, 126))
+        assert [id_ for span in joined for id_ in span] == [id_ for s in sentences for id_ in s]
+        # Without its last sentence, a span is at most as long as its target.
+        assert max(map(len, joined)) <= 126 + 29
+        assert joined == list(spans(sentences, 126))
+        # The last span of a document ends with the document.
+        lengths += [len(span) for span in joined[:-1]]
+    short = sum(length <= 126 for length in lengths) / len(lengths)
+    # 15 % have a smaller target, and some of these exceed 126 with their last sentence.
+    assert 0.08 < short < 0.15
+    assert list(spans([], 126)) == []

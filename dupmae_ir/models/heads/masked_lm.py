@@ -2,9 +2,9 @@
 
 Hugging Face models name them differently for each family; this module is the only one that depends on these names.
 Supported are BERT, DistilBERT, RoBERTa (also XLM-R and CamemBERT), MPNet and ModernBERT. RetroMAE, MASTER, CoT-MAE and
-SPLADE checkpoints are BERT or DistilBERT. ModernBERT has rotary positions, so the decoders of pre-training, which read
-position embeddings, do not fit it; it can be fine-tuned and encoded. Decoders (Qwen3, Gemma3) have a dense part only;
-whether attention is causal is in their ``config.json``.
+SPLADE checkpoints are BERT or DistilBERT. ModernBERT has rotary positions instead of position embeddings, and so have
+the decoders of its pre-training (:class:`Shape`). Decoders (Qwen3, Gemma3) have a dense part only; whether attention is
+causal is in their ``config.json``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 class Head:
     """The masked-LM head: logits = transform(h) @ weight.T + bias, h (…, d), weight (V, d), bias (V,).
 
-    ``norm``: the LayerNorm at the end of the transform.
+    ``dense`` and ``norm``: the linear layer at the beginning of the transform, and the LayerNorm at its end.
     """
 
     transform: Callable[[Tensor], Tensor]
     weight: Tensor
     bias: Tensor | None
+    dense: nn.Linear | None = None
     norm: nn.Module | None = None
 
     def spread(self) -> float:
@@ -96,14 +97,11 @@ def embed(model: nn.Module, ids: Tensor | None = None, vectors: Tensor | None = 
 
 
 def position_rows(model: nn.Module, length: int) -> Tensor:
-    """(length, d) position embeddings of the first ``length`` positions."""
+    """(length, d) position embeddings of the first ``length`` positions; zeros for a model with rotary positions."""
     first = _first_position(model)
     embeddings: Any = encoder_of(model).embeddings
     if not hasattr(embeddings, "position_embeddings"):
-        raise CheckpointError(
-            f"{type(model).__name__} has no position embeddings, which the decoders of pre-training read; use a BERT, "
-            "DistilBERT, RoBERTa or MPNet model"
-        )
+        return torch.zeros_like(embeddings.tok_embeddings.weight[:1]).expand(length, -1)
     return embeddings.position_embeddings.weight[first : first + length]
 
 
@@ -132,10 +130,12 @@ class Shape:
     attention_dropout: float
     epsilon: float
     initial_std: float
+    rotary_base: float | None = None
+    """Base of the rotary positions of the layers that attend to the whole text; None for position embeddings."""
 
 
 def shape_of(config: PretrainedConfig) -> Shape:
-    """The :class:`Shape` of a BERT, RoBERTa or DistilBERT configuration."""
+    """The :class:`Shape` of a BERT, RoBERTa, MPNet, DistilBERT or ModernBERT configuration."""
     if hasattr(config, "hidden_dim"):
         # DistilBERT, whose code has a fixed epsilon.
         return Shape(
@@ -146,6 +146,17 @@ def shape_of(config: PretrainedConfig) -> Shape:
             attention_dropout=config.attention_dropout,
             epsilon=1e-12,
             initial_std=config.initializer_range,
+        )
+    if config.model_type == "modernbert":
+        return Shape(
+            width=config.hidden_size,
+            heads=config.num_attention_heads,
+            inner=config.intermediate_size,
+            dropout=config.mlp_dropout,
+            attention_dropout=config.attention_dropout,
+            epsilon=config.norm_eps,
+            initial_std=config.initializer_range,
+            rotary_base=_rotary_base(config),
         )
     return Shape(
         width=config.hidden_size,
@@ -158,6 +169,15 @@ def shape_of(config: PretrainedConfig) -> Shape:
     )
 
 
+def _rotary_base(config: Any) -> float:
+    """The base of ModernBERT's rotary positions in layers that attend to the whole text."""
+    # transformers 5 has the parameters of each kind of layer in a dictionary.
+    parameters = getattr(config, "rope_parameters", None)
+    if parameters:
+        return float(parameters["full_attention"]["rope_theta"])
+    return float(config.global_rope_theta)
+
+
 def _parts(module: nn.Module) -> _MaskedLMParts:
     """The encoder and the head of a model. Raises :class:`CheckpointError` for an unsupported family."""
     model: Any = module  # attributes of each family
@@ -166,7 +186,7 @@ def _parts(module: nn.Module) -> _MaskedLMParts:
         predictions = model.cls.predictions
         transform = predictions.transform
         decoder = predictions.decoder
-        head = Head(transform, decoder.weight, decoder.bias, transform.LayerNorm)
+        head = Head(transform, decoder.weight, decoder.bias, transform.dense, transform.LayerNorm)
         return _MaskedLMParts(model.bert, head)
     # DistilBERT
     if hasattr(model, "distilbert") and hasattr(model, "vocab_projector"):
@@ -176,7 +196,8 @@ def _parts(module: nn.Module) -> _MaskedLMParts:
             return _MaskedLMParts(getattr(model, name), _roberta_head(model.lm_head))
     # ModernBERT
     if hasattr(model, "model") and hasattr(model, "head") and hasattr(model, "decoder"):
-        head = Head(model.head, model.decoder.weight, model.decoder.bias, model.head.norm)
+        decoder = model.decoder
+        head = Head(model.head, decoder.weight, decoder.bias, model.head.dense, model.head.norm)
         return _MaskedLMParts(model.model, head)
     # Bare encoders and decoders
     if hasattr(model, "embeddings") or hasattr(model, "transformer") or is_decoder(model):
@@ -192,14 +213,16 @@ def _distilbert_head(model: Any) -> Head:
         return model.vocab_layer_norm(model.activation(model.vocab_transform(x)))
 
     projector = model.vocab_projector
-    return Head(transform, projector.weight, projector.bias, model.vocab_layer_norm)
+    return Head(
+        transform, projector.weight, projector.bias, model.vocab_transform, model.vocab_layer_norm
+    )
 
 
 def _roberta_head(head: Any) -> Head:
     def transform(x: Tensor) -> Tensor:
         return head.layer_norm(nn.functional.gelu(head.dense(x)))
 
-    return Head(transform, head.decoder.weight, head.decoder.bias, head.layer_norm)
+    return Head(transform, head.decoder.weight, head.decoder.bias, head.dense, head.layer_norm)
 
 
 class ExcludedIds(NamedTuple):

@@ -1,7 +1,8 @@
 """Decoder blocks of the pre-training objectives, with their own attention.
 
 Parameters are named as in Hugging Face's BertLayer and GPT2Block, so that released decoders load. The classes
-themselves are not used, because their internals change between versions.
+themselves are not used, because their internals change between versions. A block has the sizes of its encoder's layers,
+and rotary positions if these have them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ class _Attention(nn.Module):
         )
         self.dropout = shape.dropout
         self.attention_dropout = shape.attention_dropout
+        self.rotary_base = shape.rotary_base
 
     def forward(self, query: Tensor, context: Tensor, visible: Tensor) -> Tensor:
-        q = split_heads(self.self["query"](query), self.heads)
-        k = split_heads(self.self["key"](context), self.heads)
+        q = turned(split_heads(self.self["query"](query), self.heads), self.rotary_base)
+        k = turned(split_heads(self.self["key"](context), self.heads), self.rotary_base)
         v = split_heads(self.self["value"](context), self.heads)
         # scaled_dot_product_attention does not know whether the module is training.
         dropout = self.attention_dropout if self.training else 0.0
@@ -106,6 +108,7 @@ class CausalBlock(nn.Module):
         width = shape.width
         self.heads = shape.heads
         self.dropout = shape.dropout
+        self.rotary_base = shape.rotary_base
         self.ln_1 = nn.LayerNorm(width, eps=shape.epsilon)
         self.ln_2 = nn.LayerNorm(width, eps=shape.epsilon)
         self.attn = nn.ModuleDict(
@@ -120,8 +123,8 @@ class CausalBlock(nn.Module):
         q, k, v = self.attn["c_attn"](self.ln_1(x)).chunk(3, -1)
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(
-            split_heads(q, self.heads),
-            split_heads(k, self.heads),
+            turned(split_heads(q, self.heads), self.rotary_base),
+            turned(split_heads(k, self.heads), self.rotary_base),
             split_heads(v, self.heads),
             attn_mask=visible.unsqueeze(1),
             dropout_p=dropout,
@@ -134,6 +137,25 @@ class CausalBlock(nn.Module):
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, L, d) -> (B, heads, L, d / heads)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def turned(x: Tensor, base: float | None) -> Tensor:
+    """(B, heads, L, d') queries or keys turned by the angles of their positions, as ModernBERT turns them.
+
+    Decoders of an encoder with position embeddings have ``base`` None, and ``x`` is returned unchanged.
+    """
+    if base is None:
+        return x
+    # Angles of late positions are large: they are computed in float32 whatever the dtype of x is.
+    exact = torch.float64 if x.dtype == torch.float64 else torch.float32
+    length, width = x.shape[-2:]
+    exponents = torch.arange(0, width, 2, device=x.device, dtype=exact) / width
+    positions = torch.arange(length, device=x.device, dtype=exact)
+    angles = positions.unsqueeze(1) * base**-exponents
+    # The first half of a head's numbers turns with the second.
+    angles = torch.cat([angles, angles], -1)
+    low, high = x.chunk(2, -1)
+    return x * angles.cos().to(x.dtype) + torch.cat([-high, low], -1) * angles.sin().to(x.dtype)
 
 
 def join_heads(x: Tensor) -> Tensor:
