@@ -5,11 +5,12 @@
 
 Checks that every recipe states every setting; compares the settings with eval/hyperparameters.toml, the table of values
 with their sources and the known deviations, and all others with tools/recorded_settings.toml, which has their values
-and the origin that the recipe states for them; compares the separator of titles in training and in the index; with
-``--papers``, looks up every printed number of eval/*.toml in the cell of the table that it cites. ``--write`` replaces
-the parts of a page between the audit markers, that of the printed numbers only with ``--papers``. ``--record`` writes
-tools/recorded_settings.toml anew; read its difference. ``--plan`` prints what the training of a model reads and costs,
-next to the papers' settings, instead. Exits with 1 if there is a problem.
+and the origin that the recipe states for them; compares cases, models, corpora and groups of collections
+(tools/audit_cases.py); compares the separator of titles in training and in the index; with ``--papers``, looks up every
+printed number of eval/*.toml in the cell of the table that it cites. ``--write`` replaces the parts of a page between
+the audit markers, that of the printed numbers only with ``--papers``. ``--record`` writes tools/recorded_settings.toml
+and tools/recorded_cases.toml anew; read their differences. ``--plan`` prints what the training of a model reads and
+costs, next to the papers' settings, instead. Exits with 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import audit_cases
 from paper_tables import PaperTables
 from recipe_plan import (
     OPERATIONAL,
@@ -324,6 +326,13 @@ def audit_recipes(folder: Path) -> Audit:
         for row in recipes.table.get("remark", [])
     ]
     problems += [*unrecorded(recipes), *separators(recipes)]
+    record = audit_cases.current_record(folder, all_corpora(recipes))
+    trained_settings = {
+        model.name: recipes.plan(model, "release")[-1].config
+        for model in trained
+        if model.recipe != "tiny"
+    }
+    problems += audit_cases.case_problems(folder, record, trained_settings, recipes.table)
     return Audit(agreeing, list(deviations.values()), problems, remarks)
 
 
@@ -356,6 +365,20 @@ def corpora_of(steps: Sequence[PlannedStep], step: PlannedStep) -> list[str]:
             name = reference.removeprefix("collection:").partition("/")[0]
             names.append("BEIR" if name.startswith("beir-") else _CORPORA.get(name, name))
     return list(dict.fromkeys(names))
+
+
+def all_corpora(recipes: Recipes) -> dict[str, dict[str, list[str]]]:
+    """Model -> step -> the references of all corpora that it reads, as the recipe has them."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for model in recipes.models.values():
+        if not model.recipe or model.recipe == "tiny":
+            continue
+        for step in recipes.plan(model, "release"):
+            corpus = getattr(step.config, "corpus", None)
+            if corpus:
+                references = [corpus] if isinstance(corpus, str) else list(corpus)
+                found.setdefault(model.name, {})[step.name] = references
+    return found
 
 
 def separators(recipes: Recipes) -> Iterator[str]:
@@ -493,7 +516,10 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(plan_lines(Recipes(options.recipes), options.plan, options.preset)))
         return 0
     if options.record:
-        RECORD.write_text(write_record(Recipes(options.recipes)), encoding="utf-8")
+        recipes = Recipes(options.recipes)
+        RECORD.write_text(write_record(recipes), encoding="utf-8")
+        record = audit_cases.current_record(options.recipes, all_corpora(recipes))
+        audit_cases.RECORD.write_text(audit_cases.write_record(record), encoding="utf-8")
         return 0
     audit = audit_recipes(options.recipes)
     parts = {"audit": "\n".join(audit.lines())}

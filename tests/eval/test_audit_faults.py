@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from audit_cases import RECORD as CASES_RECORD
 from audit_recipes import RECORD, audit_numbers, audit_recipes
 from audit_recipes import main as audit_main
 from paper_tables import Cell
@@ -157,9 +158,9 @@ SETTINGS = [
     ),
     (
         "recipes/pretrain-cot-mae.toml",
-        'context = "nearby"',
+        'context = "mixed"',
         'context = "random"',
-        "context is random, nearby",
+        "context is random, mixed",
     ),
     (
         "recipes/pretrain-retromae.toml",
@@ -238,6 +239,117 @@ NUMBERS = [
     ),
 ]
 
+CASES = [
+    (
+        "dupmae.beir.toml",
+        '"nDCG@10"',
+        '"nDCG@100"',
+        "trec-covid: the number is of nDCG@100, but DupMAE (ACL 2023) Table 3 prints nDCG@10",
+    ),
+    (DUPMAE, 'mode = "hybrid"', 'mode = "dense"', "mode is dense, hybrid in DupMAE"),
+    (DUPMAE, 'mode = "hybrid"', 'mode = "impact"', "mode is impact, hybrid in DupMAE"),
+    (
+        DUPMAE,
+        "document_length = 140",
+        "document_length = 64",
+        "document_length is 64, 140 in the training of dupmae-stage2",
+    ),
+    (DUPMAE, '"RR@10" = 0.0013', '"RR@10" = 0.05', "seed_deviation: RR@10 is 0.05, 0.0013 in"),
+    (
+        "bm25.dpr-nq.toml",
+        "tolerance = 0.0005",
+        "tolerance = 0.2",
+        "tolerance is 0.2, 0.0005 in recorded_cases.toml",
+    ),
+    (
+        DUPMAE,
+        'model = "dupmae-stage3"',
+        'model = "dupmae-stage3"\ncompare = false',
+        "stage3-dev: compare is false",
+    ),
+    (
+        DUPMAE,
+        'model = "dupmae-stage3"',
+        'model = "dupmae-stage2"',
+        'stage3-dev: model is "dupmae-stage2"',
+    ),
+    (
+        "models.toml",
+        'title = "DupMAE, distilled"\nrecipe = "finetune-dupmae"\nstep = "stage3"',
+        'title = "DupMAE, distilled"\nrecipe = "finetune-dupmae"\nstep = "stage2"',
+        'models, dupmae-stage3/entry: step is "stage2", "stage3" in recorded_cases.toml',
+    ),
+    (
+        "dupmae-ablations.msmarco-passage.toml",
+        'model = "dupmae-ot-260"',
+        'model = "dupmae-ot-768"',
+        'model is "dupmae-ot-768", "dupmae-ot-260" in',
+    ),
+    (
+        "recipes/pretrain-dupmae-dagger.toml",
+        '"collection:beir-trec-covid/corpus", ',
+        "",
+        "corpora, dupmae-dagger-pretrained/pretrained: reads is",
+    ),
+    (
+        "models.toml",
+        "Shitao/RetroMAE_MSMARCO_finetune/",
+        "Shitao/RetroMAE_MSMARCO/",
+        "models, retromae-msmarco-finetune/entry: url is",
+    ),
+    # Of other kinds.
+    (
+        "dupmae.beir.toml",
+        "search = {query_length = 512}",
+        "search = {query_length = 512, hits = 200}",
+        "search: hits is 200, the default in",
+    ),
+    (
+        "cot-mote.msmarco-passage.toml",
+        'test = "dev"',
+        'test = "dl19"',
+        's1-dense-dev: test is "dl19", "dev" in',
+    ),
+    (
+        "retromae.beir.toml",
+        'collection = "beir-nfcorpus"',
+        'collection = "beir-arguana"',
+        'collection is "beir-arguana", "beir-nfcorpus" in',
+    ),
+    ("default.cacm.toml", "drift = 0.002", "drift = 0.2", "drift is 0.2, 0.002 in"),
+    (
+        "dupmae.beir.toml",
+        'group = "beir-18"',
+        'group = "beir-14"',
+        'means, dupmae.beir/average-18: group is "beir-14"',
+    ),
+    ("models.toml", '"pytorch_model.bin"]', '"model.safetensors"]', "entry: files is"),
+    (
+        "bm25-multifield.beir.toml",
+        "tolerance = 0.0001",
+        "tolerance = 0.01",
+        "tolerance is 0.01, 0.0001 in",
+    ),
+    (
+        "cot-mae.msmarco-passage.toml",
+        '[[case]]\nname = "dl20"',
+        '[[case]]\nname = "dl20-again"',
+        "cases, cot-mae.msmarco-passage/dl20 is in recorded_cases.toml and no longer in eval/",
+    ),
+    (
+        "cot-mae.msmarco-passage.toml",
+        'measures = ["RR@10"]',
+        'measures = ["RR@100"]',
+        'separate-dev: measures is ["RR@100"], ["RR@10"] in',
+    ),
+    (
+        "models.toml",
+        'encoder = "untied", similarity = "cls"',
+        'encoder = "tied", similarity = "cls"',
+        "models, cot-mae-separate/entry: set: encoder is",
+    ),
+]
+
 
 def name_of(fault: tuple[str, str, str, str]) -> str:
     return f"{fault[0]}: {fault[2]}"
@@ -260,6 +372,13 @@ def plant(tmp_path):
 
 @pytest.mark.parametrize("fault", sample(SETTINGS, push=3), ids=name_of)
 def test_a_changed_setting_is_named(plant, fault):
+    *change, words = fault
+    problems = audit_recipes(plant(*change)).problems
+    assert any(words in problem for problem in problems), problems[:5]
+
+
+@pytest.mark.parametrize("fault", sample(CASES, push=4), ids=name_of)
+def test_a_changed_case_is_named(plant, fault):
     *change, words = fault
     problems = audit_recipes(plant(*change)).problems
     assert any(words in problem for problem in problems), problems[:5]
@@ -306,7 +425,12 @@ def test_a_setting_without_source_or_record_is_named(monkeypatch, tmp_path):
 def test_the_record_is_what_the_tool_writes(monkeypatch, tmp_path):
     record = tmp_path / RECORD.name
     monkeypatch.setattr("audit_recipes.RECORD", record)
+    cases = tmp_path / CASES_RECORD.name
+    monkeypatch.setattr("audit_cases.RECORD", cases)
     assert audit_main(["--record"]) == 0
+    assert cases.read_text(encoding="utf-8") == CASES_RECORD.read_text(encoding="utf-8"), (
+        "audit_recipes.py --record"
+    )
     assert record.read_text(encoding="utf-8") == RECORD.read_text(encoding="utf-8"), (
         "audit_recipes.py --record"
     )
