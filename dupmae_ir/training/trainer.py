@@ -174,10 +174,10 @@ def last_checkpoint(work: str | Path) -> Path | None:
         has_random_states = any(checkpoint.glob("rng_state*.pth"))
         if has_state and has_optimizer and has_random_states:
             complete.append(checkpoint)
-    return max(complete, key=_step_of, default=None)
+    return max(complete, key=step_of, default=None)
 
 
-def _step_of(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
     """The update after which a checkpoint was written: 40 for ``checkpoint-40``."""
     _, _, step = checkpoint.name.rpartition("-")
     return int(step)
@@ -344,7 +344,7 @@ class CheckedTrainer(Trainer):
         resume_from = None
         if checkpoint is not None:
             say(f"resuming from {checkpoint}", silent)
-            first_step = _step_of(checkpoint)
+            first_step = step_of(checkpoint)
             resume_from = str(checkpoint)
             self.args.eval_on_start = False  # was done before the first update
             self._evaluated_at = self._last_evaluation(first_step)

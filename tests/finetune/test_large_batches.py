@@ -210,3 +210,82 @@ def test_two_processes_give_the_gradient_of_one(tmp_path):
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-9)
+
+
+EIGHT = """
+import sys, torch
+sys.path.insert(0, "tests"); sys.path.insert(0, "tests/finetune")
+from accelerate import Accelerator
+from test_large_batches import OBJECTIVE, part_of, retriever, texts
+from dupmae_ir.finetune.large_batches import gather_batch
+from dupmae_ir.finetune.objective import BiEncoder, batch_loss
+from torch.nn.parallel import DistributedDataParallel
+
+accelerator = Accelerator(cpu=True)
+batch = part_of(texts(16, 3), accelerator.process_index, accelerator.num_processes)
+model = DistributedDataParallel(BiEncoder(retriever()), find_unused_parameters=True)
+parts = gather_batch(*model(batch).values(), batch, accelerator)
+loss, _ = batch_loss(*parts, OBJECTIVE)
+(loss * accelerator.num_processes).backward()
+if accelerator.process_index == 0:
+    found = {"loss": loss.detach()}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            found[name.removeprefix("module.")] = parameter.grad
+    torch.save(found, sys.argv[1])
+"""
+
+
+def part_of(whole, process, processes):
+    """The rows of a batch that one of several processes reads, its documents numbered from 0."""
+    count = len(whole["query_ids"]) // processes
+    rows = slice(process * count, (process + 1) * count)
+    group = whole["group"][rows]
+    documents = group.t().flatten()
+    part = {
+        name: whole[name][rows]
+        for name in ("query_ids", "query_mask", "query_keys", "answers", "teacher_scores")
+    }
+    for name in ("document_ids", "document_mask", "document_keys"):
+        part[name] = whole[name][documents]
+    part["group"] = torch.arange(group.numel()).view(group.shape[1], -1).t()
+    return part
+
+
+@pytest.mark.nightly
+def test_one_process_with_grad_cache_is_eight_processes(tmp_path):
+    """The in-batch negatives of eight processes, from one that holds the graph of five texts."""
+    script = tmp_path / "worker.py"
+    script.write_text(EIGHT)
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "8",
+            "--standalone",
+            str(script),
+            str(tmp_path / "gradient.pt"),
+        ],
+        check=True,
+        cwd=root,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
+        capture_output=True,
+    )
+    batch = texts(16, 3)
+    model = BiEncoder(retriever())
+    loss = cached_step(
+        model,
+        batch,
+        5,
+        lambda p: batch_loss(p["query"], p["document"], batch, OBJECTIVE)[0],
+        torch.Tensor.backward,
+    )
+    found = torch.load(tmp_path / "gradient.pt", weights_only=True)
+    assert loss.item() == pytest.approx(found.pop("loss").item(), rel=1e-6)
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert found.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-9)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from support.pretraining import flags, tiny_base, tiny_corpus
 from support.tiny_models import tiny_config
 from transformers import BertForMaskedLM
@@ -13,6 +14,7 @@ from transformers import BertForMaskedLM
 from dupmae_ir.models.objectives.bottleneck import PlainMLM
 from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.pretrain.__main__ import main
+from dupmae_ir.pretrain.trainer import has_plateau
 
 READ = {
     "mlm": set(),
@@ -93,3 +95,51 @@ def test_a_decoder_without_weight_is_not_computed():
     assert set(terms) == {"mlm", "bow"}
     loss.backward()
     assert not any(p.requires_grad for p in objective.c_head.parameters())
+
+
+def test_a_plateau_is_three_evaluations_without_growth():
+    def log(*gaps):
+        return [{"eval_loss": 1.0, "eval_gap_a": gap, "eval_gap_b": gap} for gap in gaps]
+
+    assert not has_plateau(log(0.1, 0.1, 0.1), 0.01)
+    assert has_plateau(log(0.1, 0.1, 0.1, 0.1), 0.01)
+    assert not has_plateau(log(0.1, 0.1, 0.2, 0.1), 0.01)
+    assert has_plateau(log(0.0, 0.1, 0.1, 0.105, 0.1), 0.01)
+    rows = log(0.1, 0.1, 0.1)
+    assert not has_plateau([*rows, {"loss": 1.0}], 0.01)
+    assert not has_plateau([{"loss": 1.0}] * 9, 0.01)
+
+
+def test_training_ends_at_the_plateau_and_a_killed_end_is_the_same(tmp_path, monkeypatch, capsys):
+    base = tiny_base(tmp_path / "base")
+    corpus = tiny_corpus(tmp_path / "corpus.jsonl")
+    # No gap grows by 9 nats, so the fourth evaluation is the last: the first is before training.
+    words = flags(
+        "retromae", base, corpus, tmp_path / "made", steps=40, **{"stop-when": 9, "save-steps": 4}
+    )
+    assert main(words) == 0
+    made = json.loads((tmp_path / "made" / "training.json").read_text())
+    assert made["result"]["updates"] == 12
+    assert "stopped after 12 of 40 updates" in capsys.readouterr().err
+
+    words[words.index(str(tmp_path / "made"))] = str(tmp_path / "killed")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dupmae_ir.pretrain.run._save", killed)
+        assert main(words) != 0
+    assert main(words) == 0
+    ours = load_file(tmp_path / "made" / "model.safetensors")
+    theirs = load_file(tmp_path / "killed" / "model.safetensors")
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_stopping_needs_a_decoder_and_held_out_texts(tmp_path, capsys):
+    base = tiny_base(tmp_path / "base")
+    corpus = tiny_corpus(tmp_path / "corpus.jsonl")
+    for method, choices in (("mlm", {}), ("retromae", {"held-out": 0})):
+        words = flags(method, base, corpus, tmp_path / "x", **{"stop-when": 0.1, **choices})
+        assert main(words) == 2
+        assert "needs a --method with a decoder" in capsys.readouterr().err

@@ -226,7 +226,7 @@ def _masked_lm(encoder: PreTrainedModel) -> PreTrainedModel:
         lm = None
     if lm is None or not has_head(lm):
         raise CheckpointError(
-            f"a head cannot be added to a {name}; use a BERT, RoBERTa, MPNet, DistilBERT or ModernBERT encoder"
+            f"a head cannot be added to {name}; use a BERT, RoBERTa, MPNet, DistilBERT or ModernBERT encoder"
         )
     weights = {}
     for key, value in encoder.state_dict().items():
