@@ -95,6 +95,7 @@ class _Sizes:
     downloads: Mapping[str, Mapping[str, Any]]
     catalogue: Path | None
     texts: dict[str, float] = field(default_factory=dict)
+    judgements: dict[str, float] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     corpora: dict[str, str] = field(default_factory=dict)
 
@@ -111,6 +112,19 @@ class _Sizes:
         if kind == "file":
             return float(self.downloads.get(rest.partition("/")[0], {}).get("queries", 0))
         return self.texts.get(Path(reference).stem, 0)
+
+    def judged(self, reference: str) -> float:
+        """Judgements of a ``file:`` reference, or of a step's output; as many as queries if they are not known."""
+        kind, _, rest = reference.partition(":")
+        if kind == "file":
+            known = self.downloads.get(rest.partition("/")[0], {}).get("judgements", 0)
+            return float(known) or self.queries(reference)
+        return self.judgements.get(Path(reference).stem, 0) or self.queries(reference)
+
+    def examples(self, config: FinetuneConfig | CrossEncoderConfig, source: str) -> float:
+        """Examples of an epoch over a step's output."""
+        of_all = self.judgements if config.examples == "judgement" else self.texts
+        return min(of_all.get(source, 0), config.limit or float("inf"))
 
 
 def plan_training(
@@ -303,6 +317,7 @@ def _augment(step: Step, config: AugmentConfig, sizes: _Sizes) -> PlannedStep:
 def _convert(step: Step, config: ConvertConfig, sizes: _Sizes) -> PlannedStep:
     queries = sizes.queries(config.input)
     sizes.texts[step.name], sizes.origin[step.name] = queries, f"{config.input}'s own"
+    sizes.judgements[step.name] = sizes.judged(config.input)
     return PlannedStep(
         step.name,
         step.command,
@@ -317,6 +332,7 @@ def _mine(step: Step, config: MineConfig, sizes: _Sizes) -> PlannedStep:
     queries = sum(map(sizes.queries, config.pairs))
     by = "BM25" if config.by == "bm25" else f"{config.model} ({config.parts})"
     sizes.texts[step.name], sizes.origin[step.name] = queries, f"the top {config.depth} by {by}"
+    sizes.judgements[step.name] = sum(map(sizes.judged, config.pairs))
     data = f"top {config.depth} of {config.collection} for {queries:,.0f} queries, by {by}"
     if config.by == "bm25":
         return PlannedStep(step.name, step.command, config, data, queries)
@@ -330,7 +346,7 @@ def _mine(step: Step, config: MineConfig, sizes: _Sizes) -> PlannedStep:
 
 def _finetune(step: Step, config: FinetuneConfig, sizes: _Sizes) -> PlannedStep:
     source = Path(config.mined or config.pairs[0]).stem
-    queries = min(sizes.texts.get(source, 0), config.limit or float("inf"))
+    queries = sizes.examples(config, source)
     effective, batch = _effective(config)
     updates = _updates(config, queries, effective)
     group = config.query_length + (1 + config.negatives) * config.document_length
@@ -339,7 +355,7 @@ def _finetune(step: Step, config: FinetuneConfig, sizes: _Sizes) -> PlannedStep:
     negatives = f"{config.negatives} of {sizes.origin.get(source, source)}, and the other passages of the batch"
     what = f"distilled ({config.distill}) from {config.scores}" if config.distill else "contrastive"
     return PlannedStep(
-        step.name, step.command, config, f"{what}, {queries:,.0f} queries, from {config.model}", queries,
+        step.name, step.command, config, f"{what}, {queries:,.0f} examples, from {config.model}", queries,
         updates, effective, batch,
         f"{config.query_length} and {config.document_length}, titles joined by {config.title_separator}",
         negatives, tokens, _hours(6 * BERT * tokens * (4 / 3 if config.grad_cache else 1)),
@@ -349,7 +365,7 @@ def _finetune(step: Step, config: FinetuneConfig, sizes: _Sizes) -> PlannedStep:
 def _cross_encoder(step: Step, config: CrossEncoderConfig, sizes: _Sizes) -> PlannedStep:
     source = Path(config.mined).stem
     effective, batch = _effective(config)
-    updates = _updates(config, sizes.texts.get(source, 0), effective)
+    updates = _updates(config, sizes.examples(config, source), effective)
     tokens = float(updates) * effective * config.group_size * config.length
     return PlannedStep(
         step.name, step.command, config, f"cross-encoder from {config.model}", sizes.texts.get(source), updates,

@@ -208,6 +208,13 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         above=0,
         only_with="mined",
     )
+    examples: str = negatives_option(
+        "query",
+        "an epoch has one example for each query, with one of its positives at random, or one for each judgement, that "
+        "is, for each positive of each query",
+        choices=("query", "judgement"),
+        only_with="mined",
+    )
     group_size: int = negatives_option(
         8,
         "neighbouring passages put into a batch together as hard negatives; 1 = random batches (always with --mined)",

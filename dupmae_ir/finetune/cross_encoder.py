@@ -56,6 +56,12 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
         "queries held out from training, whose loss is reported before, during and after",
         at_least=0,
     )
+    examples: str = training_option(
+        "query",
+        "an epoch has one example for each query, with one of its positives at random, or one for each judgement, that "
+        "is, for each positive of each query",
+        choices=("query", "judgement"),
+    )
     group_size: int = training_option(
         16, "passages per query: one positive, the others negatives", at_least=2
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,11 +78,27 @@ class PairExamples(Dataset):
         return Example(pair.query, pair.positive, negatives, answers)
 
 
+QueryWithPositive = tuple[MinedQuery, Document | None]
+"""The query of an example, and its positive; None if one is drawn at random."""
+
+
+def example_rows(mined: Sequence[MinedQuery], per_judgement: bool) -> list[QueryWithPositive]:
+    """The examples of an epoch: one for each query, or one for each positive of each query."""
+    rows: list[QueryWithPositive] = []
+    for query in mined:
+        if per_judgement:
+            rows += [(query, positive) for positive in query.positives]
+        else:
+            rows.append((query, None))
+    return rows
+
+
 @dataclass
 class MinedExamples(Dataset):
     """Mined queries, each with one of its positives and ``negatives`` sampled from its top ``top`` candidates.
 
-    ``left_out`` is the number of queries without a negative, which are not included.
+    ``left_out`` is the number of queries without a negative, which are not included. With ``per_judgement`` there is an
+    example for each positive of a query; otherwise one, with a positive drawn at random.
     """
 
     mined: Sequence[MinedQuery]
@@ -91,14 +108,20 @@ class MinedExamples(Dataset):
     seed: int = 0
     scores: Mapping[str, Mapping[str, float]] | None = None
     left_out: int = 0
+    per_judgement: bool = False
 
     def __len__(self) -> int:
-        return len(self.mined)
+        return len(self._rows)
+
+    @cached_property
+    def _rows(self) -> list[QueryWithPositive]:
+        return example_rows(self.mined, self.per_judgement)
 
     def __getitem__(self, key: ExampleKey) -> Example:
-        query = self.mined[key.row]
+        query, positive = self._rows[key.row]
         rng = _rng(self.seed, key)
-        positive = query.positives[rng.randrange(len(query.positives))]
+        if positive is None:
+            positive = query.positives[rng.randrange(len(query.positives))]
         candidates = query.negatives[: self.top]
         sample = rng.sample(candidates, min(self.negatives, len(candidates)))
         scores: tuple[float, ...] = ()
@@ -122,6 +145,7 @@ def mined_examples(
     seed: int,
     scores: str | Path | None = None,
     collection: str | Path | None = None,
+    per_judgement: bool = False,
 ) -> MinedExamples:
     """Examples of a mined file, all of it checked before training starts.
 
@@ -132,6 +156,7 @@ def mined_examples(
         seed: random seed.
         scores: file of the teacher's scores.
         collection: the mined collection, if it has moved.
+        per_judgement: an example for each positive of a query.
 
     Raises:
         InputError: negatives that are positives, unknown ids, missing scores (with counts), or no query with a
@@ -149,7 +174,9 @@ def mined_examples(
         scores_by_query = read_scores(scores)
         require_scores(mined, scores_by_query, scores)
     left_out = len(mined) - len(with_negatives)
-    return MinedExamples(with_negatives, passages, negatives, top, seed, scores_by_query, left_out)
+    return MinedExamples(
+        with_negatives, passages, negatives, top, seed, scores_by_query, left_out, per_judgement
+    )
 
 
 class TopicalBatches:

@@ -27,7 +27,7 @@ from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import InputError
 from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
 from dupmae_ir.finetune.data import MinedQuery, Passages, counted, open_passages, read_mined
-from dupmae_ir.finetune.examples import ExampleKey
+from dupmae_ir.finetune.examples import ExampleKey, example_rows
 from dupmae_ir.models.checkpoints.loading import quiet_transformers
 from dupmae_ir.models.checkpoints.saving import save_tokenizer
 from dupmae_ir.models.names import model_folder
@@ -90,8 +90,11 @@ def _train(
     join = separator(config.title_separator, tokenizer)
     # The order is random, so the last queries are as good a sample as any.
     training_count = len(queries) - config.held_out
-    training = Groups(queries[:training_count], passages, config.group_size, join, config.seed)
-    held_out = Groups(queries[training_count:], passages, config.group_size, join, config.seed)
+    per_judgement = config.examples == "judgement"
+    training, held_out = (
+        Groups(part, passages, config.group_size, join, config.seed, per_judgement)
+        for part in (queries[:training_count], queries[training_count:])
+    )
     collator = GroupCollator(tokenizer, config.length)
     trainer = _build_trainer(config, model, collator, training, held_out, job)
     before = None
@@ -111,9 +114,9 @@ def _train(
     log = [row for row in read_log(work / LOG) if "loss" in row]
     held_out_scores = None
     if len(held_out):
-        held_out_scores = {"queries": len(held_out), "before": before, "after": after}
+        held_out_scores = {"queries": config.held_out, "before": before, "after": after}
     result = {
-        "queries": len(training),
+        "queries": training_count,
         "updates": steps,
         "held_out": held_out_scores,
         "last": log[-1]["loss"] if log else None,
@@ -232,21 +235,29 @@ class Groups(Dataset):
     """Dataset: an :class:`ExampleKey` -> (query, texts), one positive, then up to ``size`` - 1 distinct negatives."""
 
     def __init__(
-        self, mined: Sequence[MinedQuery], passages: Passages, size: int, separator: str, seed: int
+        self,
+        mined: Sequence[MinedQuery],
+        passages: Passages,
+        size: int,
+        separator: str,
+        seed: int,
+        per_judgement: bool = False,
     ) -> None:
-        self.mined = mined
+        self.rows = example_rows(mined, per_judgement)
         self.passages = passages
         self.size = size
         self.separator = separator
         self.seed = seed
 
     def __len__(self) -> int:
-        return len(self.mined)
+        return len(self.rows)
 
     def __getitem__(self, key: ExampleKey) -> tuple[str, list[str]]:
-        query = self.mined[key.row]
-        rng = random.Random(f"{self.seed} {key.epoch} {query.qid}")
-        positive = query.positives[rng.randrange(len(query.positives))]
+        query, positive = self.rows[key.row]
+        stream = query.qid if positive is None else f"{query.qid} {positive.docid}"
+        rng = random.Random(f"{self.seed} {key.epoch} {stream}")
+        if positive is None:
+            positive = query.positives[rng.randrange(len(query.positives))]
         negatives = rng.sample(query.negatives, min(self.size - 1, len(query.negatives)))
         documents = [positive, *(self.passages[docid] for docid in negatives)]
         return query.query, [document.joined(self.separator) for document in documents]

@@ -222,6 +222,7 @@ def _read_mined(config: FinetuneConfig, path: str, quiet: bool) -> _Examples:
         config.seed,
         config.scores,
         config.collection,
+        per_judgement=config.examples == "judgement",
     )
     if config.limit:
         queries = list(examples.mined)
@@ -232,7 +233,9 @@ def _read_mined(config: FinetuneConfig, path: str, quiet: bool) -> _Examples:
     passages: list[Document] = []
     for query in examples.mined:
         passages.extend(query.positives)
-    summary = f"{len(examples):,} queries"
+    summary = f"{len(examples.mined):,} queries"
+    if config.examples == "judgement":
+        summary += f", {len(examples):,} judgements"
     if examples.left_out:
         summary += f"; {examples.left_out:,} more have no negative"
     say(summary, quiet)

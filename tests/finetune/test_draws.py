@@ -47,6 +47,20 @@ def test_negatives_are_the_best_ranked_ones_drawn_anew_each_epoch(mined):
     ]
 
 
+def test_an_epoch_may_have_an_example_for_each_judgement(mined):
+    queries = read_mined(mined)
+    each = mined_examples(mined, negatives=2, top=4, seed=0, per_judgement=True)
+    judged = [(query.query, positive.docid) for query in queries for positive in query.positives]
+    assert len(judged) > len(queries)
+    for epoch in (0, 1):
+        drawn = [each[ExampleKey(row, epoch)] for row in range(len(each))]
+        assert [(example.query, example.positive.docid) for example in drawn] == judged
+        # Another positive of the query is no negative of this one.
+        for example, query in zip(drawn, [q for q in queries for _ in q.positives], strict=True):
+            assert len(example.answers) == len(query.positives)
+    assert len(mined_examples(mined, negatives=2, top=4, seed=0)) == len(queries)
+
+
 def test_scores_go_with_their_passages(mined, tmp_path):
     scores = tmp_path / "scores.jsonl"
     with open(scores, "w") as f:
