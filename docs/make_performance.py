@@ -22,6 +22,7 @@ PAGES = (
     ROOT / "docs" / "serving.md",
     ROOT / "docs" / "models.md",
     ROOT / "docs" / "splade.md",
+    ROOT / "docs" / "languages.md",
     ROOT / "benchmarks" / "archive.md",
 )
 
@@ -263,6 +264,7 @@ if __name__ == "__main__":
         "details": lambda: details(all_records),
         "servers": lambda: servers(all_records),
         "models_speed": lambda: of_models(all_records, "models_speed"),
+        "multilingual": lambda: of_models(all_records, "multilingual"),
         "splade_memory": lambda: of_models(all_records, "splade_memory"),
     }
     write_or_check(PAGES, parts, "benchmarks/results")
