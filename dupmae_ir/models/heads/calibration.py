@@ -7,7 +7,8 @@ embeddings (as in MiniLM, because the residual connections preserve the word), t
   Logits become inner products of normalised states with the word embeddings.
 * bias: for fine-tuning and search, minus the usual level of each word's pooled logit, so that after the ReLU only words
   that stand out in a text remain; for pre-training, the logarithm of the word's frequency minus its mean logit at
-  masked tokens, so that their average prediction is the frequencies of the words.
+  masked tokens, so that their average prediction is the frequencies of the words. Logits are then multiplied by the
+  factor with which masked tokens are predicted best.
 * W_cls: least squares from [CLS] to the encoder's sentence vector (mean of the tokens, unit length).
 
 Everything is computed in closed form from a sample of passages, without training.
@@ -45,6 +46,12 @@ THRESHOLD = 2.5
 
 GELU_OFFSET = 12.0
 """GELU(x) = x to 1e-9 for x > 6, and hidden units after LayerNorm stay well within +-6."""
+
+FACTORS = tuple(2.0 ** (power / 2) for power in range(-14, 5))
+"""Factors of the logits that are tried, from 1/128 to 4."""
+
+PREDICTED = 1000
+"""Masked tokens, about, whose prediction decides between them."""
 
 _BATCH_SIZE = 32
 
@@ -129,7 +136,7 @@ def add_head(
     with torch.no_grad():
         _set_transform(model.head, 1.0 if for_pretraining else ot_scale)
         if for_pretraining:
-            _set_frequency_bias(model, tokenizer, passages, length)
+            _predict_masked_words(model, tokenizer, passages, length)
             return model
         batches = list(_encode_batches(model, tokenizer, passages, length))
         _set_bias(model.head, batches, threshold)
@@ -269,29 +276,45 @@ def _set_bias(head: Head, batches: Sequence[Batch], threshold: float) -> None:
     head.bias.copy_(-(mean + threshold * deviation))
 
 
-def _set_frequency_bias(
+def _predict_masked_words(
     model: Retriever, tokenizer: PreTrainedTokenizerBase, passages: Sequence[str], length: int
 ) -> None:
-    """Bias of each word: the logarithm of its frequency in the passages minus its mean logit at masked tokens.
+    """Set the bias of a head for pre-training, and the factor of its logits, which was 1.
 
     Every third token is masked. Means over tokens that are visible would be those of other states: the masked-LM loss
     of MiniLM then starts at 7.9 instead of 7.1, of 10.3 for a uniform prediction.
     """
     head = model.head
+    norm: Any = head.norm
     assert head.bias is not None
     # A word that does not occur counts as one that occurs once.
     counts = torch.ones(len(head.bias))
     total = torch.zeros(())
-    masked_count = 0
+    states = []
+    words = []
     for ids, mask in _tokenise_batches(tokenizer, passages, length):
         ordinary = mask.bool() & model.pooled_mask[ids]
         counts += torch.bincount(ids[ordinary], minlength=len(counts))
         masked = ordinary & (torch.arange(ids.shape[1]) % 3 == 1)
-        states = model.hidden(ids.masked_fill(masked, tokenizer.mask_token_id), mask)[masked]
-        total = total + head.transform(states).sum(0)
-        masked_count += len(states)
-    mean_logits = head.weight @ (total / masked_count)
-    head.bias.copy_(torch.log(counts / counts.sum()) - mean_logits)
+        hidden = model.hidden(ids.masked_fill(masked, tokenizer.mask_token_id), mask)
+        states.append(head.transform(hidden[masked]))
+        words.append(ids[masked])
+        total = total + states[-1].sum(0)
+    mean = total / sum(map(len, states))
+    frequencies = torch.log(counts / counts.sum())
+
+    # Passages are sorted by length, so that every n-th token is a sample of all of them.
+    step = max(1, sum(map(len, states)) // PREDICTED)
+    sample = torch.cat(states)[::step]
+    targets = torch.cat(words)[::step]
+    logits = (sample - mean) @ head.weight.t()
+    losses = [
+        torch.nn.functional.cross_entropy(factor * logits + frequencies, targets)
+        for factor in FACTORS
+    ]
+    factor = FACTORS[int(torch.stack(losses).argmin())]
+    norm.weight.mul_(factor)
+    head.bias.copy_(frequencies - factor * (head.weight @ mean))
 
 
 def _least_squares(
