@@ -247,8 +247,8 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     )
     grad_cache: int = training_option(
         0,
-        "encode N texts at a time and store no graph of the others (GradCache): large batches in little memory; 0 = "
-        "off",
+        "encode N texts at a time and store no graph of the others (GradCache), if a process has more passages in a "
+        "batch: large batches in little memory, with the same gradient; 0 = off",
         at_least=0,
     )
     head_lr_factor: float = training_option(

@@ -57,7 +57,7 @@ def prepare_stage(config: FinetuneConfig, processes: int, quiet: bool) -> Finetu
             f"a lexical OT part is trained by one process, not by {processes}; or give `ot` mlm"
         )
     separator = SEPARATORS[config.title_separator or "space"]
-    schedule = _schedule(config, len(examples.rows))
+    schedule = _schedule(config, len(examples.rows), quiet)
     data = TrainingData(
         examples.rows,
         TopicalSchedule(examples.batches, schedule.steps * config.accumulate),
@@ -178,7 +178,20 @@ def _ot_form(config: FinetuneConfig, base: ModelConfig, folder: Path) -> str:
     return form
 
 
-def _schedule(config: FinetuneConfig, queries: int) -> Schedule:
+def _grad_cache(config: FinetuneConfig, quiet: bool) -> int:
+    """Texts that GradCache encodes at a time; 0, so that all are encoded once, if a process has no more of them."""
+    texts = config.share.batch_size * (1 + config.negatives)
+    if not config.grad_cache or texts <= config.grad_cache:
+        return 0
+    say(
+        f"GradCache: {texts:,} passages of a batch in parts of {config.grad_cache}, which need the memory of one part; "
+        "all texts are encoded twice, a third more work",
+        quiet,
+    )
+    return config.grad_cache
+
+
+def _schedule(config: FinetuneConfig, queries: int, quiet: bool) -> Schedule:
     """The number of updates, and how each is computed."""
     # An epoch leaves out the queries that do not fill a batch.
     updates = config.epochs * (queries // config.batch_size) / config.accumulate
@@ -189,7 +202,7 @@ def _schedule(config: FinetuneConfig, queries: int) -> Schedule:
         learning_rate=config.learning_rate,
         head_learning_rate=config.learning_rate * config.head_lr_factor,
         regularizer_warmup_steps=round(config.regularizer_warmup * steps),
-        grad_cache=config.grad_cache,
+        grad_cache=_grad_cache(config, quiet),
     )
 
 

@@ -107,9 +107,9 @@ SETTINGS = [
     ),
     (
         "recipes/finetune-retromae.toml",
-        "grad_cache = 128",
+        "grad_cache = 256",
         "grad_cache = 0",
-        "grad_cache is 0, 128",
+        "grad_cache is 0, 256",
     ),
     (
         "recipes/finetune-beir.toml",

@@ -13,8 +13,9 @@ import torch
 from support.stage_samples import distilling, stage_flags, write_stage
 
 from dupmae_ir.finetune.__main__ import main
-from dupmae_ir.finetune.config import Objective
+from dupmae_ir.finetune.config import FinetuneConfig, Objective
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss
+from dupmae_ir.finetune.setup import _grad_cache
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import read_config
 from dupmae_ir.models.inference.encoder import TextEncoder
@@ -361,3 +362,16 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(
     assert all(math.isfinite(r["loss"]) for r in read_log(work / "log.jsonl"))
     # Repaired, the same command resumes from there.
     assert main(stage_flags(folder, tmp_path / "out", **{**changes, "learning_rate": 1e-4})) == 0
+
+
+def test_grad_cache_is_off_where_a_process_has_no_more_passages(capsys):
+    def chosen(**changes):
+        config = FinetuneConfig(mined="m", output="o", batch_size=128, negatives=15, **changes)
+        return _grad_cache(config, quiet=False)
+
+    assert chosen(grad_cache=256) == 256
+    assert "2,048 passages of a batch in parts of 256" in capsys.readouterr().err
+    assert chosen(grad_cache=256, processes=4) == 256
+    assert chosen(grad_cache=256, processes=8) == 0
+    assert chosen() == 0
+    assert not capsys.readouterr().err.count("2,048")
