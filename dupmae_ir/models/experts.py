@@ -33,21 +33,14 @@ M = TypeVar("M", bound=nn.Module)
 
 # The modules of a block's feed-forward part, and the path of its LayerNorm (the last of the block; ModernBERT's comes
 # first), by class of block.
+_BERT_LAYERS = ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "CamembertLayer", "MPNetLayer")
 _FEED_FORWARD = {
-    "BertLayer": ("intermediate", "output"),
-    "RobertaLayer": ("intermediate", "output"),
-    "XLMRobertaLayer": ("intermediate", "output"),
-    "CamembertLayer": ("intermediate", "output"),
-    "MPNetLayer": ("intermediate", "output"),
+    **dict.fromkeys(_BERT_LAYERS, ("intermediate", "output")),
     "TransformerBlock": ("ffn", "output_layer_norm"),
     "ModernBertEncoderLayer": ("mlp_norm", "mlp"),
 }
 _NORM = {
-    "BertLayer": "output.LayerNorm",
-    "RobertaLayer": "output.LayerNorm",
-    "XLMRobertaLayer": "output.LayerNorm",
-    "CamembertLayer": "output.LayerNorm",
-    "MPNetLayer": "output.LayerNorm",
+    **dict.fromkeys(_BERT_LAYERS, "output.LayerNorm"),
     "TransformerBlock": "output_layer_norm",
     "ModernBertEncoderLayer": "mlp_norm",
 }

@@ -154,8 +154,7 @@ class StopAtPlateau(TrainerCallback):
         self, _: TrainingArguments, state: TrainerState, control: TrainerControl, **__: Any
     ) -> None:
         """Every process has the same log, so all of them stop."""
-        is_evaluation = any(name.startswith("eval_gap_") for name in state.log_history[-1])
-        if is_evaluation and has_plateau(state.log_history, self.growth):
+        if has_plateau(state.log_history, self.growth):
             control.should_training_stop = True
 
 

@@ -174,10 +174,10 @@ if rank == 0:
 """
 
 
-@pytest.mark.nightly
-def test_two_processes_give_the_gradient_of_one(tmp_path):
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
+def result_of(code, processes, folder):
+    """What the first of several processes saves that run ``code`` together, by gloo."""
+    script = folder / "worker.py"
+    script.write_text(code)
     root = Path(__file__).resolve().parents[2]
     subprocess.run(
         [
@@ -185,16 +185,22 @@ def test_two_processes_give_the_gradient_of_one(tmp_path):
             "-m",
             "torch.distributed.run",
             "--nproc-per-node",
-            "2",
+            str(processes),
             "--standalone",
             str(script),
-            str(tmp_path / "gradient.pt"),
+            str(folder / "gradient.pt"),
         ],
         check=True,
         cwd=root,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
         capture_output=True,
     )
+    return torch.load(folder / "gradient.pt", weights_only=True)
+
+
+@pytest.mark.nightly
+def test_two_processes_give_the_gradient_of_one(tmp_path):
+    found = result_of(WORKER, 2, tmp_path)
     whole = texts(6, 1)
     keep = [d for d in range(12) if d != 11]
     group = whole["group"].clone()
@@ -205,7 +211,6 @@ def test_two_processes_give_the_gradient_of_one(tmp_path):
         **{k: whole[k][keep] for k in ("document_ids", "document_mask", "document_keys")},
     }
     loss, expected = plain_gradient(BiEncoder(retriever()), batch)
-    found = torch.load(tmp_path / "gradient.pt", weights_only=True)
     assert found.pop("loss").item() == pytest.approx(loss, rel=1e-9)
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
@@ -255,25 +260,7 @@ def part_of(whole, process, processes):
 @pytest.mark.nightly
 def test_one_process_with_grad_cache_is_eight_processes(tmp_path):
     """The in-batch negatives of eight processes, from one that holds the graph of five texts."""
-    script = tmp_path / "worker.py"
-    script.write_text(EIGHT)
-    root = Path(__file__).resolve().parents[2]
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            "8",
-            "--standalone",
-            str(script),
-            str(tmp_path / "gradient.pt"),
-        ],
-        check=True,
-        cwd=root,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
-        capture_output=True,
-    )
+    found = result_of(EIGHT, 8, tmp_path)
     batch = texts(16, 3)
     model = BiEncoder(retriever())
     loss = cached_step(
@@ -283,7 +270,6 @@ def test_one_process_with_grad_cache_is_eight_processes(tmp_path):
         lambda p: batch_loss(p["query"], p["document"], batch, OBJECTIVE)[0],
         torch.Tensor.backward,
     )
-    found = torch.load(tmp_path / "gradient.pt", weights_only=True)
     assert loss.item() == pytest.approx(found.pop("loss").item(), rel=1e-6)
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     assert found.keys() == gradients.keys()

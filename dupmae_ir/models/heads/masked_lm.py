@@ -131,7 +131,7 @@ class Shape:
     epsilon: float
     initial_std: float
     rotary_base: float | None = None
-    """Base of the rotary positions of the layers that attend to the whole text; None for position embeddings."""
+    """Base of the rotary positions in layers with full attention; None for a model with position embeddings."""
 
 
 def shape_of(config: PretrainedConfig) -> Shape:
