@@ -17,7 +17,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,17 +92,21 @@ class Plan:
             steps += [self._stage1(name, seed) for name in here if name != "none"]
             steps += [self._readout(name, seed) for name in here]
             for size, amounts in self.settings["sizes"].items():
-                tuned = [
-                    name
-                    for name in here
-                    if size in methods[name].get("sizes", self.settings["sizes"])
-                ]
+                tuned = [name for name in here if self._is_tuned(name, seed, size)]
                 for name, again in itertools.product(tuned, amounts["seeds"]):
                     steps += [
                         self._stage2(name, seed, size, again),
                         self._readout(name, seed, size, again),
                     ]
         return steps + self._small(seeds[0])
+
+    def _is_tuned(self, method: str, seed: int, size: str) -> bool:
+        """Whether the method's model of this seed is fine-tuned on ``size`` pairs."""
+        sizes = self.settings["methods"][method].get("sizes", self.settings["sizes"])
+        models = self.settings["sizes"][size].get("only")
+        if size not in sizes:
+            return False
+        return models is None or self.model_name(method, seed) in models
 
     # ---- Names of models
 
@@ -191,7 +195,7 @@ class Plan:
     def _stage2(self, method: str, seed: int, size: str, again: int) -> Step:
         name = self.model_name(method, seed, size, again)
         start = self.model_name(method, seed)
-        amounts = {k: v for k, v in self.settings["sizes"][size].items() if k != "seeds"}
+        amounts = self._amounts(size)
         after = (
             start,
             "data",
@@ -204,6 +208,11 @@ class Plan:
         return self._command(
             name, self.home / name / "training.json", "finetune", FinetuneConfig, config, after
         )
+
+    def _amounts(self, size: str) -> dict[str, Any]:
+        """The settings of fine-tuning on ``size`` pairs."""
+        amounts = self.settings["sizes"][size]
+        return {k: v for k, v in amounts.items() if k not in ("seeds", "only")}
 
     def _tuning(self) -> list[Step]:
         """Fine-tunings of the checkpoint of stage 0 with each pair of a learning rate and a temperature."""
@@ -423,11 +432,13 @@ def run_all(
 ) -> list[str]:
     """Run the steps that are not finished, each after those that it needs, in ``jobs`` processes. Returns what failed.
 
-    A step of more processes than ``jobs`` runs alone.
+    A step of more processes than ``jobs`` runs alone. A step is not run if all steps that need it are finished, for
+    example the fine-tuning of a model whose read-out is stored.
     A step is left out where one that it needs is neither finished nor among ``wanted``.
     """
     done = {s.name for s in steps if s.done.is_file()}
-    waiting = [s for s in wanted if s.name not in done]
+    needed = unfinished(steps)
+    waiting = [s for s in wanted if s.name in needed]
     failed = list[str]()
     running: dict[Future[None], Step] = {}
     with ThreadPoolExecutor(jobs) as pool:
@@ -452,9 +463,31 @@ def run_all(
     return failed + [f"{s.name}: not run, needs {', '.join(set(s.after) - done)}" for s in waiting]
 
 
-def _states(steps: list[Step]) -> Iterator[str]:
-    for step in steps:
-        yield f"{'done   ' if step.done.is_file() else 'to do  '} {step.name}"
+def unfinished(steps: Sequence[Step]) -> set[str]:
+    """The names of the steps that are not finished and that are results, or that an unfinished step needs.
+
+    Every step comes after those that it needs.
+    """
+    results = {step.name for step in steps} - {name for step in steps for name in step.after}
+    needed = set[str]()
+    for step in reversed(steps):
+        if not step.done.is_file() and (step.name in results or step.name in needed):
+            needed.add(step.name)
+            needed.update(step.after)
+    finished = {step.name for step in steps if step.done.is_file()}
+    return needed - finished
+
+
+def states(steps: Sequence[Step], wanted: Sequence[Step]) -> Iterator[str]:
+    """A line for each step that is wanted, with its state."""
+    needed = unfinished(steps)
+    for step in wanted:
+        if step.done.is_file():
+            yield f"done        {step.name}"
+        elif step.name in needed:
+            yield f"to do       {step.name}"
+        else:
+            yield f"not needed  {step.name}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -493,7 +526,7 @@ def run(args: argparse.Namespace) -> int:
     steps = plan.steps()
     wanted = selected(steps, args.only)
     if args.list:
-        print("\n".join(_states(wanted)))
+        print("\n".join(states(steps, wanted)))
         return 0
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     return 1 if run_all(steps, wanted, args.jobs, plan.output / "logs", args.quiet) else 0

@@ -194,6 +194,9 @@ def main(argv: list[str] | None = None) -> int:
         "--prepared", type=Path, required=True, help="folder with dev/, of mae_data.py"
     )
     parser.add_argument("--sets", nargs="+", required=True)
+    parser.add_argument(
+        "--targets", nargs="+", type=Path, default=[], help="folders of other collections"
+    )
     parser.add_argument("--measures", nargs="+", required=True)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument(
@@ -212,6 +215,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> None:
     """Read out the model and write the record."""
     sets = {name: (args.prepared if name == "dev" else args.data) / name for name in args.sets}
+    sets |= {folder.name: folder for folder in args.targets}
     with torch_threads(args.threads):
         probe = (args.probe_texts, args.probe_tests)
         record = read_out(args.model, sets, args.measures, args.probe, probe, tuple(args.parts))
