@@ -1,8 +1,10 @@
-"""The two collections of mae_targets.py, in BEIR's layout: ``python experiments/mae_target_data.py DATA FOLDER QUESTIONS``.
+"""The two collections of mae_targets.py, in BEIR's layout.
+
+    python experiments/mae_target_data.py DATA FOLDER QUESTIONS
 
 ``FOLDER/stdlib`` is the documentation of the running Python's standard library with the questions of the demonstration.
-``FOLDER/squad`` has the sentences of DATA/pairs_extra/squad_sentences.jsonl.gz and ``QUESTIONS`` of its questions, chosen
-at random; a sentence that answers several questions is one document.
+``FOLDER/squad`` has the sentences of DATA/pairs_extra/squad_sentences.jsonl.gz and ``QUESTIONS`` of its questions,
+chosen at random; a sentence that answers several questions is one document.
 """
 
 from __future__ import annotations
