@@ -2,25 +2,36 @@
 
 Each function is also offered by :mod:`dupmae_ir` itself. Models, faiss and Lucene are imported when a function needs
 them. Functions that make something continue an interrupted job when called again with the same arguments, as the
-commands do, and print nothing unless ``progress=True``.
+commands do, and print nothing unless ``progress=True``; with ``progress=function`` they call the function with a
+:class:`~dupmae_ir.types.Progress` at each advance, and what it raises ends the job.
+
+Data are taken as programs hold them (:mod:`dupmae_ir.io.in_memory`): as files, as rows (a list, a generator, a
+DataFrame of pandas or polars, an Arrow table, a Hugging Face dataset, a dataset of ir_datasets), or as dictionaries by
+id.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from tempfile import mkdtemp
-from types import MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, Unpack
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
+from dupmae_ir.arguments import checked, is_path, wrong_type
 from dupmae_ir.command import load
 from dupmae_ir.config import from_mapping
-from dupmae_ir.console import one_line
+from dupmae_ir.console import reporting
 from dupmae_ir.errors import UsageError
+from dupmae_ir.io import in_memory
+from dupmae_ir.io.in_memory import Table
+from dupmae_ir.io.lines import usable
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.types import AnyRun, Document, Qrels
+from dupmae_ir.types import AnyRun, Document, Progress, Qrels
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -30,11 +41,17 @@ if TYPE_CHECKING:
     from dupmae_ir.index.index import Index
     from dupmae_ir.training.trained import Trained
 
-Corpus: TypeAlias = str | Path | Sequence[str | Path] | Iterable[Document]
-"""A file or folder, several of them, or documents in memory."""
+Corpus: TypeAlias = (
+    str | Path | Sequence[str | Path] | Iterable[Document] | Mapping[str, Any] | Table
+)
+"""A file or folder, several of them, or documents in memory: rows of them, or ``{id: text or {"title", "text"}}``."""
+TEXTS_EXPECTED = "a file, or rows of texts"
+PAIRS_EXPECTED = "a file, or rows of pairs (tuples, dictionaries, a DataFrame)"
 Options: TypeAlias = Mapping[str, object]
 """Further settings of the command, by name, as in a recipe."""
 NO_OPTIONS: Options = MappingProxyType({})
+ProgressOption: TypeAlias = bool | Callable[[Progress], object]
+"""Whether to show bars and notes on standard error, or a function to call at each advance."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +65,12 @@ class IndexChange:
     unchanged: int = 0
 
 
+@checked
 def build_index(
-    corpus: Corpus,
-    index: str | Path,
+    corpus: Corpus | None = None,
+    index: str | Path | None = None,
     *,
+    texts: Iterable[str] | Table | None = None,
     model: str | Path | None = None,
     parts: Literal["cls,ot", "cls", "ot"] = "cls,ot",
     passage_length: int | None = None,
@@ -61,15 +80,18 @@ def build_index(
     dtype: str | None = None,
     threads: int = 0,
     overwrite: bool = False,
-    progress: bool = False,
+    progress: ProgressOption = False,
     options: Options = NO_OPTIONS,
 ) -> Index:
     """Encode a collection into an index folder and open it (``dupmae-ir encode``).
 
     Args:
         corpus: files or a folder of documents, which are split into passages; a file with a document on each line; or
-            :class:`Document` objects.
+            documents in memory, which are not split: :class:`Document` objects, dictionaries with ``id``, ``text`` and
+            ``title``, tuples (id, text), a DataFrame, an Arrow table, a dataset, or ``{id: text}``. They are written to
+            ``INDEX.documents.jsonl``.
         index: folder to make.
+        texts: instead of ``corpus``: texts without ids, which are numbered from 0.
         model: model folder; without it, the embedded model.
         parts: dense vectors (``cls``), impacts (``ot``) or both from one forward pass.
         passage_length: longest passage of a document file, in tokens.
@@ -79,18 +101,26 @@ def build_index(
         dtype: ``float32``, ``mixed`` (default for files that become passages), ``bfloat16``, ``float16`` or ``auto``.
         threads: CPU threads; 0 = one per available processor.
         overwrite: replace an index of other documents or settings.
-        progress: show a progress bar and notes on standard error.
+        progress: show bars and notes on standard error, or a function to call at each advance.
         options: further settings of ``dupmae-ir encode``.
 
     Raises:
         DupmaeError: the collection cannot be read, the model cannot be used, or another index is in the folder.
     """
-    arguments = locals() | {"corpus": _corpus(corpus, index)}
+    arguments = dict(locals())
+    if index is None:
+        raise UsageError("`index`: give the folder to make")
+    if (corpus is None) == (texts is None):
+        raise UsageError("give one of `corpus` and `texts`")
+    if arguments.pop("texts") is not None:
+        corpus = (Document(str(row), text) for row, text in enumerate(in_memory.texts(texts)))
+    arguments["corpus"] = _corpus(corpus, index)
     _run("dupmae_ir.encode.config:EncodeConfig", "dupmae_ir.encode.run:run", arguments)
     opened: Index = load("dupmae_ir.index.index:Index").open(index)
     return opened
 
 
+@checked
 def update_index(
     index: str | Path,
     corpus: Corpus,
@@ -99,7 +129,7 @@ def update_index(
     model: str | Path | None = None,
     device: str = "auto",
     threads: int = 0,
-    progress: bool = False,
+    progress: ProgressOption = False,
     options: Options = NO_OPTIONS,
 ) -> IndexChange:
     """Add documents to an index, and replace changed ones; only what is new or changed is encoded.
@@ -112,31 +142,33 @@ def update_index(
         model: the model folder, if it has moved.
         device: as in :func:`build_index`.
         threads: CPU threads; 0 = one per available processor.
-        progress: show a progress bar and notes on standard error.
+        progress: show bars and notes on standard error, or a function to call at each advance.
         options: further settings of ``dupmae-ir index add``, ``update`` and ``sync``.
 
     Raises:
         DupmaeError: the collection cannot be read, or the model is not that of the index.
     """
     arguments = locals() | {"corpus": _corpus(corpus, index)}
-    if arguments.pop("how") not in ("add", "update", "sync"):
-        raise UsageError(f"`how` must be add, update or sync, got {how!r}")
+    del arguments["how"]
     config = f"dupmae_ir.index.config:{how.title()}Config"
     module = "dupmae_ir.encode.sync" if how == "sync" else "dupmae_ir.encode.changes"
     return _change(_run(config, f"{module}:run_{how}", arguments))
 
 
+@checked
 def delete_documents(
     index: str | Path,
-    docids: Iterable[str] = (),
+    docids: str | Iterable[str] = (),
     *,
-    paths: Iterable[str] = (),
+    paths: str | Iterable[str] = (),
     filter: str | None = None,
 ) -> IndexChange:
     """Mark documents of an index as deleted: by their ids, all passages of some ``paths``, which are files, folders or
     patterns, or those that satisfy a condition on metadata. Raises :class:`UnknownName` for what the index does not
     have."""
-    arguments = {"index": index, "ids": list(docids), "paths": list(paths), "filter": filter}
+    arguments: dict[str, object] = {"index": index, "filter": filter}
+    arguments["ids"] = [docids] if isinstance(docids, str) else docids
+    arguments["paths"] = [paths] if isinstance(paths, str) else paths
     return _change(
         _run(
             "dupmae_ir.index.config:DeleteConfig",
@@ -146,7 +178,8 @@ def delete_documents(
     )
 
 
-def compact_index(index: str | Path, *, progress: bool = False) -> IndexChange:
+@checked
+def compact_index(index: str | Path, *, progress: ProgressOption = False) -> IndexChange:
     """Rewrite the segments of an index as one, without deleted documents and without encoding anything."""
     return _change(
         _run(
@@ -157,10 +190,11 @@ def compact_index(index: str | Path, *, progress: bool = False) -> IndexChange:
     )
 
 
+@checked
 def compare(
-    qrels: Qrels,
-    runs: Mapping[str, AnyRun],
-    measures: Iterable[str] = ("nDCG@10", "R@100"),
+    qrels: Qrels | Table,
+    runs: Mapping[str, AnyRun | Table],
+    measures: str | Iterable[str] = ("nDCG@10", "R@100"),
     *,
     baseline: str | None = None,
     test: Literal["t", "permutation", "both"] = "t",
@@ -170,8 +204,8 @@ def compare(
     """Compare runs with a baseline: differences, bootstrap intervals, paired tests with Holm's correction.
 
     Args:
-        qrels: judgements, as :func:`read_qrels` gives them.
-        runs: name -> run, as :func:`read_run` or :meth:`Searcher.search` gives them, or query id -> docid -> score.
+        qrels: judgements, as in :func:`~dupmae_ir.eval.evaluate.evaluate`.
+        runs: name -> run, as in :func:`~dupmae_ir.eval.evaluate.evaluate`.
         measures: names of ir_measures, for example ``nDCG@10``.
         baseline: the run that the others are compared with; the first one if not given.
         test: paired t-test, permutation test, or both.
@@ -182,10 +216,11 @@ def compare(
         UsageError: there is no second run, or the runs and judgements have no query in common.
     """
     evaluate = load("dupmae_ir.eval.evaluate:evaluate")
-    names = tuple(measures)
-    evaluations: dict[str, Evaluation] = {
-        name: evaluate(qrels, run, names) for name, run in runs.items()
-    }
+    judged = in_memory.judgements(qrels)
+    names = [measures] if isinstance(measures, str) else list(measures)
+    evaluations: dict[str, Evaluation] = {}
+    for name, run in runs.items():
+        evaluations[name] = evaluate(judged, in_memory.run_of(run, f"runs[{name!r}]"), names)
     if baseline is not None and baseline not in evaluations:
         raise UsageError(
             f"`baseline` {baseline!r} is not one of the runs, which are {', '.join(evaluations)}"
@@ -199,8 +234,8 @@ def compare(
 
 Text: TypeAlias = str | Mapping[str, object]
 """A text, or an object as in a file of JSON lines: ``text``, ``title``, ``queries``, ``next``."""
-Pair: TypeAlias = tuple[str, str] | Mapping[str, object]
-"""(query, passage), or an object as in a file of pairs: ``query``, ``positive``, ``negatives``, ``kind``."""
+Pair: TypeAlias = tuple[str, ...] | Mapping[str, object]
+"""(query, passage, negatives ...), or an object in one of the layouts of a file of pairs (docs/formats.md)."""
 
 
 class TrainingSettings(TypedDict, total=False):
@@ -216,8 +251,9 @@ class TrainingSettings(TypedDict, total=False):
     threads: int  #: CPU threads; 0 = one per available processor
 
 
+@checked
 def pre_train(
-    texts: str | Path | Iterable[Text | Path],
+    texts: str | Path | Iterable[Text | Path] | Table,
     method: str = "dupmae",
     model: str | Path | None = "minilm",
     output: str | Path | None = None,
@@ -225,22 +261,22 @@ def pre_train(
     preset: Literal["release", "paper"] = "release",
     length: int | None = None,
     callbacks: Sequence[TrainerCallback] = (),
-    progress: bool = False,
+    progress: ProgressOption = False,
     options: Options = NO_OPTIONS,
     **settings: Unpack[TrainingSettings],
 ) -> Trained:
     """Pre-train a model on texts by masked auto-encoding (``dupmae-ir pretrain``).
 
     Args:
-        texts: a file or folder, several :class:`~pathlib.Path` objects, or texts or dictionaries, which are written to
-            ``OUTPUT.texts.jsonl``.
+        texts: a file or folder, several :class:`~pathlib.Path` objects, or texts in memory (strings, dictionaries, a
+            DataFrame, a dataset), which are written to ``OUTPUT.texts.jsonl``.
         method: the objective: ``retromae``, ``dupmae``, ``master``, ``cot-mae``, ``cot-mote`` or ``mlm``.
         model: the model to start from: ``minilm``, a folder, or a name in the Hugging Face cache.
         output: folder of the trained model; a temporary one if not given.
         preset: the released code's choices, or those of the paper's text.
         length: word pieces kept of each text.
         callbacks: of Hugging Face's Trainer, called after those of this package.
-        progress: show a progress bar and notes on standard error.
+        progress: show bars and notes on standard error, or a function to call at each advance.
         options: further settings of ``dupmae-ir pretrain``.
         settings: see :class:`TrainingSettings`.
 
@@ -248,7 +284,9 @@ def pre_train(
         DupmaeError: an argument or the data cannot be used.
     """
     folder = _output_folder(output)
-    corpus = _rows(texts, folder.with_name(f"{folder.name}.texts.jsonl"), _text_record)
+    corpus = _files(
+        texts, "texts", folder.with_name(f"{folder.name}.texts.jsonl"), _text_records, (Path,)
+    )
     arguments: dict[str, object] = {
         "method": method,
         "preset": preset,
@@ -257,27 +295,31 @@ def pre_train(
     }
     arguments |= {"corpus": corpus, "output": folder, "progress": progress, "options": options}
     config = _config("dupmae_ir.pretrain.config:PretrainConfig", arguments, settings)
-    result = load("dupmae_ir.pretrain.run:run")(config, callbacks)
+    with _listening(progress):
+        result = load("dupmae_ir.pretrain.run:run")(config, callbacks)
     return _trained(folder, result, "pretraining")
 
 
+@checked
 def fine_tune(
-    pairs: str | Path | Iterable[Pair | Path],
+    pairs: str | Path | Iterable[Pair | Path] | Table,
     model: str | Path = "default",
     output: str | Path | None = None,
     *,
-    dev: str | Path | Iterable[Pair | Path] = (),
+    dev: str | Path | Iterable[Pair | Path] | Table = (),
     query_length: int = 32,
     document_length: int = 128,
     callbacks: Sequence[TrainerCallback] = (),
-    progress: bool = False,
+    progress: ProgressOption = False,
     options: Options = NO_OPTIONS,
     **settings: Unpack[TrainingSettings],
 ) -> Trained:
     """Fine-tune a model on query-passage pairs (``dupmae-ir finetune``, one stage).
 
     Args:
-        pairs: a file, several :class:`~pathlib.Path` objects, or rows, which are written to ``OUTPUT.pairs.jsonl``.
+        pairs: a file or folder, several :class:`~pathlib.Path` objects, or rows in memory (tuples, dictionaries, a
+            DataFrame, a dataset), which are written to ``OUTPUT.pairs.jsonl``. The layout is recognised by the names of
+            the fields (docs/formats.md).
         model: the model to start from: ``default``, the embedded one; ``minilm``, a folder, or a name in the Hugging
             Face cache.
         output: folder of the trained model; a temporary one if not given.
@@ -285,7 +327,7 @@ def fine_tune(
         query_length: word pieces kept of each query.
         document_length: word pieces kept of each passage in training.
         callbacks: of Hugging Face's Trainer, called after those of this package.
-        progress: show a progress bar and notes on standard error.
+        progress: show bars and notes on standard error, or a function to call at each advance.
         options: further settings of ``dupmae-ir finetune``, for example ``mined``, ``negatives``, ``distill``.
         settings: see :class:`TrainingSettings`.
 
@@ -293,10 +335,12 @@ def fine_tune(
         DupmaeError: an argument or the data cannot be used.
     """
     folder = _output_folder(output)
-    files = {
-        name: _rows(rows, folder.with_name(f"{folder.name}.{name}.jsonl"), _pair_record)
-        for name, rows in (("pairs", pairs), ("dev", dev))
-    }
+    files = {}
+    for name, rows in (("pairs", pairs), ("dev", dev)):
+        path = folder.with_name(f"{folder.name}.{name}.jsonl")
+        files[name] = _files(rows, name, path, _pair_records, (Path,))
+    if not files["pairs"]:
+        raise UsageError("`pairs`: nothing to train on")
     arguments: dict[str, object] = {
         "model": model,
         "query_length": query_length,
@@ -304,10 +348,12 @@ def fine_tune(
     }
     arguments |= {**files, "output": folder, "progress": progress, "options": options}
     config = _config("dupmae_ir.finetune.config:FinetuneConfig", arguments, settings)
-    result = load("dupmae_ir.finetune.run:run")(config, callbacks)
+    with _listening(progress):
+        result = load("dupmae_ir.finetune.run:run")(config, callbacks)
     return _trained(folder, result, "training")
 
 
+@checked
 def export_model(
     output: str | Path,
     *,
@@ -334,6 +380,7 @@ def export_model(
     return Path(output)
 
 
+@checked
 def serve_indexes(
     *indexes: str | Path,
     model: str | Path | None = None,
@@ -370,7 +417,8 @@ def _config(
     kind: str, arguments: Mapping[str, object], settings: TrainingSettings | None = None
 ) -> object:
     """Settings from the arguments of a function, by name; None stands for the default. ``kind`` is ``module:class``."""
-    values = {"quiet": not arguments.get("progress", False), **arguments, **(settings or {})}
+    progress = arguments.get("progress", False)
+    values = {**arguments, **(settings or {}), "quiet": progress is not True}
     options: Options = values.pop("options", NO_OPTIONS)  # type: ignore[assignment]
     values.pop("progress", None)
     parameters = set(values)
@@ -393,7 +441,9 @@ def _config(
 def _run(
     kind: str, work: str, arguments: Mapping[str, object], settings: TrainingSettings | None = None
 ) -> Mapping[str, object]:
-    result: Mapping[str, object] = load(work)(_config(kind, arguments, settings))
+    config = _config(kind, arguments, settings)
+    with _listening(arguments.get("progress", False)):
+        result: Mapping[str, object] = load(work)(config)
     # The processes of a distributed run other than the first return None.
     return result or {}
 
@@ -417,58 +467,90 @@ def _change(result: Mapping[str, object]) -> IndexChange:
     return IndexChange(documents=result["documents"], **counts)  # type: ignore[arg-type]
 
 
-def _corpus(corpus: Corpus, output: str | Path) -> list[str]:
-    """The names of a collection; documents in memory are written next to ``output`` first."""
+@contextmanager
+def _listening(progress: object) -> Iterator[None]:
+    """Call ``progress``, if it is a function, at each advance within the block."""
+    if isinstance(progress, bool):
+        yield
+        return
+    if not callable(progress):
+        raise wrong_type("progress", "True, False or a function", progress)
+    with reporting(progress):
+        yield
+
+
+def _corpus(corpus: object, output: str | Path) -> list[str]:
+    """The files of a collection; documents in memory are written next to ``output`` first."""
     path = Path(output).with_name(f"{Path(output).name}.documents.jsonl")
-    return _rows(corpus, path, _document_record, str | Path)
+    # Strings in a list name files: texts without ids are another argument.
+    files = _files(corpus, "corpus", path, _document_records, (str, Path))
+    if not files:
+        raise UsageError("`corpus`: no documents in it")
+    return files
 
 
-def _rows(
-    data: str | Path | Iterable[object],
-    path: Path,
-    record: Callable[[object], Mapping[str, object]],
-    names: type | UnionType = Path,
+Records: TypeAlias = Callable[[object, str], Iterator[Mapping[str, object]]]
+"""A collection in memory and the name of its parameter -> its rows, as lines of JSON have them."""
+
+
+def _files(
+    data: object, name: str, path: Path, records: Records, names: tuple[type, ...]
 ) -> list[str]:
-    """The files of a collection or of training data: those named by items of type ``names``, or ``path``, to which
-    other items are written as JSON lines."""
-    if isinstance(data, str | Path):
+    """The files that ``data`` names, or ``path``, to which its rows are written; none if it is empty.
+
+    ``names``: types of the items of a list that name files.
+    """
+    if is_path(data):
         return [str(data)]
-    items = list(data)
-    if all(isinstance(item, names) for item in items):
-        return [str(item) for item in items]
+    if isinstance(data, Iterable) and not in_memory.is_table(data):
+        items = iter(data)
+        first = next(items, None)
+        if isinstance(first, names):
+            return _paths(chain([first], items), name, names)
+        if first is None and not isinstance(data, Sized):
+            return []
+        # The first item of a generator has been taken from it.
+        if not isinstance(data, Sized):
+            data = chain([first], items)
+        elif not data:
+            return []
     # Written to a file, because commands read files, also when they continue an interrupted job.
     with atomic_write(path) as f:
-        for item in items:
-            f.write(json.dumps(record(item), ensure_ascii=False) + "\n")
+        for record in records(data, name):
+            f.write(json.dumps(record, ensure_ascii=False) + "\n")
     return [str(path)]
 
 
-def _document_record(item: object) -> Mapping[str, object]:
-    if isinstance(item, Document):
-        return {
-            "id": item.docid,
-            "title": item.title,
-            "text": item.text,
-            "metadata": dict(item.metadata or {}),
+def _paths(items: Iterable[object], name: str, names: tuple[type, ...]) -> list[str]:
+    """The names of files as strings; rows between them are an error."""
+    paths = []
+    for item in items:
+        if not isinstance(item, names):
+            raise wrong_type(name, "names of files only, as its first item is one", item)
+        paths.append(str(item))
+    return paths
+
+
+def _document_records(data: object, name: str) -> Iterator[Mapping[str, object]]:
+    for document in in_memory.documents(data, name):
+        yield {
+            "id": document.docid,
+            "title": document.title,
+            "text": document.text,
+            "metadata": dict(document.metadata or {}),
         }
-    raise UsageError(
-        f"`corpus`: {one_line(item, 100)} is not a Document, and not the name of a file"
-    )
 
 
-def _text_record(item: object) -> Mapping[str, object]:
-    if isinstance(item, str):
-        return {"text": item}
-    if isinstance(item, Mapping):
-        return item
-    raise UsageError(f"`texts`: {one_line(item, 100)} is not a text; give texts or dictionaries")
+def _text_records(data: object, name: str) -> Iterator[Mapping[str, object]]:
+    for number, row in enumerate(in_memory.rows_of(data, name, TEXTS_EXPECTED).values):
+        record = in_memory.record_of(row)
+        if record is not None:
+            yield record
+        elif isinstance(row, str):
+            yield {"text": usable(row)}
+        else:
+            raise wrong_type(f"{name}, row {number}", "a text or a dictionary", row)
 
 
-def _pair_record(item: object) -> Mapping[str, object]:
-    if isinstance(item, Mapping):
-        return item
-    if isinstance(item, tuple | list) and len(item) == 2:
-        return {"query": item[0], "positive": item[1]}
-    raise UsageError(
-        f"`pairs`: {one_line(item, 100)} is not a pair; give (query, passage) or a dictionary"
-    )
+def _pair_records(data: object, name: str) -> Iterator[Mapping[str, object]]:
+    yield from in_memory.training_rows(data, name, PAIRS_EXPECTED)

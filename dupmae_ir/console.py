@@ -17,9 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from dupmae_ir.errors import DupmaeError, OutputError
+from dupmae_ir.types import Progress
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT, as shells report it."""
@@ -224,6 +226,48 @@ def never_silent(what: str, quiet: bool = False) -> Iterator[None]:
         ended.set()
 
 
+_listener: ContextVar[Callable[[Progress], object] | None] = ContextVar("listener", default=None)
+"""Called instead of drawing bars, in the thread that sets it."""
+
+
+@contextmanager
+def reporting(listener: Callable[[Progress], object] | None) -> Iterator[None]:
+    """Within the block, ``listener`` is called with every advance of a step, instead of bars being drawn.
+
+    What it raises ends the job, which can be continued like one that was killed.
+    """
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+class _Reported:
+    """Stands for a bar where a program wants to know of each advance."""
+
+    disable = True
+
+    def __init__(self, listener: Callable[[Progress], object], start: Progress) -> None:
+        self._listener = listener
+        self._progress = start
+        self.total = start.total
+        self.initial = start.done
+        self.n = start.done
+        listener(start)
+
+    def update(self, count: int = 1) -> None:
+        """Count what was done."""
+        self.n += count
+        self._listener(self._progress._replace(done=self.n, total=self.total))
+
+    def refresh(self) -> None:
+        """Nothing is drawn."""
+
+    def set_postfix_str(self, text: str) -> None:
+        """Nothing is drawn."""
+
+
 @contextmanager
 def progress(
     description: str,
@@ -236,8 +280,13 @@ def progress(
     """A tqdm bar with rate and time left, only on a terminal and unless ``quiet``; drawn again every second.
 
     ``initial`` is work done by an earlier, interrupted run: it counts towards the bar but not towards the rate. A
-    ``unit`` of B counts bytes. ``layout``: tqdm's ``bar_format``.
+    ``unit`` of B counts bytes. ``layout``: tqdm's ``bar_format``. Within :func:`reporting`, its listener is called
+    instead.
     """
+    listener = _listener.get()
+    if listener is not None:
+        yield _Reported(listener, Progress(description, initial, total, unit))
+        return
     from tqdm import tqdm
 
     bar = tqdm(

@@ -2,10 +2,14 @@
 
 A measure is ``FAMILY``, ``FAMILY@CUTOFF`` or ``FAMILY(rel=LEVEL)@CUTOFF``. trec_eval's own spellings
 (``ndcg_cut.10``, ``recall_100``, ``map``) and Pyserini's ``judged.10`` are accepted too.
+
+Everything else that ir_measures knows (ERR, RBP, alpha_nDCG, nDCG with other gains) is computed by the library that
+ir_measures calls its provider, if it is installed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Iterable
@@ -67,6 +71,7 @@ def _spellings() -> dict[str, str]:
 
 _SPELLINGS = _spellings()
 _NAMED = re.compile(r"(?P<family>\w+?)(\((?P<parameters>[^()]*)\))?(@(?P<cutoff>.*))?")
+_OTHER_PARAMETER = re.compile(r"\((?!rel=)")
 _TREC = re.compile(r"(?P<family>[A-Za-z]\w*?)[._](?P<cutoffs>\d+(\.\d+)?(,\d+(\.\d+)?)*)")
 
 
@@ -77,8 +82,11 @@ class Measure:
     family: str
     cutoff: int | float | None = None
     rel: int | None = None  #: smallest relevant grade; None if grades are gains
+    library: str = ""  #: ir_measures' spelling of a measure beyond :data:`FAMILIES`
 
     def __str__(self) -> str:
+        if self.library:
+            return self.library
         text = self.family
         # Grade 1 is trec_eval's default; NumRet alone counts something else without a level.
         if self.rel is not None and (self.rel != 1 or self.family == "NumRet"):
@@ -90,21 +98,21 @@ class Measure:
     @property
     def total(self) -> bool:
         """True if trec_eval sums over queries instead of averaging."""
-        return self.family.startswith("Num")
+        return self.family.startswith("Num") and not self.library
 
     @property
     def depth(self) -> int | None:
         """Depth to which trec_eval must truncate the run (``-M``); None for the complete run."""
-        if self.cutoff is None or FAMILIES[self.family].trec_cut != "-M":
+        if self.library or self.cutoff is None or FAMILIES[self.family].trec_cut != "-M":
             return None
         return int(self.cutoff)
 
     @property
     def trec_name(self) -> str | None:
         """trec_eval's name, such as ``ndcg_cut.10``; None if trec_eval has no such measure."""
-        family = FAMILIES[self.family]
-        if self.family == "Judged":
+        if self.library or self.family == "Judged":
             return None
+        family = FAMILIES[self.family]
         if self.cutoff is None or self.depth is not None:
             if self.family == "NumRet" and self.rel is not None:
                 return "num_rel_ret"
@@ -131,6 +139,8 @@ class Measure:
         """ir_measures' object, to be computed on a run that is truncated to :attr:`depth`."""
         import ir_measures
 
+        if self.library:
+            return ir_measures.parse_measure(self.library)
         measure = ir_measures.measures.registry[self.family]
         if self.rel is not None:
             measure = measure(rel=self.rel)
@@ -150,8 +160,10 @@ def parse_measures(texts: Iterable[str | Measure], rel_level: int = 1) -> tuple[
         if isinstance(text, Measure):
             measures[text] = None
             continue
+        if not isinstance(text, str):
+            raise UsageError(f"`measures`: {text!r} is neither a name nor a Measure")
         try:
-            measures.update(dict.fromkeys(_parse(text.strip(), rel_level)))
+            measures.update(dict.fromkeys(_parse_any(text.strip(), rel_level)))
         except UsageError as e:
             mistakes.append(e)
     if mistakes:
@@ -159,6 +171,51 @@ def parse_measures(texts: Iterable[str | Measure], rel_level: int = 1) -> tuple[
     if not measures:
         raise UsageError("no measure given; try nDCG@10 MRR@10 R@100")
     return tuple(measures)
+
+
+def _parse_any(text: str, rel_level: int) -> list[Measure]:
+    """The measures of :data:`FAMILIES` that a text names, or the one that ir_measures knows by this name."""
+    try:
+        return _parse(text, rel_level)
+    except UsageError as e:
+        # A measure of ours with a mistake is no measure of another library, unless it has another parameter.
+        if not isinstance(e, UnknownName) and not _OTHER_PARAMETER.search(text):
+            raise
+        measures = _of_library(text, rel_level)
+        if not measures:
+            raise
+        return measures
+
+
+def _of_library(text: str, rel_level: int) -> list[Measure]:
+    """The measure that ir_measures knows by this name; none for any other text.
+
+    Raises :class:`UsageError` if no library that computes it is installed.
+    """
+    import ir_measures
+
+    try:
+        parsed = ir_measures.parse_measure(text)
+        # Fails for a parameter that the measure does not have.
+        spelling = str(parsed)
+    except (NameError, ValueError, SyntaxError, TypeError, KeyError, AssertionError):
+        return []
+    with contextlib.suppress(UsageError):
+        # Another spelling of a measure of ours.
+        return _parse(spelling, rel_level)
+    providers = [p for p in ir_measures.providers.registry.values() if p.supports(parsed)]
+    if any(provider.is_available() for provider in providers):
+        return [Measure(str(parsed.NAME), library=spelling)]
+    advice = [provider.install_instructions() for provider in providers]
+    commands = " or ".join(_quoted(line) for line in advice if line)
+    if not commands:
+        return []
+    raise UsageError(f"{text!r} needs a library that is not installed: {commands}")
+
+
+def _quoted(command: str) -> str:
+    """A pip command with its package in quotes, because shells read brackets."""
+    return re.sub(r"\S+\[\S+\]", lambda package: f"'{package[0]}'", command)
 
 
 def _parse(text: str, rel_level: int) -> list[Measure]:

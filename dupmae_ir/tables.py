@@ -6,13 +6,18 @@ Control characters and line breaks in cells are made visible, so that no cell en
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.console import table, visible
+from dupmae_ir.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    import pandas
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
@@ -54,6 +59,16 @@ def html(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         cells = "".join(f"<td>{escape(visible(cell))}</td>" for cell in row)
         lines.append(f"<tr>{cells}</tr>")
     return f"<table>{''.join(lines)}</table>"
+
+
+def data_frame(rows: Sequence[Sequence[object]], columns: Sequence[str]) -> pandas.DataFrame:
+    """A DataFrame of pandas. Raises :class:`EnvironmentProblem` without pandas."""
+    try:
+        library = importlib.import_module("pandas")
+    except ImportError:
+        raise EnvironmentProblem("a DataFrame needs pandas: pip install pandas") from None
+    frame: pandas.DataFrame = library.DataFrame(list(rows), columns=list(columns))
+    return frame
 
 
 def _cell(cell: object) -> str:

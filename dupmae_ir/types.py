@@ -31,7 +31,11 @@ LONGEST_METADATA = 1000
 
 class Document(NamedTuple):
     """One unit of retrieval. A document with an empty ``text`` is kept, with its id and row. ``metadata`` is stored
-    with the text and never encoded."""
+    with the text and never encoded.
+
+    Nothing is checked when a document is made. Functions that take documents check them: the id must be a string
+    without white space or an integer, which becomes a string; text and title must be strings.
+    """
 
     docid: str
     text: str
@@ -57,6 +61,15 @@ class Hit(NamedTuple):
 
     docid: str
     score: float
+
+
+class Progress(NamedTuple):
+    """How far a step of a job is, for programs that show it themselves."""
+
+    step: str  #: what is being done, for example ``encode``
+    done: int
+    total: int | None  #: None if it is not known
+    unit: str  #: what is counted, for example ``documents``
 
 
 def best_first(hits: Iterable[Hit]) -> list[Hit]:
@@ -160,7 +173,8 @@ class EncoderOptions(TypedDict, total=False):
     top_k: int | None
     activation: str | None
     title_separator: str | None
-    normalize: bool | None
+    #: length of the dense vectors; True = 1
+    normalize: bool | float | None
     #: leading dimensions kept of a dense vector (Matryoshka representations)
     dimensions: int | None
     #: ``max`` or ``sum``: one term for those that differ by case or a leading space alone

@@ -21,6 +21,7 @@ ORDER = [
     "types",
     "errors",
     "registry",
+    "arguments",
     "config",
     "console",
     "tables",

@@ -89,9 +89,9 @@ def test_duplicates_are_asked_once():
     ("text", "message"),
     [
         ("ndgc@10", "no measure named 'ndgc@10'.*Did you mean 'nDCG@10'"),
-        ("NDCG@10", "Did you mean 'nDCG@10'"),
+        ("nDGC@10", "Did you mean 'nDCG@10'"),
         ("recal_10", "Did you mean 'R@10'"),
-        ("RBP@10", "no measure named 'RBP@10'; known: nDCG, MRR"),
+        ("XYZ@10", "no measure named 'XYZ@10'; known: nDCG, MRR"),
         ("gm_map", "no measure named"),
     ],
 )

@@ -12,10 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dupmae_ir import tables
+from dupmae_ir.arguments import checked, wrong_type
 from dupmae_ir.errors import UsageError
+from dupmae_ir.io import in_memory
+from dupmae_ir.io.in_memory import Table
+from dupmae_ir.io.qrels import Judgements
 from dupmae_ir.io.runs import LARGEST_SCORE, trec_order
 from dupmae_ir.measures import Measure, parse_measures
-from dupmae_ir.types import AnyRun, Hit, Qrels
+from dupmae_ir.types import AnyRun, Qrels
 
 Grades = dict[str, dict[str, int]]
 Scores = dict[str, dict[str, float]]
@@ -60,10 +64,11 @@ class Evaluation:
         return tables.html(("measure", f"mean of {len(self.per_query):,} queries"), rows)
 
 
+@checked
 def evaluate(
-    qrels: Qrels,
-    run: AnyRun,
-    measures: Iterable[str | Measure],
+    qrels: Qrels | Table,
+    run: AnyRun | Table,
+    measures: str | Measure | Iterable[str | Measure],
     *,
     complete: bool = True,
     remove_unjudged: bool = False,
@@ -72,9 +77,10 @@ def evaluate(
     """Evaluate ``run`` with ``measures`` such as ``["nDCG@10", "AP(rel=2)"]``.
 
     Args:
-        qrels: query id -> docid -> grade.
-        run: query id -> hits, or docid -> score; their order is ignored.
-        measures: names or :class:`~dupmae_ir.measures.Measure` objects.
+        qrels: query id -> docid -> grade; a file; or rows (query id, docid, grade): tuples, dictionaries, a DataFrame,
+            a dataset of ir_datasets.
+        run: query id -> hits, or docid -> score; their order is ignored. A file, or rows (query id, docid, score).
+        measures: names or :class:`~dupmae_ir.measures.Measure` objects, one or several.
         complete: count a judged query without hits as 0; otherwise only queries in both are evaluated.
         remove_unjudged: drop hits without a judgement first, as Pyserini's ``-remove-unjudged``.
         rel_level: the smallest relevant grade for measures that do not name one.
@@ -82,13 +88,18 @@ def evaluate(
     Raises :class:`UsageError` for run and judgements without a common query, a document listed twice for a
     query, and a score that is not a finite float32; :class:`UnknownName` for an unknown measure.
     """
+    if isinstance(measures, str | Measure):
+        measures = [measures]
+    if not isinstance(measures, Iterable):
+        raise wrong_type("measures", "names of measures", measures)
     parsed = parse_measures(measures, rel_level)
+    judgements = in_memory.judgements(qrels)
     judged: Grades = {}
-    for qid, grades in qrels.items():
+    for qid, grades in judgements.items():
         if grades:
-            judged[qid] = {docid: int(grade) for docid, grade in grades.items()}
+            judged[qid] = grades
     scores: Scores = {}
-    for qid, hits in run.items():
+    for qid, hits in in_memory.run_of(run).items():
         query_scores = _scores(qid, hits)
         if query_scores:
             scores[qid] = query_scores
@@ -106,6 +117,7 @@ def evaluate(
         )
 
     values = _by_trec_eval(parsed, judged, common) | _by_counting(parsed, judged, common)
+    values |= _by_library(parsed, judgements, common)
     per_query: dict[str, dict[str, float]] = {}
     for qid in qids:
         per_query[qid] = {str(measure): values[measure].get(qid, 0.0) for measure in parsed}
@@ -118,20 +130,15 @@ def evaluate(
     )
 
 
-def _scores(qid: str, hits: Iterable[Hit] | Mapping[str, float]) -> dict[str, float]:
-    """Docid -> score of the hits of one query."""
-    pairs = hits.items() if isinstance(hits, Mapping) else hits
-    scores: dict[str, float] = {}
-    for docid, score in pairs:
-        if docid in scores:
-            raise UsageError(f"query {qid!r}: document {docid!r} is listed twice")
+def _scores(qid: str, hits: Mapping[str, float]) -> dict[str, float]:
+    """The scores of one query, as trec_eval can hold them."""
+    for docid, score in hits.items():
         # NaN fails this comparison too.
         if not -LARGEST_SCORE <= score <= LARGEST_SCORE:
             raise UsageError(
                 f"query {qid!r}, document {docid!r}: score {score} is not a finite 32-bit number"
             )
-        scores[docid] = float(score)
-    return scores
+    return {docid: float(score) for docid, score in hits.items()}
 
 
 def _without_unjudged(judged: Grades, common: Scores) -> Scores:
@@ -191,7 +198,7 @@ def _by_trec_eval(
     by_depth: dict[int | None, list[Measure]] = {}
     values: dict[Measure, dict[str, float]] = {}
     for measure in measures:
-        if measure.family not in COUNTED_FAMILIES:
+        if measure.family not in COUNTED_FAMILIES and not measure.library:
             by_depth.setdefault(measure.depth, []).append(measure)
             values[measure] = {}
     if not common:
@@ -210,6 +217,33 @@ def _by_trec_eval(
         # MRR and RR are one measure of the library, which wrote only the dictionary of the later one.
         for measure in measures_of_depth:
             values[measure] = by_library[measure.in_ir_measures()]
+    return values
+
+
+def _by_library(
+    measures: Iterable[Measure], judgements: Judgements, common: Scores
+) -> dict[Measure, dict[str, float]]:
+    """Measure -> query id -> value, of the measures that ir_measures has other libraries compute, ties as there."""
+    import ir_measures
+
+    values: dict[Measure, dict[str, float]] = {}
+    for measure in measures:
+        if measure.library:
+            values[measure] = {}
+    if not values or not common:
+        return values
+
+    qrels = []
+    for qid, subtopic, docid, grade in judgements.by_subtopic():
+        if qid in common:
+            qrels.append(ir_measures.Qrel(qid, docid, grade, subtopic))
+    run = []
+    for qid, scores in common.items():
+        for docid, score in scores.items():
+            run.append(ir_measures.ScoredDoc(qid, docid, score))
+    by_library = {measure.in_ir_measures(): found for measure, found in values.items()}
+    for metric in ir_measures.iter_calc(list(by_library), qrels, run):
+        by_library[metric.measure][metric.query_id] = float(metric.value)
     return values
 
 

@@ -21,13 +21,15 @@ import base64
 import dataclasses
 import hashlib
 import lzma
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from dupmae_ir.errors import IndexMismatch
+from dupmae_ir.arguments import checked
+from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.object_store import local_index
 from dupmae_ir.index.format.integrity import AGAIN, content_problem
 from dupmae_ir.index.format.joined import JoinedForward, JoinedTexts, MappedDocids, locate
@@ -42,6 +44,7 @@ from dupmae_ir.index.format.manifest import (
     record_of,
 )
 from dupmae_ir.index.format.segment import Segment
+from dupmae_ir.io.transfer import is_url
 from dupmae_ir.models.languages import ENGLISH, LANG
 from dupmae_ir.types import CollectionStatistics, Encoder, LanguageStatistics, LexicalEncoder
 
@@ -59,6 +62,14 @@ _SHARED = (
     "language",
 )
 """Settings of an encoder that indexes must share to be searched as one."""
+
+
+class IndexSource(NamedTuple):
+    """What a copy of an index in another process opens, and the digest of the contents that it must have."""
+
+    paths: tuple[str, ...]
+    record: bool
+    digest: str
 
 
 class Index:
@@ -92,8 +103,10 @@ class Index:
         self.scale = manifest.scale
         self.starts = np.cumsum([0, *(segment.documents for segment in segments)], dtype=np.int64)
         self._mapped = mapped
+        self._source: IndexSource | None = None
 
     @classmethod
+    @checked
     def open(cls, *paths: str | Path, record: bool = False) -> Index:
         """Open the index at ``paths``, a folder or the URL of one, in its current generation; several ones as one.
 
@@ -102,12 +115,22 @@ class Index:
         Raises :class:`InputError` for a path that is not a (finished) index, :class:`IndexMismatch` for a damaged one,
         for several ones of different models, scales or parts, and for an id in two of them.
         """
+        if not paths:
+            raise UsageError("`paths`: give the folder of an index, or several ones")
         indexes = []
         for path in paths:
             indexes.append(_open(Path(local_index(path)), str(path), record and len(paths) == 1))
-        if len(indexes) == 1:
-            return indexes[0]
-        return _join(indexes, [str(path) for path in paths])
+        index = indexes[0]
+        if len(indexes) > 1:
+            index = _join(indexes, [str(path) for path in paths])
+        index._source = IndexSource(tuple(_absolute(path) for path in paths), record, index.digest)
+        return index
+
+    def __reduce__(self) -> tuple[Callable[[IndexSource], Index], tuple[IndexSource]]:
+        """An index is pickled by its paths and the digest of its contents; loading it opens it anew."""
+        if self._source is None:
+            raise UsageError("an index that `Index.open` did not open cannot be pickled")
+        return _reopened, (self._source,)
 
     @property
     def only_segment(self) -> Segment:
@@ -488,3 +511,18 @@ def for_index(encoder: Encoder, index: Index) -> Encoder:
     return encoder.for_collection(
         CollectionStatistics(index.documents, index.frequencies, index.language_statistics)
     )
+
+
+def _absolute(path: str | Path) -> str:
+    """A path that names the same index in another folder; a URL as it is."""
+    return str(path) if is_url(path) else str(Path(path).absolute())
+
+
+def _reopened(source: IndexSource) -> Index:
+    """The index of a pickle. Raises :class:`IndexMismatch` if it has changed since."""
+    index = Index.open(*source.paths, record=source.record)
+    if index.digest != source.digest:
+        raise IndexMismatch(
+            f"{index.path} has changed since it was pickled; open it, and pickle it again"
+        )
+    return index

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import IO, Any, TypedDict, cast
 from unicodedata import category
 
+from dupmae_ir.arguments import checked
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.lines import json_record, lines_of, usable
 from dupmae_ir.io.publishing import combined_digest
@@ -48,7 +49,7 @@ ENDINGS = (*JSON_ENDINGS, ".tsv")
 LONGEST_ID = 32766
 """Lucene's limit on an id, in UTF-8 bytes."""
 _DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
-_CONTENTS = ("title", "text", "contents", "vector", "metadata")  #: keys with a meaning of their own
+_NOT_METADATA = ("title", "vector", "metadata")  #: keys with another meaning, beside ids and texts
 #: Unicode's control characters and surrogates; joiners and the like are valid in titles
 _UNUSABLE = ("Cc", "Cs")
 _IGNORED = "_"  #: in ``fields``: a column to skip
@@ -63,6 +64,7 @@ _HEADER_NAMES = {
 }
 
 
+@checked
 def read_collection(
     source: str | Path,
     fields: Sequence[str] | None = None,
@@ -323,7 +325,10 @@ def file_digests(source: str | Path) -> list[str]:
 class RecordReader:
     """Makes a document of a record: of one line of JSON, or of named values."""
 
-    id_names = _DOCID_FIELDS
+    id_names: tuple[str, ...] = _DOCID_FIELDS
+    text_names: tuple[str, ...] = ("text", "contents")
+    id_advice = "; name its key with `docid_field`"
+    text_advice = "; name its keys with `fields`"
 
     def __init__(self, fields: tuple[str, ...], docid_field: str | None, delimiter: str) -> None:
         self.fields = fields
@@ -341,39 +346,42 @@ class RecordReader:
             return Document(docid, text, title)
         # Metadata are the values under ``metadata`` and under all other keys.
         inner = record.get("metadata")
-        used = (*_DOCID_FIELDS, self.docid_field, *_CONTENTS, *self.fields)
+        used = (*self.id_names, self.docid_field, *self.text_names, *_NOT_METADATA, *self.fields)
         values = {key: value for key, value in record.items() if key not in used}
         if isinstance(inner, dict):
             values |= inner
         return Document(docid, text, title, metadata_of(values))
 
     def _docid(self, record: Mapping[str, object], where: str) -> str:
-        names = (self.docid_field,) if self.docid_field else _DOCID_FIELDS
+        names = (self.docid_field,) if self.docid_field else self.id_names
         name = next((n for n in names if n in record), None)
         if name is None:
-            hint = "" if self.docid_field else "; name its key with `docid_field`"
+            advice = "" if self.docid_field else self.id_advice
             raise InputError(
-                f"{where}: no id: expected {' or '.join(map(repr, names))}, found {_keys(record)}{hint}"
+                f"{where}: no id: expected {' or '.join(map(repr, names))}, found {_keys(record)}{advice}"
             )
         value = record[name]
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if not isinstance(value, str):
             raise InputError(
-                f"{where}: the id {name!r} is {json.dumps(value)[:40]}; expected a string or an integer"
+                f"{where}: the id {name!r} is {_as_json(value)}; expected a string or an integer"
             )
         return value
 
     def _title_last(self, record: Mapping[str, object], where: str) -> tuple[str, str]:
         if self.fields:
             return _composed(self.fields, self._values(record, where))
-        if "text" in record:
-            title = _text(record.get("title"), "title", where)
-            return _text(record["text"], "text", where), title
-        if "contents" in record:
-            return _text(record["contents"], "contents", where), ""
+        for name in self.text_names:
+            if name not in record:
+                continue
+            text = _text(record[name], name, where)
+            # Pyserini's contents include the title.
+            title = record.get("title") if name != "contents" else None
+            return text, _text(title, "title", where)
         raise InputError(
-            f"{where}: no text: expected 'text' or 'contents', found {_keys(record)}; name its keys with `fields`"
+            f"{where}: no text: expected {' or '.join(map(repr, self.text_names))}, found {_keys(record)}"
+            f"{self.text_advice}"
         )
 
     def _values(self, record: Mapping[str, object], where: str) -> list[str]:
@@ -524,8 +532,13 @@ def _text(value: Any, name: str, where: str, strip: bool = True) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(f"{where}: {name!r} is {json.dumps(value)[:40]}; expected a string")
+        raise InputError(f"{where}: {name!r} is {_as_json(value)}; expected a string")
     return usable(value).strip() if strip else usable(value)
+
+
+def _as_json(value: object) -> str:
+    """The beginning of a value, as a file shows it."""
+    return json.dumps(value, default=repr)[:40]
 
 
 def metadata_of(values: Mapping[str, object]) -> dict[str, MetadataValue] | None:

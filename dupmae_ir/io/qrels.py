@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from dupmae_ir.arguments import checked
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.lines import columns, numbered_lines
 
 LARGEST_GRADE = 1000  #: trec_eval allocates a counter for every grade up to the largest, so a stray number hangs it
 
 
-def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int]]:
+NO_SUBTOPIC = "0"
+"""What TREC's second column has where judgements are about the query itself."""
+
+
+class Judgements(dict[str, dict[str, int]]):
+    """Query id -> docid -> grade. A document that is judged for several subtopics of a query has the highest grade.
+
+    ``subtopics``: (query id, docid) -> subtopic -> grade, for judgements about subtopics (TREC's second column).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.subtopics: dict[tuple[str, str], dict[str, int]] = {}
+
+    def add(self, qid: str, docid: str, grade: int, subtopic: str = NO_SUBTOPIC) -> int:
+        """Add a judgement; returns the grade that it has, another one if the same was judged differently before."""
+        of_query = self.setdefault(qid, {})
+        if subtopic in (NO_SUBTOPIC, "Q0"):
+            return of_query.setdefault(docid, grade)
+        recorded = self.subtopics.setdefault((qid, docid), {}).setdefault(subtopic, grade)
+        of_query[docid] = max(of_query.get(docid, grade), grade)
+        return recorded
+
+    def by_subtopic(self) -> Iterator[tuple[str, str, str, int]]:
+        """(query id, subtopic, docid, grade) of every judgement."""
+        for qid, grades in self.items():
+            for docid, grade in grades.items():
+                subtopics = self.subtopics.get((qid, docid), {NO_SUBTOPIC: grade})
+                for subtopic, subtopic_grade in subtopics.items():
+                    yield qid, subtopic, docid, subtopic_grade
+
+
+@checked
+def read_qrels(path: str | Path, split: str = "test") -> Judgements:
     """Query id -> docid -> grade, in file order.
 
     Reads TREC's four columns (``qid iteration docid grade``) and BEIR's three tab-separated ones
     (``query-id corpus-id score``, header optional), gzipped or not. A folder means a BEIR data set, of which
     ``qrels/<split>.tsv`` is read, or its ``qrels`` folder. Ids stay strings; negative grades are kept and interpreted
-    by trec_eval. A repeated judgement is accepted. Raises :class:`InputError` with file and line for two grades of one
-    pair and for lines that are not judgements.
+    by trec_eval. A repeated judgement is accepted. If TREC's second column names subtopics, the grade of a document is
+    the highest one of its subtopics, which measures of diversity read. Raises :class:`InputError` with file and line
+    for two grades of one pair and for lines that are not judgements.
     """
     path = Path(path)
     if path.is_dir():
@@ -28,7 +64,7 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
                 f"{path}: a folder without qrels/{split}.tsv; name the file with the judgements"
             )
         path = judgements
-    qrels: dict[str, dict[str, int]] = {}
+    qrels = Judgements()
     width = 0
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
@@ -36,8 +72,8 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
             width = _width(line, where)
             if width == 3 and _grade(line.split("\t")[2]) is None:
                 continue  # the header
-        qid, docid, grade = _judgement(line, width, where)
-        first_grade = qrels.setdefault(qid, {}).setdefault(docid, grade)
+        qid, subtopic, docid, grade = _judgement(line, width, where)
+        first_grade = qrels.add(qid, docid, grade, subtopic)
         if first_grade != grade:
             raise InputError(
                 f"{where}: document {docid!r} of query {qid!r} has grade {grade} here and {first_grade} before"
@@ -58,7 +94,8 @@ def _width(line: str, where: str) -> int:
     )
 
 
-def _judgement(line: str, width: int, where: str) -> tuple[str, str, int]:
+def _judgement(line: str, width: int, where: str) -> tuple[str, str, str, int]:
+    """(query id, subtopic, docid, grade) of a line."""
     if width == 4:
         fields = columns(line)
     else:
@@ -78,7 +115,8 @@ def _judgement(line: str, width: int, where: str) -> tuple[str, str, int]:
         raise InputError(
             f"{where}: grade {grade} is beyond {LARGEST_GRADE}; is this column really a grade?"
         )
-    return fields[0], fields[-2], grade
+    subtopic = fields[1] if width == 4 else NO_SUBTOPIC
+    return fields[0], subtopic, fields[-2], grade
 
 
 def _grade(text: str) -> int | None:

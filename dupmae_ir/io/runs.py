@@ -15,16 +15,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from dupmae_ir.arguments import checked, described, wrong_type
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, OutputError, UsageError
 from dupmae_ir.io.lines import columns, numbered_lines
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.registry import lookup
-from dupmae_ir.types import Hit, best_first
+from dupmae_ir.tables import data_frame
+from dupmae_ir.types import AnyRun, Hit, best_first
+
+if TYPE_CHECKING:
+    import pandas
 
 _SIGN = np.int64(0x80000000)
 LARGEST_SCORE = float(np.finfo(np.float32).max)  #: trec_eval stores scores as float32
@@ -53,6 +58,18 @@ def strictly_decreasing(scores: np.ndarray) -> np.ndarray:
     if len(keys) and keys[-1] < -_LARGEST_KEY:
         raise ValueError("no float32 is left below the lowest score")
     return np.where(keys >= 0, keys, -keys - _SIGN).astype(np.int32).view(np.float32)
+
+
+class Rankings(dict[str, list[Hit]]):
+    """A run: query id -> hits, best first."""
+
+    def to_frame(self) -> pandas.DataFrame:
+        """A row for each hit, with the columns ``qid``, ``docid``, ``rank`` (from 1) and ``score``."""
+        rows = []
+        for qid, hits in self.items():
+            for rank, hit in enumerate(hits, 1):
+                rows.append((qid, hit.docid, rank, hit.score))
+        return data_frame(rows, ("qid", "docid", "rank", "score"))
 
 
 class RunWriter:
@@ -115,16 +132,29 @@ def open_run(path: str | Path, tag: str, format: str = "trec") -> Iterator[RunWr
         yield RunWriter(file, tag, format)
 
 
-def write_run(
-    path: str | Path, run: Mapping[str, Iterable[Hit]], tag: str = "dupmae_ir", format: str = "trec"
-) -> None:
+@checked
+def write_run(path: str | Path, run: AnyRun, tag: str = "dupmae_ir", format: str = "trec") -> None:
     """Write a whole run, queries in the order given. ``format`` is ``trec`` or ``msmarco`` (ranks only)."""
+    if not isinstance(run, Mapping):
+        raise wrong_type("run", "a dictionary of hits by query id", run)
     with open_run(path, tag, format) as writer:
         for qid, hits in run.items():
-            writer.add(qid, hits)
+            writer.add(qid, _hits_of(hits, qid))
 
 
-def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> dict[str, list[Hit]]:
+def _hits_of(hits: Iterable[Hit] | Mapping[str, float], qid: str) -> list[Hit]:
+    """The hits of a query, which may be a dictionary of scores."""
+    pairs = hits.items() if isinstance(hits, Mapping) else hits
+    try:
+        return [Hit(docid, score) for docid, score in pairs]
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"`run`, query {qid!r}: expected hits or {{document id: score}}, got {described(hits)}"
+        ) from None
+
+
+@checked
+def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> Rankings:
     """Query id -> hits in our order, whatever the order of the lines.
 
     Reads six columns (``qid Q0 docid rank score tag``) or three (``qid docid rank``; the score is then 1/rank,
@@ -162,7 +192,10 @@ def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> dict
         for message in _disagreements(found, ranks):
             warn(f"{path}: {message}")
     # Popped, so that a large run is never in memory twice.
-    return {qid: best_first(itertools.starmap(Hit, found.pop(qid).items())) for qid in list(found)}
+    run = Rankings()
+    for qid in list(found):
+        run[qid] = best_first(itertools.starmap(Hit, found.pop(qid).items()))
+    return run
 
 
 def trec_order(scores: Mapping[str, float], depth: int | None = None) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir import pyserini
+from dupmae_ir.arguments import checked
 from dupmae_ir.console import visible
 from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.io.lines import json_record, numbered_lines, usable
@@ -22,6 +23,7 @@ TEXT_KEYS = ("text", "query", "title", "contents")
 _FILE_ENDINGS = (".tsv", ".txt", ".jsonl", ".json", ".gz")
 
 
+@checked
 def read_topics(source: str | Path) -> list[Query]:
     """Topics in the order of the file. ``source`` is a path or a Pyserini name; an existing path wins.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from dupmae_ir.arguments import checked
+from dupmae_ir.types import Encoder, EncoderOptions
+
 if TYPE_CHECKING:
     from dupmae_ir.models.inference.encoder import TextEncoder
-    from dupmae_ir.types import Encoder, EncoderOptions
 
 WEIGHTLESS = "testing:hashing"
 """Name of :class:`~dupmae_ir.testing.HashingEncoder`, which needs no model."""
@@ -15,6 +17,7 @@ SLOW = "testing:slow"
 """The same with a pause for each call, so that a test can interrupt workers before they finish."""
 
 
+@checked
 def load_encoder(model: str | Path | None = None, **options: Unpack[EncoderOptions]) -> Encoder:
     """The encoder of a model.
 

@@ -24,19 +24,25 @@ The path of a query, one file after the other:
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
+from dupmae_ir.arguments import check_fields, checked, wrong_type
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.config import ROTATED
 from dupmae_ir.index.filters import DocumentFilter
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index, for_index
+from dupmae_ir.io import in_memory
+from dupmae_ir.io.in_memory import Table
+from dupmae_ir.io.lines import usable
+from dupmae_ir.io.runs import Rankings
 from dupmae_ir.registry import lookup
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex
@@ -53,7 +59,7 @@ from dupmae_ir.search.query_batching import Pending, QueryBatches
 from dupmae_ir.search.reranking import RERANK_SECONDS, reranked
 from dupmae_ir.search.view.notebook import HitList
 from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
-from dupmae_ir.types import Document, Encoder, Hit, Query
+from dupmae_ir.types import Document, Encoder, Query
 
 
 class SearchKeywords(TypedDict, total=False):
@@ -62,7 +68,7 @@ class SearchKeywords(TypedDict, total=False):
     raw_impacts: bool
     fusion: Fusion | None
     fusion_depth: int | None
-    within: Iterable[str] | Selection | None
+    within: str | Iterable[str] | Selection | None
     filter: DocumentFilter | None
 
 
@@ -72,14 +78,31 @@ class TopicKeywords(SearchKeywords, total=False):
     remove_query: bool
 
 
+class SearcherSource(NamedTuple):
+    """How a searcher loaded its encoder, so that another process can do the same."""
+
+    encoder: str | Path | None
+    device: str
+    dtype: str | None
+    query_length: int | None
+
+
 class Searcher:
-    """Searches an index folder with the encoder that built it. Use :meth:`open`."""
+    """Searches an index folder with the encoder that built it. Use :meth:`open`, also in a ``with`` statement.
+
+    A searcher can be used by several threads and after a fork. It can be pickled: the copy opens the index and the
+    model anew, by their names.
+    """
 
     def __init__(
         self, index: Index | OpenedIndex, encoder: Encoder, settings: SearchSettings | None = None
     ) -> None:
-        self._opened = index if isinstance(index, OpenedIndex) else OpenedIndex(index)
-        self.encoder = for_index(encoder, self._opened.folder)
+        #: None for a closed searcher
+        self._parts: OpenedIndex | None = (
+            index if isinstance(index, OpenedIndex) else OpenedIndex(index)
+        )
+        self._model: Encoder | None = for_index(encoder, self._opened.folder)
+        self._source: SearcherSource | None = None
         self.settings = settings or SearchSettings()
         self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(processors())
         # Several calls may describe the hits of one query. A cached method would keep the searcher alive.
@@ -87,6 +110,7 @@ class Searcher:
         self._query_words: Callable[[Encoder, str], QueryWords] = words  # type: ignore[assignment]  # hashed by identity
 
     @classmethod
+    @checked
     def open(
         cls,
         index: str | Path | Sequence[str | Path] | Index,
@@ -113,7 +137,14 @@ class Searcher:
         Raises :class:`IndexMismatch` for an encoder that differs from the index's in anything but ``dtype`` and
         ``query_length``, and for a dense index that is missing or out of date.
         """
-        settings = dataclasses.replace(settings or SearchSettings(), **changes)
+        settings = _changed(settings or SearchSettings(), changes)
+        if not (encoder is None or isinstance(encoder, str | Path)):
+            if not hasattr(encoder, "encode_queries"):
+                raise wrong_type("encoder", "a model folder or an encoder", encoder)
+        # What a copy in another process opens; an encoder object has no name to open it by.
+        source = None
+        if encoder is None or isinstance(encoder, str | Path):
+            source = SearcherSource(encoder, device, dtype, query_length)
         if isinstance(index, str | Path):
             index = [index]
         if isinstance(index, Index):
@@ -144,7 +175,46 @@ class Searcher:
         opened.bm25(settings)
         opened.server(settings)
         opened.reranker(settings, encoder)
-        return cls(opened, encoder, settings)
+        searcher = cls(opened, encoder, settings)
+        searcher._source = source
+        return searcher
+
+    def __reduce__(self) -> tuple[Callable[..., Searcher], tuple[object, ...]]:
+        """A searcher is pickled by the names of its index and its model; loading it opens them anew."""
+        if self._source is None:
+            raise UsageError(
+                "a searcher with an encoder object cannot be pickled; open it with the name of a model"
+            )
+        return _reopened, (self.index, self._source, self.settings)
+
+    def __enter__(self) -> Searcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the index and the model. A later search is a :class:`UsageError`."""
+        self._parts = None
+        self._model = None
+        self._query_words.cache_clear()  # type: ignore[attr-defined]
+
+    @property
+    def _opened(self) -> OpenedIndex:
+        if self._parts is None:
+            raise UsageError("this searcher is closed; open the index again")
+        return self._parts
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of queries."""
+        if self._model is None:
+            raise UsageError("this searcher is closed; open the index again")
+        return self._model
+
+    @encoder.setter
+    def encoder(self, encoder: Encoder) -> None:
+        self._model = encoder
 
     @property
     def index(self) -> Index:
@@ -188,7 +258,9 @@ class Searcher:
 
     def with_settings(self, **changes: Any) -> Searcher:
         """A searcher with some :class:`SearchSettings` changed; opened parts and the encoder are shared."""
-        return Searcher(self._opened, self.encoder, dataclasses.replace(self.settings, **changes))
+        searcher = Searcher(self._opened, self.encoder, _changed(self.settings, changes))
+        searcher._source = self._source
+        return searcher
 
     @overload
     def search(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
@@ -197,26 +269,35 @@ class Searcher:
         hits: int = ...,
         mode: str | None = ...,
         **options: Unpack[SearchKeywords],
-    ) -> list[Hit]: ...
+    ) -> HitList: ...
     @overload
-    def search(
+    def search(  # type: ignore[overload-overlap]  # a mapping has keys that are str
         self,
-        queries: Sequence[str],
-        hits: int = ...,
-        mode: str | None = ...,
-        **options: Unpack[SearchKeywords],
-    ) -> list[list[Hit]]: ...
-    @overload
-    def search(
-        self,
-        queries: Sequence[Query],
+        queries: Iterable[Query] | Mapping[str, str],
         hits: int = ...,
         mode: str | None = ...,
         **options: Unpack[TopicKeywords],
-    ) -> dict[str, list[Hit]]: ...
+    ) -> Rankings: ...
+    @overload
     def search(
         self,
-        queries: str | Sequence[str] | Sequence[Query],
+        queries: Iterable[str],
+        hits: int = ...,
+        mode: str | None = ...,
+        **options: Unpack[SearchKeywords],
+    ) -> list[HitList]: ...
+    @overload
+    def search(
+        self,
+        queries: Table,
+        hits: int = ...,
+        mode: str | None = ...,
+        **options: Unpack[TopicKeywords],
+    ) -> HitList | list[HitList] | Rankings: ...
+    @checked
+    def search(
+        self,
+        queries: str | Iterable[str] | Iterable[Query] | Mapping[str, str] | Table,
         hits: int = QUERY_HITS,
         mode: str | None = None,
         *,
@@ -224,11 +305,14 @@ class Searcher:
         raw_impacts: bool = False,
         fusion: Fusion | None = None,
         fusion_depth: int | None = None,
-        within: Iterable[str] | Selection | None = None,
+        within: str | Iterable[str] | Selection | None = None,
         filter: DocumentFilter | None = None,
-    ) -> Sequence[Hit] | Sequence[list[Hit]] | dict[str, list[Hit]]:
+    ) -> HitList | list[HitList] | Rankings:
         """The best ``hits`` documents of one query, of each of several texts (a list of lists), or of each topic (a
-        Run, by query id).
+        run, by query id).
+
+        Topics have an id and a text: :class:`Query` objects, dictionaries, tuples, ``{id: text}``, or a DataFrame, an
+        Arrow table or a dataset with these columns. Texts without ids may be in any of these, too.
 
         The arguments are those of :meth:`answers`; ids of ``within`` that the index does not contain are warned about.
         Several threads can call it at a time: single queries that they ask meanwhile are searched together, with the
@@ -240,31 +324,44 @@ class Searcher:
             docids = repr(selection.unknown[0])
             if len(selection.unknown) > 1:
                 docids += f" and {len(selection.unknown) - 1:,} more"
-            warnings.warn(f"`within`: {self.index.path} has no document {docids}", stacklevel=2)
+            # The caller is beyond this function and the one that checks its arguments.
+            warnings.warn(f"`within`: {self.index.path} has no document {docids}", stacklevel=3)
         request = self._request(
             hits, mode, remove_query, raw_impacts, fusion, fusion_depth, selection
         )
         if isinstance(queries, str):
-            answer = self._batches.ask(self._answer_alone, (request, queries), request)
-            return HitList(answer.hits, queries, self.describe)
-        texts = [query for query in queries if isinstance(query, str)]
-        if texts and len(texts) == len(queries):
-            topics = [Query(str(number), text) for number, text in enumerate(texts)]
-            lists = []
-            for answer in self._answer(topics, request):
-                lists.append(HitList(answer.hits, answer.query.text, self.describe))
-            return lists
-        if texts:
-            raise UsageError("`queries`: give texts or Query objects, not both")
-        topics = [query for query in queries if not isinstance(query, str)]
-        # The result is a dict by id, in which one of the two would be lost.
-        if len({query.qid for query in topics}) < len(topics):
-            raise UsageError("two topics have the same id; topic ids must be unique")
-        return {answer.query.qid: list(answer.hits) for answer in self._answer(topics, request)}
+            text = usable(queries)
+            answer = self._batches.ask(self._answer_alone, (request, text), request)
+            return HitList(answer.hits, text, self.describe)
+        asked = in_memory.queries(queries)
+        if asked.with_ids:
+            return self._run(asked.topics, request)
+        lists = []
+        for answer in self._answer(asked.topics, request):
+            lists.append(HitList(answer.hits, answer.query.text, self.describe))
+        return lists
+
+    async def asearch(
+        self,
+        queries: str | Iterable[str] | Iterable[Query] | Mapping[str, str] | Table,
+        hits: int = QUERY_HITS,
+        mode: str | None = None,
+        **options: Unpack[TopicKeywords],
+    ) -> HitList | list[HitList] | Rankings:
+        """:meth:`search` in another thread, for asynchronous programs. Single queries that are awaited at the same time
+        are searched together."""
+        search: Callable[..., HitList | list[HitList] | Rankings] = self.search
+        return await asyncio.to_thread(search, queries, hits, mode, **options)
+
+    def _run(self, topics: Sequence[Query], request: Request) -> Rankings:
+        return Rankings(
+            (answer.query.qid, list(answer.hits)) for answer in self._answer(topics, request)
+        )
 
     def __repr__(self) -> str:
         return f"Searcher({str(self.index.path)!r}: {self.index.size_in_words()}, {self.mode}, {self.encoder.name})"
 
+    @checked
     def batch_search(
         self,
         queries: Sequence[str],
@@ -272,12 +369,14 @@ class Searcher:
         k: int = QUERY_HITS,
         threads: int | None = None,
         mode: str | None = None,
-    ) -> dict[str, list[Hit]]:
+    ) -> Rankings:
         """Search texts with their ids, as Pyserini's searchers do. ``threads`` None keeps the setting."""
+        if len(queries) != len(qids):
+            raise UsageError(f"`qids`: {len(qids):,} ids of {len(queries):,} queries")
         searcher = self if threads is None else self.with_settings(threads=threads)
-        topics = [Query(str(qid), text) for qid, text in zip(qids, queries, strict=True)]
-        return searcher.search(topics, k, mode)
+        return searcher.search(dict(zip(qids, queries, strict=True)), k, mode)
 
+    @checked
     def answers(
         self,
         queries: Sequence[Query],
@@ -288,7 +387,7 @@ class Searcher:
         raw_impacts: bool = False,
         fusion: Fusion | None = None,
         fusion_depth: int | None = None,
-        within: Iterable[str] | Selection | None = None,
+        within: str | Iterable[str] | Selection | None = None,
         filter: DocumentFilter | None = None,
     ) -> Iterator[Answer]:
         """Answers in the order of the queries, computed batch by batch. A blank query has no hits.
@@ -308,6 +407,9 @@ class Searcher:
             filter: a condition on metadata, such as ``year >= 2020``; a mask (n,) bool by row; or a function of a
                 :class:`~dupmae_ir.index.format.texts.StoredDocument`.
         """
+        for query in queries:
+            if not isinstance(query, Query):
+                raise wrong_type("queries", "Query objects", query)
         selection = self.selection(within, filter)
         request = self._request(
             hits, mode, remove_query, raw_impacts, fusion, fusion_depth, selection
@@ -388,8 +490,11 @@ class Searcher:
         assert document is not None
         return Document(docid, document.text, document.title)
 
+    @checked
     def selection(
-        self, within: Iterable[str] | Selection | None = None, filter: DocumentFilter | None = None
+        self,
+        within: str | Iterable[str] | Selection | None = None,
+        filter: DocumentFilter | None = None,
     ) -> Selection:
         """The documents to which a search is restricted, for several calls of :meth:`answers`; arguments as there."""
         if isinstance(within, Selection):
@@ -398,6 +503,8 @@ class Searcher:
                     "give the filter to Searcher.selection, with the ids, and not beside its result"
                 )
             return within
+        if isinstance(within, str):
+            within = [within]
         # The record of an index has no rows; its server selects them.
         if not self.index.segments and (within is not None or filter is not None):
             server = self.server
@@ -405,18 +512,22 @@ class Searcher:
                 return select_on(server, within, filter)
         return select(self._opened, within, filter)
 
+    @checked
     def explain(self, query: str, docid: str) -> Explanation:
         """The composition of one document's score. Raises :class:`UnknownName` for an unknown id."""
         return self.explain_all(query, [docid])[0]
 
+    @checked
     def explain_all(self, query: str, docids: Sequence[str]) -> list[Explanation]:
         """:meth:`explain` for several documents; the query is encoded once."""
+        query = usable(query)
         (encoded,) = self._encodings([query]).take([query])
         names = self._query_words(self.encoder, query).names
         return explain(
             self._opened.for_rows(self.settings), self.settings, query, encoded, docids, names
         )
 
+    @checked
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""
         (row,) = self._opened.for_rows(self.settings).rows([docid]).tolist()
@@ -424,6 +535,7 @@ class Searcher:
             return None
         return row
 
+    @checked
     def document(self, docid: str) -> StoredDocument | None:
         """Title, text and metadata of a document; None if the index does not store them.
 
@@ -436,6 +548,7 @@ class Searcher:
         (row,) = opened.known_rows([docid]).tolist()
         return texts.get(row)
 
+    @checked
     def describe(
         self,
         query: str,
@@ -449,6 +562,7 @@ class Searcher:
         passage. The query is encoded once.
         Raises :class:`UnknownName` for an unknown id.
         """
+        query = usable(query)
         (encoded,) = self._encodings([query]).take([query])
         words = self._query_words(self.encoder, query)
         opened = self._opened.for_rows(self.settings, texts=documents is None)
@@ -497,3 +611,21 @@ class Searcher:
             raise UsageError(
                 "`raw_impacts` applies only with `impact`: other scores are not integers"
             )
+
+
+def _changed(settings: SearchSettings, changes: Mapping[str, object]) -> SearchSettings:
+    """``settings`` with some fields changed. Raises :class:`UsageError` for one that is unknown or cannot be."""
+    fields: dict[str, Any] = check_fields(SearchSettings, changes)
+    return dataclasses.replace(settings, **fields)
+
+
+def _reopened(index: Index, source: SearcherSource, settings: SearchSettings) -> Searcher:
+    """The searcher of a pickle."""
+    return Searcher.open(
+        index,
+        source.encoder,
+        device=source.device,
+        dtype=source.dtype,
+        query_length=source.query_length,
+        settings=settings,
+    )

@@ -28,7 +28,8 @@ def test_texts_are_searched_like_each_alone(searcher):
     found = searcher.search(texts, 2)
     assert found == [searcher.search(text, 2) for text in texts]
     assert [len(hits) for hits in found] == [2, 2, 2]
-    assert searcher.search([]) == {}
+    assert searcher.search([]) == []
+    assert searcher.search({}) == {}
     with pytest.raises(UsageError, match="not both"):
         searcher.search(["cats", Query("1", "cats")])
 

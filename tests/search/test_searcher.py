@@ -531,7 +531,7 @@ def test_settings_out_of_range(searcher: Searcher) -> None:
         searcher.with_settings(batch_size=0)
     with pytest.raises(UsageError, match="`max_depth` 5 is less than the 10 requested hits"):
         searcher.with_settings(max_depth=5).search("lock", 10)
-    with pytest.raises(UsageError, match="two topics have the same id"):
+    with pytest.raises(UsageError, match="two topics have the id"):
         searcher.search([Query("1", "a"), Query("1", "b")])
 
 
