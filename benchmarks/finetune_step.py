@@ -70,7 +70,7 @@ def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
                 round(rng.lognormvariate(0, 0.4) * medians[side]) + 2 for _ in range(TEXTS)
             ]
     else:
-        from dupmae_ir.finetune.data import read_pairs
+        from dupmae_ir.finetune.pairs import read_pairs
         from dupmae_ir.models.checkpoints.loading import load_model
         from dupmae_ir.models.names import model_folder
 

@@ -284,9 +284,7 @@ def pre_train(
         DupmaeError: an argument or the data cannot be used.
     """
     folder = _output_folder(output)
-    corpus = _files(
-        texts, "texts", folder.with_name(f"{folder.name}.texts.jsonl"), _text_records, (Path,)
-    )
+    corpus = _files(texts, "texts", _beside(folder, "texts.jsonl"), _text_records, (Path,))
     arguments: dict[str, object] = {
         "method": method,
         "preset": preset,
@@ -337,7 +335,7 @@ def fine_tune(
     folder = _output_folder(output)
     files = {}
     for name, rows in (("pairs", pairs), ("dev", dev)):
-        path = folder.with_name(f"{folder.name}.{name}.jsonl")
+        path = _beside(folder, f"{name}.jsonl")
         files[name] = _files(rows, name, path, _pair_records, (Path,))
     if not files["pairs"]:
         raise UsageError("`pairs`: nothing to train on")
@@ -421,6 +419,9 @@ def _config(
     values = {**arguments, **(settings or {}), "quiet": progress is not True}
     options: Options = values.pop("options", NO_OPTIONS)  # type: ignore[assignment]
     values.pop("progress", None)
+    for name in options:
+        if not isinstance(name, str):
+            raise wrong_type("options", "names of settings as strings", name)
     parameters = set(values)
     if settings is not None:
         # Also those that the caller did not give.
@@ -481,7 +482,7 @@ def _listening(progress: object) -> Iterator[None]:
 
 def _corpus(corpus: object, output: str | Path) -> list[str]:
     """The files of a collection; documents in memory are written next to ``output`` first."""
-    path = Path(output).with_name(f"{Path(output).name}.documents.jsonl")
+    path = _beside(output, "documents.jsonl")
     # Strings in a list name files: texts without ids are another argument.
     files = _files(corpus, "corpus", path, _document_records, (str, Path))
     if not files:
@@ -502,23 +503,29 @@ def _files(
     """
     if is_path(data):
         return [str(data)]
-    if isinstance(data, Iterable) and not in_memory.is_table(data):
+    if in_memory.is_plain(data):
         items = iter(data)
         first = next(items, None)
         if isinstance(first, names):
             return _paths(chain([first], items), name, names)
-        if first is None and not isinstance(data, Sized):
-            return []
-        # The first item of a generator has been taken from it.
         if not isinstance(data, Sized):
-            data = chain([first], items)
-        elif not data:
+            # The first item of a generator has been taken from it.
+            data = [] if first is None else chain([first], items)
+        if isinstance(data, Sized) and not len(data):
             return []
     # Written to a file, because commands read files, also when they continue an interrupted job.
     with atomic_write(path) as f:
         for record in records(data, name):
             f.write(json.dumps(record, ensure_ascii=False) + "\n")
     return [str(path)]
+
+
+def _beside(output: str | Path, ending: str) -> Path:
+    """``OUTPUT.ENDING``, also for an output such as ``.``, whose name only its whole path has."""
+    path = Path(output)
+    if not path.name:
+        path = path.resolve()
+    return path.with_name(f"{path.name}.{ending}")
 
 
 def _paths(items: Iterable[object], name: str, names: tuple[type, ...]) -> list[str]:

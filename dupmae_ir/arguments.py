@@ -211,7 +211,8 @@ def _as_text(value: object) -> str:
 
 
 def _as_path(value: object) -> str | Path:
-    if isinstance(value, str):
+    # An empty name is the current folder to pathlib, and a mistake here.
+    if isinstance(value, str) and value:
         return str(value)
     if isinstance(value, os.PathLike):
         path = os.fspath(value)

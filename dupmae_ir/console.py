@@ -264,7 +264,7 @@ class _Reported:
     def refresh(self) -> None:
         """Nothing is drawn."""
 
-    def set_postfix_str(self, text: str) -> None:
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
         """Nothing is drawn."""
 
 

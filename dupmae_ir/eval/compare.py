@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,11 @@ from dupmae_ir.eval.significance import (
     permutation_tests,
     t_test,
 )
+from dupmae_ir.registry import lookup
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
 
 MARKS = {"t": "†", "permutation": "‡"}
 TEST_NAMES = {"t": "paired t-test", "permutation": "paired permutation test"}
@@ -106,6 +112,40 @@ class Comparison:
     def _repr_html_(self) -> str:
         tests = [f"p ({test})" for test in self.settings.tests]
         return tables.html(("run", "measure", f"from {self.baseline}", *tests), self.rows())
+
+    def to_frame(self) -> pandas.DataFrame:
+        """A row for each run, measure and query, with the values of the baseline and of the run, and the difference."""
+        rows = []
+        for run, differences in self.runs.items():
+            for measure, difference in differences.items():
+                for change in difference.changes:
+                    values = (change.baseline, change.run, change.difference)
+                    rows.append((run, measure, change.qid, *values))
+        columns = ("run", "measure", "qid", "baseline", "value", "difference")
+        return tables.data_frame(rows, columns)
+
+    def plot(self, run: str | None = None, measure: str | None = None) -> Figure:
+        """A figure of matplotlib: each query by the baseline and by the run, and a histogram of the differences.
+
+        Args:
+            run: name of the run; by default the first one that is not the baseline.
+            measure: name of the measure; by default the first one.
+
+        Raises:
+            UnknownName: there is no such run or measure.
+            EnvironmentProblem: matplotlib is not installed.
+        """
+        from dupmae_ir.eval.reports.plots import comparison_figure
+
+        if run is None:
+            run = next(iter(self.runs))
+        differences = lookup("run", run, self.runs)
+        if measure is None:
+            measure = self.measures[0]
+        changes = lookup("measure", measure, differences).changes
+        before = [change.baseline for change in changes]
+        after = [change.run for change in changes]
+        return comparison_figure(before, after, (self.baseline, run), measure)
 
     def marks(self, run: str, measure: str) -> str:
         """† and ‡ for the tests that find a significant difference from the baseline in this measure."""

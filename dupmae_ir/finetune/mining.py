@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,13 +26,14 @@ from dupmae_ir.errors import CheckpointError, InputError
 from dupmae_ir.finetune.data import (
     IdTable,
     counted,
+    files_digest,
     hard_negatives,
     mined_line,
-    read_pairs,
     text_key,
     write_file,
 )
 from dupmae_ir.finetune.mine import PARTS, MineConfig, SearchOptions
+from dupmae_ir.finetune.pairs import read_pairs
 from dupmae_ir.index.config import Bm25Config, PostingsConfig
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.index.postings.format import folder_of
@@ -71,7 +73,8 @@ def run(config: MineConfig) -> dict[str, object]:
         "finetune.mine",
         ("pairs", "topics", "qrels", "collection", "model"),
         lambda job: _Mining(config, job).run(),
-        {"model": model_digest},
+        # A folder of pairs may be a saved dataset: all its files count.
+        {"model": model_digest, "pairs": partial(files_digest, patterns=("**/*",))},
         **settings,
     )
 

@@ -15,10 +15,10 @@ from dupmae_ir.device import with_torch_threads
 from dupmae_ir.finetune.adapters import add_adapters, merge_adapters
 from dupmae_ir.finetune.base import load_base, rescale_head
 from dupmae_ir.finetune.config import FinetuneConfig
-from dupmae_ir.finetune.data import Pair
 from dupmae_ir.finetune.examples import ExampleCollator
 from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.objective import BiEncoder
+from dupmae_ir.finetune.pairs import Pair
 from dupmae_ir.finetune.setup import FinetuneSetup, prepare_stage
 from dupmae_ir.finetune.trainer import PairTrainer, encoder_mrr
 from dupmae_ir.models import load_encoder

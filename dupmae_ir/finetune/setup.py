@@ -17,7 +17,6 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.adapters import LoraSettings
 from dupmae_ir.finetune.base import StartingModel
 from dupmae_ir.finetune.config import FinetuneConfig, Objective
-from dupmae_ir.finetune.data import Pair, cap_kinds, read_pairs
 from dupmae_ir.finetune.examples import (
     MinedExamples,
     PairExamples,
@@ -25,6 +24,7 @@ from dupmae_ir.finetune.examples import (
     TopicalSchedule,
     mined_examples,
 )
+from dupmae_ir.finetune.pairs import Pair, cap_kinds, read_dev_pairs, read_pairs
 from dupmae_ir.finetune.teacher import Teacher
 from dupmae_ir.finetune.trainer import Schedule, TrainingData
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
@@ -61,7 +61,7 @@ def prepare_stage(config: FinetuneConfig, processes: int, quiet: bool) -> Finetu
     data = TrainingData(
         examples.rows,
         TopicalSchedule(examples.batches, schedule.steps * config.accumulate),
-        _read_all_pairs(config.dev),
+        _read_all_dev_pairs(config.dev, quiet),
     )
     lora = None
     if config.lora_rank:
@@ -217,7 +217,7 @@ class _Examples(NamedTuple):
 def _read_examples(config: FinetuneConfig, quiet: bool) -> _Examples:
     if config.mined:
         return _read_mined(config, config.mined, quiet)
-    pairs = cap_kinds(_read_all_pairs(config.pairs), _caps(config.cap), config.seed)
+    pairs = cap_kinds(_read_all_pairs(config.pairs, quiet), _caps(config.cap), config.seed)
     if config.limit:
         pairs = random.Random(config.seed).sample(pairs, min(config.limit, len(pairs)))
     passages = [pair.positive for pair in pairs]
@@ -255,10 +255,17 @@ def _read_mined(config: FinetuneConfig, path: str, quiet: bool) -> _Examples:
     return _Examples(examples, batches, passages)
 
 
-def _read_all_pairs(paths: Sequence[str]) -> list[Pair]:
+def _read_all_pairs(paths: Sequence[str], quiet: bool) -> list[Pair]:
     pairs: list[Pair] = []
     for path in paths:
-        pairs.extend(read_pairs(path))
+        pairs.extend(read_pairs(path, quiet=quiet))
+    return pairs
+
+
+def _read_all_dev_pairs(paths: Sequence[str], quiet: bool) -> list[Pair]:
+    pairs: list[Pair] = []
+    for path in paths:
+        pairs.extend(read_dev_pairs(path, quiet))
     return pairs
 
 

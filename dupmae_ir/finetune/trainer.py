@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from dupmae_ir.finetune.config import Objective
-from dupmae_ir.finetune.data import Pair
 from dupmae_ir.finetune.examples import (
     ExampleCollator,
     MinedExamples,
@@ -22,6 +21,7 @@ from dupmae_ir.finetune.examples import (
 from dupmae_ir.finetune.large_batches import cached_step, chunks_of, gather_batch, gather_rows
 from dupmae_ir.finetune.lexical import cut, with_lexical
 from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss
+from dupmae_ir.finetune.pairs import Pair
 from dupmae_ir.finetune.teacher import FrozenTeacher
 from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.retriever import similarity

@@ -16,7 +16,7 @@ import datetime
 import numbers
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, cast
 
 from dupmae_ir.arguments import described, is_path, wrong_type
 from dupmae_ir.errors import InputError, UsageError
@@ -88,10 +88,12 @@ def rows_of(data: object, name: str, expected: str, method: str = "") -> Rows:
         if all(hasattr(split, "column_names") for split in data.values()) and data:
             raise UsageError(f"`{name}`: has the splits {splits}; give one of them")
         raise wrong_type(name, expected, data)
-    if not isinstance(data, Iterable):
-        raise wrong_type(name, expected, data)
+    try:
+        rows = iter(cast("Iterable[object]", data))
+    except TypeError:  # also of an array without dimensions, which is an iterable
+        raise wrong_type(name, expected, data) from None
     # Datasets of Hugging Face are iterables of dictionaries.
-    return Rows(iter(data), hasattr(data, "column_names"))
+    return Rows(rows, hasattr(data, "column_names"))
 
 
 TABLE_ATTRIBUTES = (
@@ -105,9 +107,15 @@ TABLE_ATTRIBUTES = (
 """Attributes of the tables of other libraries, by which :func:`rows_of` knows them."""
 
 
-def is_table(data: object) -> bool:
-    """Whether ``data`` is a table or a dataset of another library, and no plain iterable of rows."""
-    return any(hasattr(data, attribute) for attribute in TABLE_ATTRIBUTES)
+def is_plain(data: object) -> TypeGuard[Iterable[object]]:
+    """Whether ``data`` is an iterable of rows, and no dictionary and no table or dataset of another library."""
+    if isinstance(data, Mapping | bytes) or any(hasattr(data, name) for name in TABLE_ATTRIBUTES):
+        return False
+    try:
+        iter(cast("Iterable[object]", data))
+    except TypeError:
+        return False
+    return True
 
 
 def _pandas_rows(frame: Any) -> Iterator[dict[str, object]]:

@@ -23,9 +23,11 @@ from dupmae_ir.errors import OutputError
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file beside ``path`` for writing; it replaces ``path`` on success and is removed on failure.
 
-    Temporary files of ``path`` that killed processes left are removed first.
+    Temporary files of ``path`` that killed processes left are removed first. Raises :class:`OutputError` for a folder.
     """
     path = Path(path)
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder; name a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")

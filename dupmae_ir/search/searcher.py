@@ -407,6 +407,8 @@ class Searcher:
             filter: a condition on metadata, such as ``year >= 2020``; a mask (n,) bool by row; or a function of a
                 :class:`~dupmae_ir.index.format.texts.StoredDocument`.
         """
+        if not isinstance(queries, Sequence):
+            raise wrong_type("queries", "a list of Query objects", queries)
         for query in queries:
             if not isinstance(query, Query):
                 raise wrong_type("queries", "Query objects", query)

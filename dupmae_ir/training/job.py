@@ -75,10 +75,10 @@ def input_digests(
     for name, value in files.items():
         paths = (value,) if isinstance(value, str) else value or ()
         for path in paths:
-            if not Path(path).is_file():
-                raise InputError(f"{path}: no such file")
+            if not Path(path).exists():
+                raise InputError(f"{path}: no such file or folder")
         if paths:
-            digests[name] = combined_digest(map(sha256_file, paths))
+            digests[name] = combined_digest(map(_contents_digest, paths))
     for name, folder in folders.items():
         if not folder:
             continue
@@ -86,6 +86,14 @@ def input_digests(
             raise CheckpointError(f"{folder}: no such model folder; nothing is downloaded")
         digests[name] = folder_digest(folder)
     return digests
+
+
+def _contents_digest(path: str) -> str:
+    """The digest of a file, or of all files in a folder, such as a saved dataset."""
+    if not Path(path).is_dir():
+        return sha256_file(path)
+    files = sorted(file for file in Path(path).rglob("*") if file.is_file())
+    return combined_digest(map(sha256_file, files))
 
 
 def training_job(

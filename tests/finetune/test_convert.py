@@ -14,15 +14,10 @@ import pytest
 from dupmae_ir.errors import InputError
 from dupmae_ir.finetune import formats
 from dupmae_ir.finetune.convert import ConvertConfig, main, run, scores_path
-from dupmae_ir.finetune.data import (
-    open_passages,
-    read_mined,
-    read_pairs,
-    read_scores,
-    require_scores,
-)
+from dupmae_ir.finetune.data import open_passages, read_mined, read_scores, require_scores
 from dupmae_ir.finetune.examples import mined_examples
 from dupmae_ir.finetune.formats import array_items, st_hard_negatives
+from dupmae_ir.finetune.pairs import read_pairs
 from dupmae_ir.io.jobs import read_record, record_path
 
 

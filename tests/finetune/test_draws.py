@@ -10,7 +10,7 @@ from support.rerank_samples import write_mined
 from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.finetune.data import Pair, read_mined
+from dupmae_ir.finetune.data import read_mined
 from dupmae_ir.finetune.examples import (
     ExampleCollator,
     ExampleKey,
@@ -20,6 +20,7 @@ from dupmae_ir.finetune.examples import (
     mined_examples,
 )
 from dupmae_ir.finetune.objective import group_by_length, other_answers
+from dupmae_ir.finetune.pairs import Pair
 from dupmae_ir.types import Document
 
 

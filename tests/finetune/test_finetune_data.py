@@ -8,8 +8,8 @@ import json
 import pytest
 
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.finetune.data import Pair, cap_kinds, read_pairs
 from dupmae_ir.finetune.examples import TopicalBatches
+from dupmae_ir.finetune.pairs import Pair, cap_kinds, read_pairs
 from dupmae_ir.types import Document
 
 

@@ -16,10 +16,10 @@ from dupmae_ir.encode.run import run as encode
 from dupmae_ir.export import main as export
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import FinetuneConfig, Objective
-from dupmae_ir.finetune.data import Pair
 from dupmae_ir.finetune.examples import Example, ExampleCollator
 from dupmae_ir.finetune.lexical import LexicalBatches, cut, with_lexical
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss
+from dupmae_ir.finetune.pairs import Pair
 from dupmae_ir.finetune.trainer import encoder_mrr, mrr, ranks
 from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from dupmae_ir.config import read_toml
 from dupmae_ir.errors import DupmaeError
 from dupmae_ir.eval.answers import read_answers
-from dupmae_ir.finetune.data import read_mined, read_pairs, read_scores
+from dupmae_ir.finetune.data import read_mined, read_scores
+from dupmae_ir.finetune.pairs import read_pairs
 from dupmae_ir.index.changes.changes import read_ids
 from dupmae_ir.index.format.manifest import META, read_meta
 from dupmae_ir.io.collections import read_collection
