@@ -74,7 +74,7 @@ class Pair(NamedTuple):
     kind: str = ""
 
 
-class Row(NamedTuple):
+class PairRow(NamedTuple):
     """A row of a file with its fields by name; ``where``: the file and the line, for errors."""
 
     where: str
@@ -140,7 +140,7 @@ class Source(NamedTuple):
     """The rows of a file, and its kind for messages."""
 
     kind: str
-    rows: Iterator[Row]
+    rows: Iterator[PairRow]
 
 
 def _open(path: Path, split: str) -> Source:
@@ -162,7 +162,7 @@ def _open(path: Path, split: str) -> Source:
     if beginning == "[":
         return Source("a JSON array", _array_rows(path))
     if beginning == "{" or _ends(path, ".jsonl"):
-        rows = (Row(where, record) for where, record in json_records(path))
+        rows = (PairRow(where, record) for where, record in json_records(path))
         return Source("JSON lines", rows)
     if _ends(path, ".csv") or ("\t" not in line and "," in line):
         return Source("CSV", _csv_rows(path))
@@ -173,9 +173,9 @@ def _ends(path: Path, ending: str) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(ending)
 
 
-def _numbered(path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+def _numbered(path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[PairRow]:
     for number, row in enumerate(rows):
-        yield Row(f"{path}: row {number}", record_of(row) or {})
+        yield PairRow(f"{path}: row {number}", record_of(row) or {})
 
 
 def _is_parquet(path: Path) -> bool:
@@ -197,15 +197,15 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         raise InputError(f"{path}: cannot be read as Parquet: {one_line(e, 200)}") from None
 
 
-def _array_rows(path: Path) -> Iterator[Row]:
+def _array_rows(path: Path) -> Iterator[PairRow]:
     for number, (line, item) in enumerate(array_items(path)):
         where = f"{path}:{line}: item {number}"
         if not isinstance(item, dict):
             raise InputError(f"{where}: expected an object, got {json.dumps(item)[:40]}")
-        yield Row(where, item)
+        yield PairRow(where, item)
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def _csv_rows(path: Path) -> Iterator[PairRow]:
     """The rows of a CSV file, whose first line names the columns."""
     with _opened_text(path) as f:
         reader = csv.reader(f, strict=True)
@@ -223,7 +223,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                     raise InputError(
                         f"{where}: {len(cells)} cells, expected {len(names)} as in the first line"
                     )
-                yield Row(where, dict(zip(names, cells, strict=True)))
+                yield PairRow(where, dict(zip(names, cells, strict=True)))
         except csv.Error as e:
             raise InputError(f"{path}:{reader.line_num}: not CSV: {e}") from None
         except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as e:
@@ -247,14 +247,14 @@ def _tab_separated(path: Path, first_number: int, first: str) -> Source:
     if len(names) == 3:
         if all(name.isdecimal() for name in names):
             raise InputError(
-                f"{path}:{first_number}: these are ids; convert them with dupmae-ir finetune.convert --format "
-                "msmarco-triples --queries FILE --collection FILE"
+                f"{path}:{first_number}: these are ids; make pairs of them with finetune.convert, `format` "
+                "msmarco-triples"
             )
         return Source("tab-separated triples", _tab_rows(path, ["query", "positive", "negative"]))
     return Source("tab-separated text", _tab_rows(path, ["query", "positive"]))
 
 
-def _tab_rows(path: Path, names: Sequence[str], header: int = 0) -> Iterator[Row]:
+def _tab_rows(path: Path, names: Sequence[str], header: int = 0) -> Iterator[PairRow]:
     for number, line in numbered_lines(path):
         if number == header:
             continue
@@ -263,10 +263,10 @@ def _tab_rows(path: Path, names: Sequence[str], header: int = 0) -> Iterator[Row
         if len(cells) != len(names) or not all(cell.strip() for cell in cells):
             expected = "<TAB>".join(names) if header or len(names) == 3 else "query<TAB>passage"
             raise InputError(f"{where}: expected {expected}, got {len(cells)} column(s)")
-        yield Row(where, dict(zip(names, cells, strict=True)))
+        yield PairRow(where, dict(zip(names, cells, strict=True)))
 
 
-def _beir_rows(folder: Path, split: str) -> Iterator[Row]:
+def _beir_rows(folder: Path, split: str) -> Iterator[PairRow]:
     """A row for each judgement with a grade above 0 of a folder in BEIR's layout."""
     if not (folder / "qrels" / f"{split}.tsv").is_file():
         splits = [name for name in _SPLITS if (folder / "qrels" / f"{name}.tsv").is_file()]
@@ -290,7 +290,7 @@ def _beir_rows(folder: Path, split: str) -> Iterator[Row]:
                 raise InputError(f"{where}: document {docid!r} is judged, but not in corpus.jsonl")
             document = passages[docid]
             passage = {"id": docid, "title": document.title, "text": document.text}
-            yield Row(where, {"query": queries[qid], "positive": passage})
+            yield PairRow(where, {"query": queries[qid], "positive": passage})
 
 
 def _beir_file(folder: Path, name: str) -> Path:
@@ -301,15 +301,15 @@ def _beir_file(folder: Path, name: str) -> Path:
 # ---- Layouts
 
 
-def _layout(row: Row) -> Layout:
+def _layout(row: PairRow) -> Layout:
     """Which fields are what, by the names in the first row. Raises :class:`InputError` for an unknown layout."""
     names = list(row.fields)
     if "ranks" in names and "positives" in names:
         raise InputError(f"{row.where}: mined negatives; give the file as `mined`, not as pairs")
     if "qid" in names and isinstance(row.fields.get("neg"), dict):
         raise InputError(
-            f"{row.where}: negatives by id; convert them with dupmae-ir finetune.convert --format st-hard-negatives "
-            "--queries FILE --collection FILE"
+            f"{row.where}: negatives by id; make a mined file of them with finetune.convert, `format` "
+            "st-hard-negatives"
         )
     query = _only_field(row, QUERY_FIELDS, "query")
     positive = _only_field(row, POSITIVE_FIELDS, "positive")
@@ -322,12 +322,12 @@ def _layout(row: Row) -> Layout:
     return Layout(query, positive, tuple(negatives), label, unused)
 
 
-def _negative_fields(row: Row) -> list[str]:
+def _negative_fields(row: PairRow) -> list[str]:
     named = [name for name in NEGATIVE_FIELDS if name in row.fields]
     return named + [name for name in row.fields if NUMBERED_NEGATIVE.fullmatch(name)]
 
 
-def _only_field(row: Row, names: Sequence[str], what: str) -> str:
+def _only_field(row: PairRow, names: Sequence[str], what: str) -> str:
     """The one field that has one of ``names``."""
     present = [name for name in names if name in row.fields]
     if len(present) == 1:
@@ -341,7 +341,7 @@ def _only_field(row: Row, names: Sequence[str], what: str) -> str:
     raise InputError(f'{row.where}: no "{what}" (or {known}) among the fields, which are: {fields}')
 
 
-def _pairs(row: Row, layout: Layout) -> Iterator[Pair]:
+def _pairs(row: PairRow, layout: Layout) -> Iterator[Pair]:
     """A pair for each positive of a row."""
     query = _query(row, layout)
     positives = _passages(row, layout.positive)
@@ -356,14 +356,14 @@ def _pairs(row: Row, layout: Layout) -> Iterator[Pair]:
         yield Pair(query, positive, tuple(negatives), kind)
 
 
-def _query(row: Row, layout: Layout) -> str:
+def _query(row: PairRow, layout: Layout) -> str:
     query = row.fields.get(layout.query)
     if not isinstance(query, str) or not query.strip():
         raise InputError(f'{row.where}: expected a non-empty "{layout.query}"')
     return query
 
 
-def _passages(row: Row, name: str) -> list[Document]:
+def _passages(row: PairRow, name: str) -> list[Document]:
     """The passages in a field: one, a list, or none."""
     value = row.fields.get(name)
     if value is None:
@@ -386,7 +386,7 @@ def _passage(value: object, where: str) -> Document:
     )
 
 
-def _labelled_pairs(rows: Iterable[Row], layout: Layout) -> list[Pair]:
+def _labelled_pairs(rows: Iterable[PairRow], layout: Layout) -> list[Pair]:
     """The pairs with a label above :data:`MIN_POSITIVE_LABEL`, with the other passages of their query as negatives."""
     assert layout.label is not None
     positives: list[Pair] = []

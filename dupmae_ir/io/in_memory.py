@@ -285,17 +285,17 @@ def texts(data: object, name: str = "texts") -> Iterator[str]:
             yield _text(_named(record, DOCUMENT_TEXTS, "text", where) or "", "text", where)
 
 
-# ---- Queries
+# ---- QueryList
 
 
-class Queries(NamedTuple):
+class QueryList(NamedTuple):
     """Queries in their order; ``with_ids`` if the caller gave them ids, otherwise they are numbered."""
 
     topics: list[Query]
     with_ids: bool
 
 
-def queries(data: object, name: str = "queries") -> Queries:
+def queries(data: object, name: str = "queries") -> QueryList:
     """The queries of a collection in memory: texts, or topics with an id and a text.
 
     ``data``: rows (see the module), or ``{id: text}``. A tuple is (id, text). Raises :class:`UsageError` for a row that
@@ -323,13 +323,13 @@ def queries(data: object, name: str = "queries") -> Queries:
         raise UsageError(f"`{name}`: give texts or topics with ids, not both")
     if plain_texts:
         numbered = [Query(str(number), text) for number, text in enumerate(plain_texts)]
-        return Queries(numbered, False)
+        return QueryList(numbered, False)
     seen = set[str]()
     for topic in topics:
         if topic.qid in seen:
             raise UsageError(f"`{name}`: two topics have the id {topic.qid!r}; ids must be unique")
         seen.add(topic.qid)
-    return Queries(topics, bool(topics) or isinstance(data, Mapping))
+    return QueryList(topics, bool(topics) or isinstance(data, Mapping))
 
 
 def _topic(row: object, where: str) -> Query:
