@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from dupmae_ir import tables
 from dupmae_ir.arguments import checked, wrong_type
-from dupmae_ir.errors import UsageError
+from dupmae_ir.console import one_line
+from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.io import in_memory
 from dupmae_ir.io.in_memory import Table
 from dupmae_ir.io.qrels import Judgements
@@ -254,8 +255,13 @@ def _by_library(
         for docid, score in scores.items():
             run.append(ir_measures.ScoredDoc(qid, docid, score))
     by_library = {measure.in_ir_measures(): found for measure, found in values.items()}
-    for metric in ir_measures.iter_calc(list(by_library), qrels, run):
-        by_library[metric.measure][metric.query_id] = float(metric.value)
+    try:
+        for metric in ir_measures.iter_calc(list(by_library), qrels, run):
+            by_library[metric.measure][metric.query_id] = float(metric.value)
+    except Exception as e:  # of a provider, which may be any library
+        names = ", ".join(map(str, by_library))
+        reason = one_line(f"{type(e).__name__}: {e}", 200)
+        raise DupmaeError(f"ir_measures could not compute {names}: {reason}") from e
     return values
 
 

@@ -285,7 +285,7 @@ def texts(data: object, name: str = "texts") -> Iterator[str]:
             yield _text(_named(record, DOCUMENT_TEXTS, "text", where) or "", "text", where)
 
 
-# ---- QueryList
+# ---- Queries
 
 
 class QueryList(NamedTuple):
