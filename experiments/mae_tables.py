@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from mae_from_scratch import read_settings
+from scipy import stats
 
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError
@@ -105,6 +106,56 @@ def shared(ours: list[Record], theirs: list[Record]) -> tuple[list[Record], list
     first = [record for record in ours if record["settings"]["again"] in seeds]
     second = [record for record in theirs if record["settings"]["again"] in seeds]
     return first, second
+
+
+@dataclass(frozen=True)
+class SeedComparison:
+    """A method against its control for one number of pairs, with one difference for each seed of pre-training."""
+
+    size: int
+    differences: tuple[float, ...]  #: in nDCG@10 of [CLS], over the queries of all sets
+    p: float | None  #: paired t-test over seeds, with Holm's correction over the numbers of pairs
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds."""
+        return float(np.mean(self.differences))
+
+    @property
+    def interval(self) -> Interval | None:
+        """95 % interval of the mean over seeds, by Student's t; None for one seed."""
+        count = len(self.differences)
+        if count < 2:
+            return None
+        error = np.std(self.differences, ddof=1) / np.sqrt(count)
+        half = float(error * stats.t.ppf(0.975, count - 1))
+        return Interval(self.mean - half, self.mean + half)
+
+
+def over_seeds(
+    folder: Path, method: str, sizes: Sequence[int], control: str = CONTROL
+) -> list[SeedComparison]:
+    """A method against its control over the seeds of stage 0 that both have."""
+    by_size: dict[int, list[float]] = {size: [] for size in sizes}
+    for seed in read_settings()["stage0"]["seeds"]:
+        try:
+            records = read_records(folder, seed)
+        except InputError:
+            continue
+        for size in sizes:
+            ours, theirs = shared(records.get((method, size), []), records.get((control, size), []))
+            if ours:
+                sets = list(ours[0]["sets"])
+                gain = per_query(ours, PART, CHOSEN, sets) - per_query(theirs, PART, CHOSEN, sets)
+                by_size[size].append(float(gain.mean()))
+    tests = []
+    for differences in by_size.values():
+        tests.append(t_test(np.array(differences)) if len(differences) > 1 else None)
+    compared = []
+    for (size, differences), p in zip(by_size.items(), holm(tests), strict=True):
+        if differences:
+            compared.append(SeedComparison(size, tuple(differences), p))
+    return compared
 
 
 def gap(record: Record) -> float | None:
@@ -206,6 +257,24 @@ def comparison_table(compared: Sequence[Comparison], titles: Mapping[str, str]) 
         span = f"{c.interval.low:+.4f} to {c.interval.high:+.4f}"
         lines.append([titles[c.method], f"{c.size:,}", f"{c.mean:+.4f}", span, p])
     return table(lines) if compared else ""
+
+
+def seeds_table(folder: Path) -> str:
+    """RetroMAE against masked LM, and against masked LM of its time, over seeds of pre-training, as Markdown."""
+    settings, titles, _ = _settings()
+    lines = [
+        ["[CLS], nDCG@10, over seeds", "pairs", "by seed", "mean", "95 % interval", "p (Holm)"]
+    ]
+    for control in (CONTROL, "mlm-time"):
+        for result in over_seeds(folder, "retromae", settings["decision"]["sizes"], control):
+            span = ""
+            if result.interval:
+                span = f"{result.interval.low:+.4f} to {result.interval.high:+.4f}"
+            p = "-" if result.p is None else f"{result.p:.3g}"
+            by_seed = ", ".join(f"{value:+.4f}" for value in result.differences)
+            name = f"RetroMAE minus {titles[control]}"
+            lines.append([name, f"{result.size:,}", by_seed, f"{result.mean:+.4f}", span, p])
+    return table(lines)
 
 
 def stage_scores(folder: Path, name: str, measure: str = CHOSEN) -> dict[str, dict[str, float]]:

@@ -24,6 +24,9 @@ def measures() -> str:
     width = max(map(len, meanings))
     lines = ["measures (k is a rank; (rel=N) sets the relevance level):"]
     lines += [f"  {name.ljust(width)}  {meaning}" for name, meaning in meanings.items()]
+    lines.append(
+        "and what else ir_measures computes with the libraries that are installed, such as ERR@20"
+    )
     return "\n".join(lines)
 
 

@@ -219,9 +219,22 @@ def two_steps(pairs, base, output):
     return trained
 
 
-@pytest.mark.parametrize("name", ["flag.jsonl", "array.json", "triples.tsv", "labels.jsonl"])
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_each_layout_trains(tmp_path, base, name):
     two_steps(written(tmp_path, name, LAYOUTS[name]), base, tmp_path / "model")
+
+
+def test_folders_and_parquet_train(tmp_path, base):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"query": q, "pos": [a], "neg": [n]} for q, a, n in ROWS]
+    datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
+    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "pairs.parquet"))
+    dev = beir_folder(tmp_path / "beir", "dev")
+    for number, pairs in enumerate((tmp_path / "saved", tmp_path / "pairs.parquet")):
+        trained = fine_tune(
+            pairs, base, tmp_path / f"m{number}", dev=dev, steps=2, batch_size=2, options=TINY
+        )
+        assert any(name.startswith("eval_") for row in trained.log for name in row)
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="shared/cases is not there")
