@@ -215,7 +215,10 @@ def _of_library(text: str, rel_level: int) -> list[Measure]:
 
 def _quoted(command: str) -> str:
     """A pip command with its package in quotes, because shells read brackets."""
-    return re.sub(r"\S+\[\S+\]", lambda package: f"'{package[0]}'", command)
+    words = []
+    for word in command.split():
+        words.append(f"'{word}'" if "[" in word else word)
+    return " ".join(words)
 
 
 def _parse(text: str, rel_level: int) -> list[Measure]:

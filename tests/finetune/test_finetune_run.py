@@ -212,7 +212,7 @@ def test_an_output_of_unknown_origin_is_not_overwritten(folder, capsys):
     [
         (("--cap", "x"), "expected KIND=N"),
         (("--cap", "nope=3"), "kinds here: x"),
-        (("--batch-size", "500"), "--batch-size 500 and"),
+        (("--batch-size", "500"), "96 pairs do not fill a batch; give --batch-size 96 or less"),
         (("--model", "/nowhere"), "no such model folder"),
         (("--epochs", "0"), "--epochs"),
         (("--learning-rate", "-1"), "--learning-rate"),

@@ -37,9 +37,9 @@ def test_an_unusable_argument_is_an_error_of_ours(tmp_path):
         fine_tune([("a", "b")], output=output, options={"step": 3})
     with pytest.raises(DupmaeError, match="`options` repeats steps"):
         fine_tune([("a", "b")], output=output, options={"steps": 3})
-    with pytest.raises(DupmaeError, match="steps: expected int"):
+    with pytest.raises(DupmaeError, match="`steps`: expected an integer, got '3'"):
         pre_train(["some text"], output=output, steps="3")
     with pytest.raises(DupmaeError, match=r"absent\.jsonl: no such file"):
         fine_tune(tmp_path / "absent.jsonl", "default", output, steps=1)
-    with pytest.raises(DupmaeError, match="`pairs`: alone is not a pair"):
+    with pytest.raises(DupmaeError, match="`pairs`, row 0: expected a dictionary or a tuple"):
         fine_tune(["alone"], "default", output, steps=1)
