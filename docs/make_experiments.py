@@ -11,7 +11,8 @@ import sys
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
-from mae_tables import conclusion, further_tables, stages_table, table_6
+from mae_tables import conclusion, further_tables, seeds_table, stages_table, table_6
+from mae_target_tables import report as targets_report
 
 RECORDS = ROOT / "experiments" / "records" / "mae-from-scratch"
 
@@ -20,6 +21,8 @@ if __name__ == "__main__":
     parts = {
         "scratch": lambda: conclusion(RECORDS),
         "scratch_again": lambda: conclusion(RECORDS, 1),
+        "seeds": lambda: seeds_table(RECORDS),
+        "targets": lambda: targets_report(RECORDS),
         "table_6": lambda: table_6(RECORDS),
         "scratch_recall": lambda: further_tables(RECORDS),
         "stages": lambda: stages_table(RECORDS),

@@ -31,6 +31,7 @@ from dupmae_ir.io import in_memory
 from dupmae_ir.io.in_memory import Table
 from dupmae_ir.io.lines import usable
 from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.io.runs import any_run
 from dupmae_ir.types import AnyRun, Document, Progress, Qrels
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def compare(
     names = [measures] if isinstance(measures, str) else list(measures)
     evaluations: dict[str, Evaluation] = {}
     for name, run in runs.items():
-        evaluations[name] = evaluate(judged, in_memory.run_of(run, f"runs[{name!r}]"), names)
+        evaluations[name] = evaluate(judged, any_run(run, f"runs[{name!r}]"), names)
     if baseline is not None and baseline not in evaluations:
         raise UsageError(
             f"`baseline` {baseline!r} is not one of the runs, which are {', '.join(evaluations)}"

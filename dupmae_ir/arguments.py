@@ -109,7 +109,9 @@ def _check_one(kinds: Sequence[_Kind], name: str, value: object) -> object:
             return kind.convert(value)
         except TypeError:
             continue
-    raise wrong_type(name, " or ".join(kind.expected for kind in kinds), value)
+    # Two members of a union can be the same in words.
+    expected = dict.fromkeys(kind.expected for kind in kinds)
+    raise wrong_type(name, " or ".join(expected), value)
 
 
 def _check_each(kinds: Sequence[_Kind], name: str, values: object) -> object:

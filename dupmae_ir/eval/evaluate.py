@@ -19,7 +19,7 @@ from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.io import in_memory
 from dupmae_ir.io.in_memory import Table
 from dupmae_ir.io.qrels import Judgements
-from dupmae_ir.io.runs import LARGEST_SCORE, trec_order
+from dupmae_ir.io.runs import LARGEST_SCORE, any_run, trec_order
 from dupmae_ir.measures import Measure, parse_measures
 from dupmae_ir.types import AnyRun, Qrels
 
@@ -112,7 +112,7 @@ def evaluate(
         if grades:
             judged[qid] = grades
     scores: Scores = {}
-    for qid, hits in in_memory.run_of(run).items():
+    for qid, hits in any_run(run).items():
         query_scores = _scores(qid, hits)
         if query_scores:
             scores[qid] = query_scores

@@ -23,7 +23,6 @@ from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import RecordReader, checked_docid, metadata_of
 from dupmae_ir.io.lines import usable
 from dupmae_ir.io.qrels import NO_SUBTOPIC, Judgements, read_qrels
-from dupmae_ir.io.runs import read_run
 from dupmae_ir.types import Document, Hit, Query
 
 Table: TypeAlias = Any
@@ -391,11 +390,10 @@ def judgements(data: object, name: str = "qrels") -> Judgements:
 def run_of(data: object, name: str = "run") -> Mapping[str, Mapping[str, float]]:
     """Query id -> docid -> score, in the order of ``data``.
 
-    ``data``: a file, ``{query id: hits}``, ``{query id: {document id: score}}``, or rows (see the module). A tuple is
-    (query id, document id, score). Raises :class:`UsageError` for anything else, and for a document listed twice.
+    ``data``: ``{query id: hits}``, ``{query id: {document id: score}}``, or rows (see the module). A tuple is (query
+    id, document id, score). Files are read by :func:`~dupmae_ir.io.runs.any_run`. Raises :class:`UsageError` for
+    anything else, and for a document listed twice.
     """
-    if is_path(data):
-        data = read_run(cast("str", data))
     run: dict[str, dict[str, float]] = {}
     if isinstance(data, Mapping):
         for key, hits in data.items():

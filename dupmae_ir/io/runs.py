@@ -15,13 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
-from dupmae_ir.arguments import checked, described, wrong_type
+from dupmae_ir.arguments import checked, described, is_path
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, OutputError, UsageError
+from dupmae_ir.io import in_memory
+from dupmae_ir.io.in_memory import Table
 from dupmae_ir.io.lines import columns, numbered_lines
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.registry import lookup
@@ -133,10 +135,13 @@ def open_run(path: str | Path, tag: str, format: str = "trec") -> Iterator[RunWr
 
 
 @checked
-def write_run(path: str | Path, run: AnyRun, tag: str = "dupmae_ir", format: str = "trec") -> None:
-    """Write a whole run, queries in the order given. ``format`` is ``trec`` or ``msmarco`` (ranks only)."""
+def write_run(
+    path: str | Path, run: AnyRun | Table, tag: str = "dupmae_ir", format: str = "trec"
+) -> None:
+    """Write a whole run, queries in the order given: hits by query id, or rows (query id, docid, score), for example a
+    DataFrame. ``format`` is ``trec`` or ``msmarco`` (ranks only)."""
     if not isinstance(run, Mapping):
-        raise wrong_type("run", "a dictionary of hits by query id", run)
+        run = in_memory.run_of(run)
     with open_run(path, tag, format) as writer:
         for qid, hits in run.items():
             writer.add(qid, _hits_of(hits, qid))
@@ -196,6 +201,14 @@ def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> Rank
     for qid in list(found):
         run[qid] = best_first(itertools.starmap(Hit, found.pop(qid).items()))
     return run
+
+
+def any_run(run: object, name: str = "run") -> Mapping[str, Mapping[str, float]]:
+    """Query id -> docid -> score, of a file or of what :func:`~dupmae_ir.io.in_memory.run_of` reads; ``name``: of the
+    parameter, for errors."""
+    if is_path(run):
+        run = read_run(cast("str", run))
+    return in_memory.run_of(run, name)
 
 
 def trec_order(scores: Mapping[str, float], depth: int | None = None) -> list[str]:

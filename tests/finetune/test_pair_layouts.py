@@ -230,7 +230,9 @@ def test_folders_and_parquet_train(tmp_path, base):
     datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
     datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "pairs.parquet"))
     dev = beir_folder(tmp_path / "beir", "dev")
-    for number, pairs in enumerate((tmp_path / "saved", tmp_path / "pairs.parquet")):
+    beir = beir_folder(tmp_path / "train", "train")
+    (beir / "qrels" / "train.tsv").write_text("q1\td1\t1\nq1\td2\t1\n")
+    for number, pairs in enumerate((tmp_path / "saved", tmp_path / "pairs.parquet", beir)):
         trained = fine_tune(
             pairs, base, tmp_path / f"m{number}", dev=dev, steps=2, batch_size=2, options=TINY
         )

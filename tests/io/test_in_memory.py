@@ -10,6 +10,7 @@ import pytest
 
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io import in_memory
+from dupmae_ir.io.runs import any_run
 from dupmae_ir.types import Document, Hit, Query
 
 ROWS = [
@@ -279,7 +280,7 @@ def test_runs_as_tuples_hits_and_files(tmp_path):
     assert in_memory.run_of({"q1": [Hit("1", 2.5), ("2", 1)]}) == expected
     assert in_memory.run_of({"q1": {"1": 2.5, "2": 1}}) == expected
     (tmp_path / "run.trec").write_text("q1 Q0 1 1 2.5 t\nq1 Q0 2 2 1 t\n")
-    assert in_memory.run_of(tmp_path / "run.trec") == expected
+    assert any_run(tmp_path / "run.trec") == expected
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def test_runs_as_tuples_hits_and_files(tmp_path):
         (in_memory.judgements, [("q", "d")], "`qrels`, row 0: expected (query id, document id"),
         (in_memory.judgements, [("q", "d", 1), ("q", "d", 2)], "has grade 2 here and 1 before"),
         (in_memory.judgements, [{"qid": "q", "score": 1}], "no document id; expected one of"),
-        (in_memory.run_of, None, "`run`: expected a file"),
+        (any_run, None, "`run`: expected a file"),
         (in_memory.run_of, {"q": 3}, "`run`, query 'q': expected hits"),
         (in_memory.run_of, {"q": ["d"]}, "expected a Hit or (docid, score)"),
         (in_memory.run_of, {"q": {"d": "1"}}, "the score is '1'; expected a number"),

@@ -178,6 +178,8 @@ def test_a_frame_of_a_run_is_read_again(searcher, tmp_path):
     assert evaluate(QRELS, frame, "nDCG@10").mean == evaluate(QRELS, run, "nDCG@10").mean
     write_run(tmp_path / "run.trec", run)
     assert read_run(tmp_path / "run.trec").to_frame()["docid"].tolist() == frame["docid"].tolist()
+    write_run(tmp_path / "frame.trec", frame)
+    assert read_run(tmp_path / "frame.trec") == read_run(tmp_path / "run.trec")
 
 
 def test_a_frame_is_indexed_and_asked(tmp_path):
