@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -140,7 +141,7 @@ class Measure:
         import ir_measures
 
         if self.library:
-            return ir_measures.parse_measure(self.library)
+            return _parsed_by_library(self.library)
         measure = ir_measures.measures.registry[self.family]
         if self.rel is not None:
             measure = measure(rel=self.rel)
@@ -195,10 +196,18 @@ def _of_library(text: str, rel_level: int) -> list[Measure]:
     import ir_measures
 
     try:
-        parsed = ir_measures.parse_measure(text)
+        parsed = _parsed_by_library(text)
         # Fails for a parameter that the measure does not have.
         spelling = str(parsed)
-    except (NameError, ValueError, SyntaxError, TypeError, KeyError, AssertionError):
+    except (
+        NameError,
+        ValueError,
+        SyntaxError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        AssertionError,
+    ):
         return []
     with contextlib.suppress(UsageError):
         # Another spelling of a measure of ours.
@@ -211,6 +220,15 @@ def _of_library(text: str, rel_level: int) -> list[Measure]:
     if not commands:
         return []
     raise UsageError(f"{text!r} needs a library that is not installed: {commands}")
+
+
+def _parsed_by_library(text: str) -> ir_measures.Measure:
+    import ir_measures
+
+    with warnings.catch_warnings():
+        # Its parser uses classes of Python's `ast` that are deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return ir_measures.parse_measure(text)
 
 
 def _quoted(command: str) -> str:
