@@ -32,6 +32,7 @@ from dupmae_ir.io.in_memory import Table
 from dupmae_ir.io.lines import usable
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.runs import any_run
+from dupmae_ir.measures import parse_measures
 from dupmae_ir.types import AnyRun, Document, Progress, Qrels
 
 if TYPE_CHECKING:
@@ -216,12 +217,13 @@ def compare(
     Raises:
         UsageError: there is no second run, or the runs and judgements have no query in common.
     """
-    evaluate = load("dupmae_ir.eval.evaluate:evaluate")
-    judged = in_memory.judgements(qrels)
-    names = [measures] if isinstance(measures, str) else list(measures)
+    evaluate_scores = load("dupmae_ir.eval.evaluate:evaluate_scores")
+    judgements = in_memory.judgements(qrels)
+    parsed = parse_measures([measures] if isinstance(measures, str) else measures)
     evaluations: dict[str, Evaluation] = {}
     for name, run in runs.items():
-        evaluations[name] = evaluate(judged, any_run(run, f"runs[{name!r}]"), names)
+        scores = any_run(run, f"runs[{name!r}]")
+        evaluations[name] = evaluate_scores(judgements, scores, parsed)
     if baseline is not None and baseline not in evaluations:
         raise UsageError(
             f"`baseline` {baseline!r} is not one of the runs, which are {', '.join(evaluations)}"
@@ -522,7 +524,7 @@ def _files(
 
 
 def _beside(output: str | Path, ending: str) -> Path:
-    """``OUTPUT.ENDING``, also for an output such as ``.``, whose name only its whole path has."""
+    """``OUTPUT.ENDING``; an output such as ``.`` is resolved first, because it has no name."""
     path = Path(output)
     if not path.name:
         path = path.resolve()

@@ -40,14 +40,14 @@ def checked(function: F) -> F:
     # Annotations are read at the first call, because reading them takes time.
     @functools.cache
     def checks() -> dict[str, Check]:
-        found = {}
+        by_parameter = {}
         for name, parameter in signature.parameters.items():
             if parameter.annotation is inspect.Parameter.empty:
                 continue
             check = _check_of(_evaluated(parameter.annotation, function), parameter)
             if check is not None:
-                found[name] = check
-        return found
+                by_parameter[name] = check
+        return by_parameter
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **keywords: Any) -> Any:

@@ -490,14 +490,8 @@ def states(steps: Sequence[Step], wanted: Sequence[Step]) -> Iterator[str]:
             yield f"not needed  {step.name}"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Parse the flags and run. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--data", type=Path, required=True, help="folder with pretrain/, pairs/ and the collections"
-    )
+def add_step_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of a driver that runs steps (:func:`run_plan`), but ``--data``."""
     parser.add_argument(
         "--output", type=Path, required=True, help="models, checkpoints, logs and records"
     )
@@ -509,6 +503,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true", help="the same steps on a handful of texts")
     parser.add_argument("--list", action="store_true", help="print the steps and run nothing")
     parser.add_argument("--quiet", action="store_true")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the flags and run. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with pretrain/, pairs/ and the collections"
+    )
+    add_step_options(parser)
     args = parser.parse_args(argv)
     return guarded(lambda: run(args), "mae_from_scratch.py", "; run the same command to resume")
 
@@ -523,6 +528,11 @@ def run(args: argparse.Namespace) -> int:
         args.threads,
         stored,
     )
+    return run_plan(plan, args)
+
+
+def run_plan(plan: Plan, args: argparse.Namespace) -> int:
+    """Run or list the steps of a plan, as the flags of :func:`add_step_options` say. Returns 1 if a step failed."""
     steps = plan.steps()
     wanted = selected(steps, args.only)
     if args.list:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -370,12 +370,19 @@ def _settings() -> tuple[Mapping[str, Any], dict[str, str], list[int]]:
     return settings, titles, [int(size) for size in settings["sizes"]]
 
 
+def print_report(
+    report: Callable[[Path], str], argv: Sequence[str], usage: str, script: str
+) -> int:
+    """Print the report of the folder of records that ``argv`` names. Returns the exit status."""
+    if len(argv) != 1:
+        print(usage, file=sys.stderr)
+        return 2
+    return guarded(lambda: print(report(Path(argv[0]))), script)
+
+
 def main(argv: list[str]) -> int:
     """Print the report. Returns the exit status."""
-    if len(argv) != 1:
-        print(__doc__, file=sys.stderr)
-        return 2
-    return guarded(lambda: print(report(Path(argv[0]))), "mae_tables.py")
+    return print_report(report, argv, str(__doc__), "mae_tables.py")
 
 
 if __name__ == "__main__":

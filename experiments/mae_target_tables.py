@@ -6,16 +6,15 @@ import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mae_from_scratch import read_settings
-from mae_tables import CHOSEN, PART, table
+from mae_tables import CHOSEN, PART, print_report, table
 from mae_targets import GENERAL, NONE
 
-from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError
 from dupmae_ir.eval.significance import Interval, bootstrap_intervals, holm, t_test
 
@@ -95,10 +94,7 @@ def results(records: Sequence[Record], sizes: Sequence[int]) -> list[TargetResul
     tested = [number for number, result in enumerate(found) if result.size]
     corrected = holm([tests[number] for number in tested])
     for number, p in zip(tested, corrected, strict=True):
-        result = found[number]
-        found[number] = TargetResult(
-            result.collection, result.size, result.mean, result.interval, result.by_seed, p
-        )
+        found[number] = replace(found[number], p=p)
     return found
 
 
@@ -169,10 +165,7 @@ def report(folder: Path) -> str:
 
 def main(argv: list[str]) -> int:
     """Print the report. Returns the exit status."""
-    if len(argv) != 1:
-        print(__doc__, file=sys.stderr)
-        return 2
-    return guarded(lambda: print(report(Path(argv[0]))), "mae_target_tables.py")
+    return print_report(report, argv, str(__doc__), "mae_target_tables.py")
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mae_from_scratch import HERE, STORED, Plan, Step, read_settings, run_all, selected, states
+from mae_from_scratch import HERE, STORED, Plan, Step, add_step_options, read_settings, run_plan
 from transformers import AutoTokenizer
 
 from dupmae_ir.console import guarded
@@ -166,9 +165,6 @@ def main(argv: list[str] | None = None) -> int:
         "--data", type=Path, required=True, help="folder with pretrain/, pairs/ and pairs_extra/"
     )
     parser.add_argument(
-        "--output", type=Path, required=True, help="models, checkpoints, logs and records"
-    )
-    parser.add_argument(
         "--target",
         type=Path,
         nargs="+",
@@ -176,14 +172,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FOLDER",
         help="collections in BEIR's layout (default: stdlib and squad)",
     )
-    parser.add_argument(
-        "--only", nargs="*", default=[], metavar="PREFIX", help="steps whose names start like this"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--threads", type=int, default=1, help="threads of a step")
-    parser.add_argument("--smoke", action="store_true", help="the same steps on a handful of texts")
-    parser.add_argument("--list", action="store_true", help="print the steps and run nothing")
-    parser.add_argument("--quiet", action="store_true")
+    add_step_options(parser)
     args = parser.parse_args(argv)
     return guarded(lambda: run(args), "mae_targets.py", "; run the same command to resume")
 
@@ -201,13 +190,7 @@ def run(args: argparse.Namespace) -> int:
         args.threads,
         None if args.smoke else STORED,
     )
-    steps = plan.steps()
-    wanted = selected(steps, args.only)
-    if args.list:
-        print("\n".join(states(steps, wanted)))
-        return 0
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    return 1 if run_all(steps, wanted, args.jobs, plan.output / "logs", args.quiet) else 0
+    return run_plan(plan, args)
 
 
 if __name__ == "__main__":

@@ -106,16 +106,28 @@ def evaluate(
     if not isinstance(measures, Iterable):
         raise wrong_type("measures", "names of measures", measures)
     parsed = parse_measures(measures, rel_level)
-    judgements = in_memory.judgements(qrels)
-    judged: Grades = {}
-    for qid, grades in judgements.items():
-        if grades:
-            judged[qid] = grades
-    scores: Scores = {}
-    for qid, hits in any_run(run).items():
-        query_scores = _scores(qid, hits)
-        if query_scores:
-            scores[qid] = query_scores
+    return evaluate_scores(
+        in_memory.judgements(qrels),
+        any_run(run),
+        parsed,
+        complete=complete,
+        remove_unjudged=remove_unjudged,
+    )
+
+
+def evaluate_scores(
+    judgements: Judgements,
+    run: Scores,
+    measures: tuple[Measure, ...],
+    *,
+    complete: bool = True,
+    remove_unjudged: bool = False,
+) -> Evaluation:
+    """:func:`evaluate` of judgements and a run that are read already."""
+    judged: Grades = {qid: grades for qid, grades in judgements.items() if grades}
+    scores: Scores = {qid: hits for qid, hits in run.items() if hits}
+    for qid, hits in scores.items():
+        _check_scores(qid, hits)
     common = {qid: query_scores for qid, query_scores in scores.items() if qid in judged}
     _check_overlap(judged, scores, common, complete)
 
@@ -129,29 +141,28 @@ def evaluate(
             "no query is left to average over; omit `remove_unjudged`, or evaluate with complete=True"
         )
 
-    values = _by_trec_eval(parsed, judged, common) | _by_counting(parsed, judged, common)
-    values |= _by_library(parsed, judgements, common)
+    values = _by_trec_eval(measures, judged, common) | _by_counting(measures, judged, common)
+    values |= _by_library(measures, judgements, common)
     per_query: dict[str, dict[str, float]] = {}
     for qid in qids:
-        per_query[qid] = {str(measure): values[measure].get(qid, 0.0) for measure in parsed}
+        per_query[qid] = {str(measure): values[measure].get(qid, 0.0) for measure in measures}
     means: dict[str, float] = {}
-    for measure in parsed:
+    for measure in measures:
         by_qid = {qid: values[measure].get(qid, 0.0) for qid in qids}
         means[str(measure)] = _over_queries(by_qid, measure.total)
     return Evaluation(
-        measures=parsed, per_query=per_query, mean=means, counts=counts, complete=complete
+        measures=measures, per_query=per_query, mean=means, counts=counts, complete=complete
     )
 
 
-def _scores(qid: str, hits: Mapping[str, float]) -> dict[str, float]:
-    """The scores of one query, as trec_eval can hold them."""
+def _check_scores(qid: str, hits: Mapping[str, float]) -> None:
+    """Raise :class:`UsageError` for a score of a query that trec_eval cannot hold."""
     for docid, score in hits.items():
         # NaN fails this comparison too.
         if not -LARGEST_SCORE <= score <= LARGEST_SCORE:
             raise UsageError(
                 f"query {qid!r}, document {docid!r}: score {score} is not a finite 32-bit number"
             )
-    return {docid: float(score) for docid, score in hits.items()}
 
 
 def _without_unjudged(judged: Grades, common: Scores) -> Scores:
@@ -254,7 +265,7 @@ def _by_library(
     for qid, scores in common.items():
         for docid, score in scores.items():
             run.append(ir_measures.ScoredDoc(qid, docid, score))
-    by_library = {measure.in_ir_measures(): found for measure, found in values.items()}
+    by_library = {measure.in_ir_measures(): by_qid for measure, by_qid in values.items()}
     try:
         for metric in ir_measures.iter_calc(list(by_library), qrels, run):
             by_library[metric.measure][metric.query_id] = float(metric.value)

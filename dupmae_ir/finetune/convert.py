@@ -311,10 +311,7 @@ class Conversion:
         if self.config.queries:
             path = Path(self.config.queries)
         else:
-            path = Path(self.config.input) / "queries.jsonl"
-            zipped = path.with_suffix(".jsonl.gz")
-            if zipped.is_file() and not path.is_file():
-                path = zipped
+            path = formats.beir_queries(self.config.input)
         return {query.qid: query.text for query in read_topics(path)}
 
     @cached_property

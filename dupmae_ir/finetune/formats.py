@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import Seen
-from dupmae_ir.io.lines import columns, json_record, json_records, numbered_lines
+from dupmae_ir.io.lines import columns, json_record, json_records, numbered_lines, open_text
 from dupmae_ir.types import Document
 
 BLOCK = 1 << 16
@@ -74,18 +74,21 @@ def tevatron(path: str | Path) -> Iterator[PublishedRow]:
 
 def _passages(row: Mapping[str, Any], key: str, where: str) -> tuple[Document, ...]:
     passages = row.get(key) or []
-    if not isinstance(passages, list) or not all(map(_is_passage, passages)):
+    if not isinstance(passages, list) or not all(map(is_passage, passages)):
         raise InputError(f'{where}: "{key}" must be a list of objects with "text" (and "title")')
-    documents = []
-    for passage in passages:
-        ids = [passage[field] for field in ID_FIELDS if passage.get(field) is not None]
-        docid = str(ids[0]) if ids else ""
-        documents.append(Document(docid, passage["text"], passage.get("title") or ""))
-    return tuple(documents)
+    return tuple(map(document_of, passages))
 
 
-def _is_passage(value: object) -> bool:
+def is_passage(value: object) -> bool:
+    """Whether a value is an object with a text, as published passages are."""
     return isinstance(value, dict) and isinstance(value.get("text"), str)
+
+
+def document_of(passage: Mapping[str, Any]) -> Document:
+    """The document of a published passage, whose id is "" if it has none."""
+    ids = [passage[field] for field in ID_FIELDS if passage.get(field) is not None]
+    docid = str(ids[0]) if ids else ""
+    return Document(docid, passage["text"], passage.get("title") or "")
 
 
 def st_hard_negatives(
@@ -226,6 +229,13 @@ def _cells(line: str, count: int, where: str) -> list[str]:
     return cells
 
 
+def beir_queries(folder: str | Path) -> Path:
+    """The file of queries in a folder in BEIR's layout, which may be compressed."""
+    path = Path(folder) / "queries.jsonl"
+    zipped = path.with_suffix(".jsonl.gz")
+    return zipped if zipped.is_file() and not path.is_file() else path
+
+
 def judged(
     qrels: Mapping[str, Mapping[str, int]], queries: Mapping[str, str], source: str
 ) -> Iterator[PublishedRow]:
@@ -296,10 +306,7 @@ def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
     """(line, item) of a JSON array, gzipped or not, decoded one at a time: memory use is one item or BLOCK."""
     line = 1
     try:
-        with open(path, "rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-        opener: Any = gzip.open if zipped else open
-        with opener(path, "rt", encoding="utf-8-sig") as f:
+        with open_text(path) as f:
             # `text` is the part of the file that is not decoded yet, from `position` on.
             text = f.read(BLOCK)
             position = len(text) - len(text.lstrip())

@@ -2,9 +2,9 @@
 
 The kind of file is recognised by its contents: JSON lines, a JSON array, CSV and tab-separated text (all gzipped or
 not), Parquet, a folder that ``datasets`` saved, a folder in BEIR's layout. The layout is recognised by the names of the
-fields of the first row, see :data:`QUERY_FIELDS`, :data:`POSITIVE_FIELDS`, :data:`NEGATIVE_FIELDS` and
-:data:`LABEL_FIELDS`: those of this package, FlagEmbedding, sentence-transformers, Tevatron and DPR. Tab-separated text
-without a header is query and passage, or MS MARCO's triples of query, positive and negative.
+fields of the first row: :data:`QUERY_FIELDS`, :data:`POSITIVE_FIELDS`, :data:`NEGATIVE_FIELDS` and
+:data:`LABEL_FIELDS` contain the names that this package, FlagEmbedding, sentence-transformers, Tevatron and DPR use.
+Tab-separated text without a header is query and passage, or MS MARCO's triples of query, positive and negative.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import gzip
 import importlib
-import io
 import itertools
 import json
 import random
@@ -21,15 +20,16 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dupmae_ir.console import one_line, say
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError
-from dupmae_ir.finetune.formats import ID_FIELDS, array_items
-from dupmae_ir.io.collections import is_dataset_folder, read_collection
+from dupmae_ir.finetune.data import Passages, passage_object
+from dupmae_ir.finetune.formats import array_items, beir_queries, document_of, is_passage, judged
+from dupmae_ir.io.collections import is_dataset_folder
 from dupmae_ir.io.in_memory import record_of
-from dupmae_ir.io.lines import json_records, numbered_lines
+from dupmae_ir.io.lines import json_records, numbered_lines, open_text
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.sources import dataset_rows
 from dupmae_ir.io.topics import read_topics
@@ -207,7 +207,8 @@ def _array_rows(path: Path) -> Iterator[PairRow]:
 
 def _csv_rows(path: Path) -> Iterator[PairRow]:
     """The rows of a CSV file, whose first line names the columns."""
-    with _opened_text(path) as f:
+    # csv splits lines itself, because cells can contain line breaks.
+    with open_text(path, newline="") as f:
         reader = csv.reader(f, strict=True)
         try:
             names = [name.strip() for name in next(reader)]
@@ -228,15 +229,6 @@ def _csv_rows(path: Path) -> Iterator[PairRow]:
             raise InputError(f"{path}:{reader.line_num}: not CSV: {e}") from None
         except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as e:
             raise InputError(f"{path}: not complete UTF-8 text: {e}") from None
-
-
-def _opened_text(path: Path) -> IO[str]:
-    with open(path, "rb") as raw:
-        zipped = raw.read(2) == b"\x1f\x8b"
-    # csv splits lines itself, because cells can contain line breaks.
-    if zipped:
-        return io.TextIOWrapper(gzip.open(path, "rb"), "utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
 
 
 def _tab_separated(path: Path, first_number: int, first: str) -> Source:
@@ -273,29 +265,17 @@ def _beir_rows(folder: Path, split: str) -> Iterator[PairRow]:
         known = ", ".join(splits) or "none"
         raise InputError(f"{folder}: no judgements qrels/{split}.tsv; splits here: {known}")
     qrels = read_qrels(folder, split)
-    queries = {query.qid: query.text for query in read_topics(_beir_file(folder, "queries"))}
-    wanted = {docid for grades in qrels.values() for docid, grade in grades.items() if grade > 0}
-    passages = {}
-    for document in read_collection(folder):
-        if document.docid in wanted:
-            passages[document.docid] = document
-    for qid, grades in qrels.items():
-        where = f"{folder}: query {qid}"
-        for docid, grade in grades.items():
-            if grade <= 0:
-                continue
-            if qid not in queries:
-                raise InputError(f"{where}: judged, but not in queries.jsonl")
-            if docid not in passages:
-                raise InputError(f"{where}: document {docid!r} is judged, but not in corpus.jsonl")
-            document = passages[docid]
-            passage = {"id": docid, "title": document.title, "text": document.text}
-            yield PairRow(where, {"query": queries[qid], "positive": passage})
-
-
-def _beir_file(folder: Path, name: str) -> Path:
-    zipped = folder / f"{name}.jsonl.gz"
-    return zipped if zipped.is_file() else folder / f"{name}.jsonl"
+    queries = {query.qid: query.text for query in read_topics(beir_queries(folder))}
+    judgements = list(judged(qrels, queries, str(folder)))
+    # Positives of judgements are ids.
+    positives = map(str, itertools.chain.from_iterable(row.positives for row in judgements))
+    passages = Passages(folder, set(positives))
+    for row in judgements:
+        if row.query is None:
+            raise InputError(f"{row.where}: judged, but not in queries.jsonl")
+        for docid in row.positives:
+            passage = passage_object(passages[str(docid)])
+            yield PairRow(row.where, {"query": row.query, "positive": passage})
 
 
 # ---- Layouts
@@ -348,7 +328,7 @@ def _pairs(row: PairRow, layout: Layout) -> Iterator[Pair]:
     if not positives:
         raise InputError(f'{row.where}: no "{layout.positive}"')
     negatives: list[Document] = []
-    # Not only those of the first row, which may have no negatives.
+    # The first row, which decides the layout, may have no negatives.
     for name in _negative_fields(row):
         negatives += _passages(row, name)
     kind = str(row.fields.get("kind") or "")
@@ -375,10 +355,8 @@ def _passages(row: PairRow, name: str) -> list[Document]:
 def _passage(value: object, where: str) -> Document:
     if isinstance(value, str) and value.strip():
         return Document("", value)
-    if isinstance(value, dict) and isinstance(value.get("text"), str):
-        ids = [value[name] for name in ID_FIELDS if value.get(name) is not None]
-        docid = str(ids[0]) if ids else ""
-        passage = Document(docid, value["text"], value.get("title") or "")
+    if is_passage(value):
+        passage = document_of(cast("Mapping[str, Any]", value))
         if passage.joined().strip():
             return passage
     raise InputError(

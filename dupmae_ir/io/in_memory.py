@@ -23,7 +23,7 @@ from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import RecordReader, checked_docid, metadata_of
 from dupmae_ir.io.lines import usable
 from dupmae_ir.io.qrels import NO_SUBTOPIC, Judgements, read_qrels
-from dupmae_ir.types import Document, Hit, Query
+from dupmae_ir.types import Document, Query
 
 Table: TypeAlias = Any
 """A DataFrame, an Arrow table, a dataset: anything with rows that :func:`rows_of` reads."""
@@ -215,10 +215,7 @@ def documents(data: object, name: str = "corpus") -> Iterator[Document]:
     Raises :class:`UsageError` for a row that is no document.
     """
     reader = _RowReader()
-    if isinstance(data, Mapping) and _maps_ids(data, DOCUMENT_IDS, name):
-        rows = Rows(iter(data.items()), False)
-    else:
-        rows = rows_of(data, name, DOCUMENTS_EXPECTED, "docs_iter")
+    rows = _rows_or_entries(data, DOCUMENT_IDS, name, DOCUMENTS_EXPECTED, "docs_iter")
     for number, row in enumerate(rows.values):
         where = f"`{name}`, row {number}"
         record = None if isinstance(row, Document) else record_of(row)
@@ -265,12 +262,19 @@ def _not_a_document(row: object, where: str) -> str:
     )
 
 
-def _maps_ids(data: Mapping[Any, object], id_names: Sequence[str], name: str) -> bool:
-    """Whether a dictionary has an entry for each id; an error for one that is itself a row."""
+def _rows_or_entries(
+    data: object, id_names: Sequence[str], name: str, expected: str, method: str
+) -> Rows:
+    """The rows of a collection, or the entries (id, value) of a dictionary that has one for each id.
+
+    Raises :class:`UsageError` for a dictionary that is itself a row, and what :func:`rows_of` raises.
+    """
+    if not isinstance(data, Mapping) or any(hasattr(v, "column_names") for v in data.values()):
+        return rows_of(data, name, expected, method)
     is_row = any(field in data and not isinstance(data[field], Mapping) for field in id_names)
     if is_row and len(data) > 1:
         raise UsageError(f"`{name}`: one dictionary with an id; put it in a list")
-    return not any(hasattr(value, "column_names") for value in data.values())
+    return Rows(iter(data.items()), False)
 
 
 def texts(data: object, name: str = "texts") -> Iterator[str]:
@@ -302,10 +306,7 @@ def queries(data: object, name: str = "queries") -> QueryList:
     """
     topics: list[Query] = []
     plain_texts: list[str] = []
-    if isinstance(data, Mapping) and _maps_ids(data, QUERY_IDS, name):
-        rows = Rows(iter(data.items()), False)
-    else:
-        rows = rows_of(data, name, QUERIES_EXPECTED, "queries_iter")
+    rows = _rows_or_entries(data, QUERY_IDS, name, QUERIES_EXPECTED, "queries_iter")
     for number, row in enumerate(rows.values):
         where = f"`{name}`, row {number}"
         if isinstance(row, str):
@@ -387,7 +388,7 @@ def judgements(data: object, name: str = "qrels") -> Judgements:
     return qrels
 
 
-def run_of(data: object, name: str = "run") -> Mapping[str, Mapping[str, float]]:
+def run_of(data: object, name: str = "run") -> dict[str, dict[str, float]]:
     """Query id -> docid -> score, in the order of ``data``.
 
     ``data``: ``{query id: hits}``, ``{query id: {document id: score}}``, or rows (see the module). A tuple is (query
@@ -399,36 +400,52 @@ def run_of(data: object, name: str = "run") -> Mapping[str, Mapping[str, float]]
         for key, hits in data.items():
             where = f"`{name}`, query {key!r}"
             scores = run.setdefault(_id(key, "query id", where), {})
-            for docid, score in _hits(hits, where):
+            for docid, score in hits_of(hits, where):
                 _add_score(scores, docid, score, where)
         return run
     for number, row in enumerate(rows_of(data, name, RUN_EXPECTED, "scoreddocs_iter").values):
         where = f"`{name}`, row {number}"
         found = _triple(row, SCORES, "score", where)
-        _add_score(run.setdefault(found.qid, {}), found.docid, found.value, where)
+        score = _score(found.value, found.docid, where)
+        _add_score(run.setdefault(found.qid, {}), found.docid, score, where)
     return run
 
 
-def _hits(hits: object, where: str) -> Iterator[tuple[str, object]]:
+def hits_of(hits: object, where: str) -> Iterator[tuple[str, float]]:
+    """(docid, score) of each hit of a query: of hits or of ``{document id: score}``. Raises :class:`UsageError`, naming
+    ``where``, for anything else."""
     if isinstance(hits, Mapping):
         hits = hits.items()
     if not isinstance(hits, Iterable) or isinstance(hits, str | bytes):
         raise UsageError(f"{where}: expected hits or {{document id: score}}, got {described(hits)}")
     for hit in hits:
-        if not isinstance(hit, tuple | list) or len(hit) != len(Hit._fields):
-            raise UsageError(f"{where}: expected a Hit or (docid, score), got {described(hit)}")
-        yield _id(hit[0], "document id", where), hit[1]
+        try:
+            docid, score = hit
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"{where}: expected a Hit or (docid, score), got {described(hit)}"
+            ) from None
+        # A run has millions of hits, and nearly all are of these types.
+        if type(docid) is not str or not docid.isascii():
+            docid = _id(docid, "document id", where)
+        if type(score) is not float:
+            score = _score(score, docid, where)
+        yield docid, score
 
 
-def _add_score(scores: dict[str, float], docid: str, value: object, where: str) -> None:
-    if docid in scores:
-        raise UsageError(f"{where}: document {docid!r} is listed twice")
-    # Scores of numpy are real numbers, too.
+def _score(value: object, docid: str, where: str) -> float:
+    """A score as a float; those of numpy are real numbers, too."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise UsageError(
             f"{where}, document {docid!r}: the score is {described(value)}; expected a number"
         )
-    scores[docid] = float(value)
+    return float(value)
+
+
+def _add_score(scores: dict[str, float], docid: str, score: float, where: str) -> None:
+    if docid in scores:
+        raise UsageError(f"{where}: document {docid!r} is listed twice")
+    scores[docid] = score
 
 
 class _Triple(NamedTuple):

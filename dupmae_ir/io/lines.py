@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.publishing import atomic_write
@@ -29,6 +29,15 @@ _COLUMN = re.compile(r"[^ \t\n\r\f\v]+")
 def columns(line: str) -> list[str]:
     """The columns of a line, split at C's ``isspace`` as in trec_eval: a no-break space is part of an id."""
     return line.split() if line.isascii() else _COLUMN.findall(line)
+
+
+def open_text(path: str | Path, newline: str | None = None) -> IO[str]:
+    """A UTF-8 file, gzipped or not, with its byte-order mark dropped; ``newline`` as in :func:`open`."""
+    with open(path, "rb") as raw:
+        zipped = raw.read(2) == _GZIP_MAGIC
+    opener: Any = gzip.open if zipped else open
+    file: IO[str] = opener(path, "rt", encoding="utf-8-sig", newline=newline)
+    return file
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:

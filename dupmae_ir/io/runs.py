@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
-from dupmae_ir.arguments import checked, described, is_path
+from dupmae_ir.arguments import checked, is_path
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, OutputError, UsageError
 from dupmae_ir.io import in_memory
@@ -144,18 +144,8 @@ def write_run(
         run = in_memory.run_of(run)
     with open_run(path, tag, format) as writer:
         for qid, hits in run.items():
-            writer.add(qid, _hits_of(hits, qid))
-
-
-def _hits_of(hits: Iterable[Hit] | Mapping[str, float], qid: str) -> list[Hit]:
-    """The hits of a query, which may be a dictionary of scores."""
-    pairs = hits.items() if isinstance(hits, Mapping) else hits
-    try:
-        return [Hit(docid, score) for docid, score in pairs]
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"`run`, query {qid!r}: expected hits or {{document id: score}}, got {described(hits)}"
-        ) from None
+            pairs = in_memory.hits_of(hits, f"`run`, query {qid!r}")
+            writer.add(qid, itertools.starmap(Hit, pairs))
 
 
 @checked
@@ -203,7 +193,7 @@ def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> Rank
     return run
 
 
-def any_run(run: object, name: str = "run") -> Mapping[str, Mapping[str, float]]:
+def any_run(run: object, name: str = "run") -> dict[str, dict[str, float]]:
     """Query id -> docid -> score, of a file or of what :func:`~dupmae_ir.io.in_memory.run_of` reads; ``name``: of the
     parameter, for errors."""
     if is_path(run):

@@ -138,13 +138,6 @@ class Searcher:
         ``query_length``, and for a dense index that is missing or out of date.
         """
         settings = _changed(settings or SearchSettings(), changes)
-        if not (encoder is None or isinstance(encoder, str | Path)):
-            if not hasattr(encoder, "encode_queries"):
-                raise wrong_type("encoder", "a model folder or an encoder", encoder)
-        # What a copy in another process opens; an encoder object has no name to open it by.
-        source = None
-        if encoder is None or isinstance(encoder, str | Path):
-            source = SearcherSource(encoder, device, dtype, query_length)
         if isinstance(index, str | Path):
             index = [index]
         if isinstance(index, Index):
@@ -157,8 +150,13 @@ class Searcher:
             overrides.add("dtype")
         if query_length is not None:
             overrides.add("query_length")
+        # What a copy in another process opens; an encoder object has no name to open it by.
+        source = None
         if encoder is None or isinstance(encoder, str | Path):
-            encoder = load_query_encoder(folder, encoder, device, dtype, query_length)
+            source = SearcherSource(encoder, device, dtype, query_length)
+            encoder = load_query_encoder(folder, *source)
+        elif not hasattr(encoder, "encode_queries"):
+            raise wrong_type("encoder", "a model folder or an encoder", encoder)
         elif overrides:
             raise UsageError(
                 "dtype and query_length apply to a model loaded by name, not to an encoder object"
@@ -623,11 +621,4 @@ def _changed(settings: SearchSettings, changes: Mapping[str, object]) -> SearchS
 
 def _reopened(index: Index, source: SearcherSource, settings: SearchSettings) -> Searcher:
     """The searcher of a pickle."""
-    return Searcher.open(
-        index,
-        source.encoder,
-        device=source.device,
-        dtype=source.dtype,
-        query_length=source.query_length,
-        settings=settings,
-    )
+    return Searcher.open(index, settings=settings, **source._asdict())
