@@ -3,9 +3,9 @@
     python tools/audit_recipes.py [--papers FOLDER] [--write docs/recipes.md]
     python tools/audit_recipes.py --plan dupmae-stage3 [--preset paper]
 
-Checks that every recipe states every setting; compares the settings with eval/hyperparameters.toml, the table of values
-with their sources and the known deviations, and all others with tools/recorded_settings.toml, which has their values
-and the origin that the recipe states for them; compares cases, models, corpora and groups of collections
+Checks that every recipe states every setting and its origin; compares the settings with eval/hyperparameters.toml, the
+table of values with their sources and the known deviations, and all others with tools/recorded_settings.toml, which has
+their values and the origin that the recipe states for them; compares cases, models, corpora and groups of collections
 (tools/audit_cases.py); compares the separator of titles in training and in the index; with ``--papers``, looks up every
 printed number of eval/*.toml in the cell of the table that it cites. ``--write`` replaces the parts of a page between
 the audit markers, that of the printed numbers only with ``--papers``. ``--record`` writes tools/recorded_settings.toml
@@ -28,6 +28,7 @@ from typing import Any
 
 import audit_cases
 from paper_tables import PaperTables
+from recipe_origins import missing_origins, stated_origins
 from recipe_plan import (
     OPERATIONAL,
     PlannedStep,
@@ -60,7 +61,7 @@ MARKERS = ("<!-- {}: begin -->", "<!-- {}: end -->")
 RECORD = Path(__file__).with_name("recorded_settings.toml")
 _RECORD_HEAD = """\
 # The settings of the recipes that eval/hyperparameters.toml has no sourced value for: their values, and the origin that
-# the comment above them in the recipe states ("ours, because ..." for own choices). Written by `python
+# each has at the end of its line in the recipe ("ours: ..." for own choices). Written by `python
 # tools/audit_recipes.py --record`; a setting that differs from its entry, or has none, is a problem of the audit.
 # Before it is written anew, read why the recipe has changed.
 #
@@ -248,7 +249,8 @@ def write_record(recipes: Recipes) -> str:
                 for who, value in values:
                     groups.setdefault(json.dumps(value, ensure_ascii=False), []).append(who)
                 origin = json.dumps(
-                    origins[step].get(name, "the recipe, without a comment"), ensure_ascii=False
+                    origins[step].get(name, "not stated: without effect on this step"),
+                    ensure_ascii=False,
                 )
                 if len(groups) == 1:
                     stated = f"value = {next(iter(groups))}"
@@ -258,33 +260,6 @@ def write_record(recipes: Recipes) -> str:
                 lines.append(f"{name} = {{origin = {origin}, {stated}}}")
             lines.append("")
     return "\n".join(lines)
-
-
-def stated_origins(recipe: Path) -> dict[str, dict[str, str]]:
-    """Step -> setting -> the comment above it in the recipe, its own table's before that of all steps of a command."""
-    tables: dict[str, dict[str, str]] = {}
-    commands: dict[str, str] = {}
-    table = ""
-    origin = ""
-    continues = False
-    for line in recipe.read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(" = ")
-        if line.startswith("["):
-            table = line.strip("[]").removeprefix("common.").strip('"')
-            origin = ""
-        elif line.startswith("# "):
-            origin = line[2:] if not continues else f"{origin} {line[2:]}"
-        elif table == "step" and name == "name":
-            table = f"step {value.strip(chr(34))}"
-        elif table.startswith("step ") and name == "command":
-            commands[table.removeprefix("step ")] = value.strip('"')
-        elif name == "unset" and origin == "":
-            tables.setdefault(table, {}).update(dict.fromkeys(json.loads(value), "not used"))
-        elif value and origin:
-            tables.setdefault(table, {})[name] = origin
-        continues = line.startswith("# ")
-    own = {step: tables.get(f"step {step}", {}) for step in commands}
-    return {step: {**tables.get(command, {}), **own[step]} for step, command in commands.items()}
 
 
 def _is_named(model: Model, patterns: Sequence[str]) -> bool:
@@ -303,6 +278,7 @@ def audit_recipes(folder: Path) -> Audit:
     problems = []
     for recipe in stated_recipes(folder):
         problems += [f"{recipe.stem}: {setting} is not stated" for setting in unstated(recipe)]
+        problems += missing_origins(recipe)
     obsolete = []
     for model, one, preset in compared:
         if not one.equal and one.because:
