@@ -140,7 +140,7 @@ def update_of(
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def update() -> float:
-        started = _now(device)
+        started = now(device)
         with (
             training_attention(torch.device(device), bf16 and ours),
             torch.autocast(device, torch.bfloat16, enabled=bf16),
@@ -151,7 +151,7 @@ def update_of(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        return _now(device) - started
+        return now(device) - started
 
     return update
 
@@ -168,7 +168,8 @@ def _quiet(model: Any, batch: dict[str, Any], weighted: float) -> None:
     model.activation = "relu"
 
 
-def _now(device: str) -> float:
+def now(device: str) -> float:
+    """Seconds: of this process on a processor, of the clock on a GPU."""
     if device == "cuda":
         torch.cuda.synchronize()
         return time.perf_counter()

@@ -222,7 +222,19 @@ def _assemble(
             layers = _load_token_layers(side_folders[side], lms[side])
             encoder.token_weight = layers.weight
             encoder.token_vectors = layers.vectors
+    _check_finite(path, retriever)
     return retriever.to(torch.float32).eval(), tokenizer, config
+
+
+def _check_finite(path: Path, retriever: nn.Module) -> None:
+    """Refuse a model with a weight that is not finite: its texts would get no words, and vectors of NaN."""
+    for name, weight in retriever.named_parameters():
+        # A sum is not finite if one of its terms is not, and needs no second array of the size of the weights.
+        if not torch.isfinite(weight.detach().sum(dtype=torch.float32)):
+            raise CheckpointError(
+                f"{path}: {name} has a weight that is not finite; restore the file, or train the model again from its "
+                "last checkpoint"
+            )
 
 
 def _common_config(model_folder: Path, side_folders: Mapping[str, Path]) -> ModelConfig:

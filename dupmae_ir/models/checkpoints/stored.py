@@ -118,6 +118,8 @@ class StoredWeights(Mapping[str, np.ndarray]):
             return decode(coded.codes[rows], coded.factors[rows])
         selection = self._stored[name][rows]
         if selection.dtype.kind == "f":
+            if not np.isfinite(selection).all():
+                raise self._damage(f"{name} has a weight that is not finite")
             return selection.astype(np.float32)
         # The stored arrays are read-only views of the file's bytes.
         return selection.copy()

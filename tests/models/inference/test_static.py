@@ -127,7 +127,9 @@ REFUSED = {
     "never from a pickle": lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
     "expected the tensor embedding.weight or embeddings, got x": stored(lambda e: {"x": e}),
     r"the tokenizer's 29 tokens, got \(28, 8\)": stored(lambda e: {"embeddings": e[:28].copy()}),
-    "expected finite embeddings": stored(lambda e: {"embeddings": e * np.float32("nan")}),
+    "embeddings has a weight that is not finite": stored(
+        lambda e: {"embeddings": e * np.float32("nan")}
+    ),
     "not readable as safetensors": lambda f: (f / "model.safetensors").write_bytes(b"x" * 40),
     "tokenizer.json: not a readable tokenizer": lambda f: (f / "tokenizer.json").write_text("{"),
 }
