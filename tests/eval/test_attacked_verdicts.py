@@ -20,6 +20,7 @@ from dupmae_ir.eval.regressions.run import CaseSelection
 from dupmae_ir.eval.regressions.verdict import PAPER, Status, judge
 from dupmae_ir.eval.regressions.workspace import SIDECAR, Workspace
 from dupmae_ir.finetune.stages import STATE
+from dupmae_ir.models.checkpoints.layout import folder_digest
 
 RECIPES = Path(__file__).resolve().parents[2] / "eval"
 
@@ -138,6 +139,31 @@ def test_a_model_trained_with_other_libraries_is_stale(torch, tmp_path):
     assert row.status is Status.STALE
     assert not row.passes
     assert ("torch 1.8.0, now" if torch else "unrecorded") in row.reasons("nDCG@10")
+
+
+def test_a_trained_model_that_was_edited_is_named(tmp_path):
+    """Even if the values stay within their tolerance."""
+    case = case_named("dupmae.beir/scifact")
+    selection = CaseSelection(RunCasesOptions(names=(case.id,), output=str(tmp_path)))
+    workspace = selection.workspace(case)
+    trained = workspace.model_folder(case.model)
+    trained.mkdir(parents=True)
+    (trained / "config.json").write_text("{}", encoding="utf-8")
+    weights = trained / "model.safetensors"
+    weights.write_bytes(b"as trained")
+    key = json.loads(json.dumps(workspace._training_key()))
+    record = {trained.name: {**key, "weights": folder_digest(trained)}}
+    output = trained.parent
+    (output / STATE).write_text(json.dumps({trained.name: {}}), encoding="utf-8")
+    output.with_name(f"{output.name}.{SIDECAR}").write_text(json.dumps(record), encoding="utf-8")
+    assert selection.row(case, result_of(case)).status is Status.OK
+    weights.write_bytes(b"edited here")
+    row = selection.row(case, result_of(case))
+    assert row.status is Status.STALE
+    assert not row.passes
+    reasons = row.reasons("nDCG@10")
+    assert f"{trained.name} of dupmae-beir was edited after its training" in reasons
+    assert folder_digest(trained)[:12] in reasons
 
 
 def test_test_topics_among_the_training_queries_are_a_problem(tmp_path):

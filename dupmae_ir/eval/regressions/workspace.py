@@ -38,6 +38,7 @@ from dupmae_ir.io.lines import json_records
 from dupmae_ir.io.publishing import read_json_object, sha256_file, write_json
 from dupmae_ir.io.transfer import RemoteFile, download
 from dupmae_ir.io.transfer import cache_folder as default_cache
+from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.registry import lookup
 
 TRAINING_CODE = ("finetune", "models", "pretrain", "training")
@@ -304,7 +305,7 @@ class Workspace:
             record = self._training_record(model)
             for name, step in state.items():
                 if state_before.get(name) != step:
-                    record[name] = self._training_key()
+                    record[name] = {**self._training_key(), "weights": _weights(output / name)}
             write_json(self._sidecar(model), record)
 
     def prepared(self, name: str) -> list[str]:
@@ -325,12 +326,14 @@ class Workspace:
         return {"code": code_digest(*TRAINING_CODE), "environment": fingerprint(self.threads)}
 
     def _training_changes(self, model: Model) -> Iterator[str]:
-        """Each step of a model's training here that had other code or libraries than today's, with the differences."""
+        """Each step of a model's training here that had other code or libraries than today's, or whose model was edited
+        since, with the differences."""
         if not model.recipe:
             return
         now = _versions(self._training_key())
         record = self._training_record(model)
-        for step in read_json_object(self._training_folder(model) / STATE):
+        output = self._training_folder(model)
+        for step in read_json_object(output / STATE):
             if step not in record:
                 yield f"{step} of {model.name} was trained with unrecorded code and libraries"
             else:
@@ -340,6 +343,13 @@ class Workspace:
                         changes.append(f"{name} {version}, now {now[name]}")
                 if changes:
                     yield f"{step} of {model.name} was trained with {'; '.join(changes)}"
+                trained = record[step].get("weights")
+                found = _weights(output / step)
+                if trained != found:
+                    yield (
+                        f"{step} of {model.name} was edited after its training: its files have sha256 "
+                        f"{_short(found)}, {_short(trained)} when it was trained"
+                    )
             if step == model.step:
                 # Later steps train other models.
                 return
@@ -474,6 +484,26 @@ def _versions(key: Mapping[str, Any]) -> Mapping[str, str]:
     for name in TRAINING_LIBRARIES:
         compared[name] = str(key["environment"].get(name))
     return compared
+
+
+def _weights(folder: Path) -> str | None:
+    """The digest of the model that a step of a training made; None for a step that makes something else."""
+    if not (folder / "config.json").is_file():
+        return None
+    # Reports have hundreds of rows of the same models.
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(files)]
+    return _digest(folder, tuple(states))
+
+
+@cache
+def _digest(folder: Path, _states: tuple[tuple[str, int, int], ...]) -> str:
+    """The digest of a model folder, computed once for each state of its files."""
+    return folder_digest(folder)
+
+
+def _short(digest: str | None) -> str:
+    return digest[:12] if digest else "none"
 
 
 def normal(query: str) -> str:
