@@ -421,6 +421,23 @@ def test_results_as_json(measured, capsys):
     ]
 
 
+def test_a_cached_run_over_a_damaged_index_says_which_it_was(measured, tmp_path, capsys):
+    output = tmp_path / "runs"
+    shutil.copytree(measured, output)
+    words = ["run", "tiny/dense", "--output", str(output), "--quiet"]
+    assert main(words) == 0
+    assert "nothing changed since" in capsys.readouterr().err
+    (postings,) = (output / "indexes").rglob("postings/impacts.npy")
+    damaged = bytearray(postings.read_bytes())
+    damaged[-1] ^= 1
+    postings.write_bytes(damaged)
+    assert main(words) == 0
+    printed = capsys.readouterr().err
+    assert "before its index was damaged:" in printed
+    assert postings.name in printed
+    assert "nothing changed since" not in printed
+
+
 def test_what_was_not_measured_is_not_accepted(tmp_path, capsys):
     assert accept(["tiny/bm25", "--output", str(tmp_path)]) == 2
     assert "tiny/bm25: nothing was measured; run it first" in capsys.readouterr().err

@@ -88,6 +88,8 @@ class Result:
     seconds: float = 0.0
     date: str = ""
     reused: bool = field(default=False, compare=False)  #: an earlier result with the same key
+    #: what is wrong now with the index that a reused result was measured with
+    index_damage: str = field(default="", compare=False)
 
 
 def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Result:
@@ -114,7 +116,7 @@ def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Re
     if not workspace.fresh:
         earlier = _reusable(case, workspace, files, key)
         if earlier:
-            return replace(earlier, given=given)
+            return replace(earlier, given=given, index_damage=_index_damage(case, workspace))
     result = Result(
         case.id,
         configuration=case.configuration,
@@ -355,6 +357,18 @@ def _reusable(
         _log(workspace, f"{change}; searching again")
         return None
     return replace(result, reused=True)
+
+
+def _index_damage(case: Case, workspace: Workspace) -> str:
+    """What is wrong with the case's index, or an empty string. One that was removed is not damaged."""
+    folder = index_path(case, workspace)
+    if case.mode == "bm25" or not folder.is_dir():
+        return ""
+    try:
+        Index.open(folder).verify()
+    except DupmaeError as e:
+        return str(e)
+    return ""
 
 
 def changed_run(case: Case, workspace: Workspace, files: CollectionFiles, result: Result) -> str:

@@ -316,7 +316,10 @@ def row_lines(row: CaseRow) -> list[str]:
     """The lines printed when a case is done: its status, its values and the reasons."""
     head = f"{row.status:<6} {row.case.id}"
     if row.result and row.result.reused:
-        head += f"  (measured {row.result.date}, nothing changed since)"
+        since = "nothing changed since"
+        if row.result.index_damage:
+            since = f"before its index was damaged: {row.result.index_damage}"
+        head += f"  (measured {row.result.date}, {since})"
     lines = [head, *_verdict_lines(row.verdicts)]
     if row.result and row.case.paper and not row.case.compare:
         numbers = (f"{measure} {number}" for measure, number in row.case.paper.items())
