@@ -148,11 +148,7 @@ class Collator:
         truncated = []
         for text, seed in zip(texts, seeds, strict=True):
             excess = max(0, len(text) - room)
-            if self.recipe.truncation == "random":
-                # One of the two ends.
-                first = excess * int(seed & np.uint64(1))
-            else:
-                first = int(seed % np.uint64(excess + 1))
+            first = int(seed % np.uint64(excess + 1))
             truncated.append(text[first : first + room])
         return truncated
 

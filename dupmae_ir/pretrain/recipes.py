@@ -122,8 +122,8 @@ class Recipe(Config):
     switched: bool | None = _cot("let each expert read the other's texts")
     # Training
     truncation: str | None = _training(
-        "truncate long texts at the end, at a random end, or on both sides of a window at a random place",
-        choices=("end", "random", "window"),
+        "truncate long texts at the end, or on both sides of a window at a random place",
+        choices=("end", "window"),
     )
     length: int | None = _training("tokens per text, [CLS] and [SEP] included", at_least=MIN_LENGTH)
     batch_size: int | None = _training("texts per step and process", above=0)

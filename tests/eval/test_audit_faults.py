@@ -156,9 +156,9 @@ SETTINGS = [
     ),
     (
         "recipes/pretrain-master.toml",
-        'truncation = "random"',
+        'truncation = "window"',
         'truncation = "end"',
-        "truncation is end, random",
+        "truncation is end, window",
     ),
     ("recipes/pretrain-master.toml", "per_text = 10", "per_text = 1", "per_text is 1, 10"),
     (
