@@ -5,8 +5,8 @@
 
 An update is the forward and backward pass of one batch, as the trainer computes it: 16 queries and 256 passages, what
 each of the eight processes of the MS MARCO recipes has. A part of 0 is the plain pass, which keeps the graph of all
-texts. Weights and texts are random, with lengths like those of MS MARCO. Each figure comes from its own process: the
-peak of the memory minus what was in use before the pass, and the processor seconds of the second of two passes. The
+texts. Weights and texts are random; the lengths of the texts resemble MS MARCO's. Each setting runs in its own process,
+which measures the peak memory minus what was in use before the pass, and the processor seconds of a second pass. The
 losses must agree to 1e-4; the status is 1 if they do not.
 """
 

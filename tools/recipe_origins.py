@@ -17,7 +17,7 @@ from pathlib import Path
 from dupmae_ir.config import read_toml
 
 _LINE = re.compile(r"(?P<name>\w+) = (?P<value>[^#]*[^# ])(?:  # (?P<origin>.+))?")
-_ORIGIN = re.compile(r"(paper|released code|[\w-]+'s (paper|code)|ours: )\S?")
+_ORIGIN = re.compile(r"(paper|released code|[\w-]+'s (paper|code)|ours: )")
 _INPUT = re.compile(r'\[?"\{(\w+)\}"\]?')
 _RESOURCE = re.compile(r'\[?"(model|file|collection):[^"]*"\]?')
 _DESCRIBING = ("name", "command", "method", "format", "task", "by", "download")

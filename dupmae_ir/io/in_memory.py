@@ -434,7 +434,7 @@ def hits_of(hits: object, where: str) -> Iterator[tuple[str, float]]:
 
 
 def _score(value: object, docid: str, where: str) -> float:
-    """A score as a float; those of numpy are real numbers, too."""
+    """A score as a float; numpy's scalars are real numbers as well."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise UsageError(
             f"{where}, document {docid!r}: the score is {described(value)}; expected a number"

@@ -21,6 +21,7 @@ import numpy as np
 
 from dupmae_ir.eval.regressions.cases import Case
 from dupmae_ir.eval.regressions.execute import Result
+from dupmae_ir.eval.regressions.workspace import short_digest
 from dupmae_ir.eval.significance import bootstrap_intervals
 
 LEVEL = 0.95
@@ -156,10 +157,11 @@ def _changed_inputs(
     for name, label in INPUTS.items():
         then = accepted.get(name)
         if then is not None and now.get(name) != then:
-            yield f"the {label} differ from those of the accepted values ({_short(then)}, now {_short(now.get(name))})"
+            digests = f"{short_digest(then)}, now {short_digest(now.get(name))}"
+            yield f"the {label} differ from those of the accepted values ({digests})"
     if fixed and accepted.get("weights") != result.key.get("weights"):
-        then = _short(accepted.get("weights"))
-        weights = _short(result.key.get("weights"))
+        then = short_digest(accepted.get("weights"))
+        weights = short_digest(result.key.get("weights"))
         yield f"the weights differ from those of the accepted values ({then}, now {weights}){intended}"
 
 
@@ -351,9 +353,3 @@ def changed_queries(
         if qid in accepted and abs(value - accepted[qid]) > QUERY_ROUNDING:
             changes.append((qid, value - accepted[qid]))
     return sorted(changes, key=lambda change: -abs(change[1]))
-
-
-def _short(digest: str | None) -> str:
-    if not digest:
-        return "none"
-    return digest[:12]

@@ -344,11 +344,11 @@ class Workspace:
                 if changes:
                     yield f"{step} of {model.name} was trained with {'; '.join(changes)}"
                 trained = record[step].get("weights")
-                found = _weights(output / step)
-                if trained != found:
+                current = _weights(output / step)
+                if trained != current:
                     yield (
                         f"{step} of {model.name} was edited after its training: its files have sha256 "
-                        f"{_short(found)}, {_short(trained)} when it was trained"
+                        f"{short_digest(current)}, {short_digest(trained)} when it was trained"
                     )
             if step == model.step:
                 # Later steps train other models.
@@ -502,8 +502,11 @@ def _digest(folder: Path, _states: tuple[tuple[str, int, int], ...]) -> str:
     return folder_digest(folder)
 
 
-def _short(digest: str | None) -> str:
-    return digest[:12] if digest else "none"
+def short_digest(digest: str | None) -> str:
+    """The beginning of a digest, for messages."""
+    if not digest:
+        return "none"
+    return digest[:12]
 
 
 def normal(query: str) -> str:
