@@ -27,12 +27,12 @@ from dupmae_ir.io.documents.files import (
 )
 from dupmae_ir.io.documents.garbage import garbage_kind
 from dupmae_ir.io.documents.names import ending_of, is_at, path_id, shown_name
-from dupmae_ir.io.documents.passages import TextSpan, structured_passages
+from dupmae_ir.io.documents.passages import EstimatedTokens, Measure, structured_passages
 from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable, time_text
 from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
 
 LENGTH = 300
-"""Tokens of a passage."""
+"""Tokens of a passage at most."""
 OVERLAP = 40
 """Tokens that two passages of a section share."""
 MAX_NAMED_FILES = 1000
@@ -47,7 +47,8 @@ class DocumentCollection(DocumentSource):
 
     A passage's id is its file's path, ``#`` and a number from 0; blanks, ``%``, ``#`` and control characters are
     written as in URLs. A file inside a file, such as an attachment, has the path ``mail.eml/invoice.pdf``. The title is
-    the document's, with the nearest heading. Metadata: ``path`` (of the file on the disk), ``member`` (the name inside
+    the document's, with the nearest heading. ``measure`` says what a token is, and how many are read beside a title;
+    set it before iterating. Metadata: ``path`` (of the file on the disk), ``member`` (the name inside
     it), ``type``, ``title``, what the format knows of the document, ``encoding`` if it was guessed, ``heading``,
     ``start`` and ``end`` (places in the document's text), the place (``page`` of a PDF), ``modified`` (UTC).
 
@@ -77,6 +78,7 @@ class DocumentCollection(DocumentSource):
         self.exclude = tuple(exclude)
         self.options = options
         self.follow_links = follow_links
+        self.measure: Measure = EstimatedTokens()
         walk = find_files([Path(source) for source in sources], exclude, follow_links)
         self.base = walk.base
         self.files = walk.files
@@ -292,7 +294,11 @@ class DocumentCollection(DocumentSource):
         bytes_before = self.bytes_read
         # Those of the members count when they are read, so that the file's bytes count once.
         size = 0 if part.member else self.size_of(file)
-        spans = structured_passages(extracted, self.length, self.overlap)
+
+        def length(heading: str) -> int:
+            return self.measure.room(_passage_title(title, heading), self.length)
+
+        spans = structured_passages(extracted, length, self.overlap, self.measure)
         for number, span in enumerate(spans):
             # The order of the keys is that of the metadata in an index.
             metadata = dict(about_file)
@@ -309,9 +315,9 @@ class DocumentCollection(DocumentSource):
             if garbage is not None:
                 self.garbage.setdefault(shown_name(part.shown), Counter())[garbage] += 1
                 continue
-            yield Document(
-                f"{prefix}{PASSAGE_DELIMITER}{number}", text, _passage_title(title, span), metadata
-            )
+            docid = f"{prefix}{PASSAGE_DELIMITER}{number}"
+            passage_title = self.measure.fitted(_passage_title(title, span.heading))
+            yield Document(docid, text, passage_title, metadata)
 
     def size_of(self, file: FoundFile) -> int:
         """Bytes of a file; 0 for one that is no document by its name."""
@@ -340,9 +346,9 @@ def _short_name(path: Path) -> str:
     return "/".join([*path.parent.parts[-1:], name])
 
 
-def _passage_title(title: str, span: TextSpan) -> str:
+def _passage_title(title: str, heading_path: str) -> str:
     """The title of the document, with the nearest heading unless that is the title."""
-    nearest = span.heading.rpartition(" > ")[2]
+    nearest = heading_path.rpartition(" > ")[2]
     if not nearest or nearest == title:
         return title
     return f"{title}: {nearest}"

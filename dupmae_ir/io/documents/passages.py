@@ -1,18 +1,18 @@
 """Cutting a text into passages along its headings and sentences, with an overlap inside a section.
 
 Nothing here knows a format: it reads the text, the headings, and whether lines or sentences are the units. Lengths are
-in tokens, a cheap estimate of an encoder's word pieces: words of up to six letters or digits (longer ones count several
-times), other characters one by one. A passage is a slice of the text, so its offsets say where it is. Collections of
-lines are cut by :func:`dupmae_ir.encode.passages.word_passages`.
+in the tokens of a :class:`Measure`: the word pieces of the model that reads the passages, or an estimate of them. A
+passage is a slice of the text, so its offsets say where it is. Collections of lines are cut by
+:func:`dupmae_ir.encode.passages.word_passages`.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from dupmae_ir.io.documents.readers.extracted import Extracted, Heading
 
@@ -25,11 +25,42 @@ _SENTENCE_END = re.compile(
     r"|(?<=[\u3002\uff01\uff1f])|\n[ \t]*\n|\n(?=[ \t]*(?:[-*\u2022+]|\d{1,3}[.)])[ \t])"
 )
 _LINE_END = re.compile(r"\n")
+_BLANKS = re.compile(r"\s+")
 _BLANK_LINE = re.compile(r"[ \t]*\n[ \t]*\n")
 _STOPS = ".!?\u3002\uff01\uff1f"
 _MAX_HEADING_PATH = 300
-_MAX_COUNTED = 10_000
-"""Characters of a sentence or line whose tokens are in memory at once."""
+_BLOCK = 10_000
+"""Characters whose tokens are counted, and are in memory, at once; a longer sentence or line is cut there."""
+
+
+class Measure(Protocol):
+    """How long texts are, in tokens."""
+
+    def starts(self, text: str) -> Sequence[int]:
+        """Where each token of a text begins, in order."""
+
+    def room(self, title: str, most: int) -> int:
+        """Tokens of a text, at most ``most``, that are read beside its title."""
+
+    def fitted(self, title: str) -> str:
+        """A title as far as it leaves half of the room to the text."""
+
+
+class EstimatedTokens:
+    """An estimate of an encoder's word pieces: words of up to six letters or digits (longer ones count several times),
+    other characters one by one."""
+
+    def starts(self, text: str) -> Sequence[int]:
+        """Where each token of a text begins."""
+        return [match.start() for match in _TOKEN.finditer(text)]
+
+    def room(self, title: str, most: int) -> int:  # noqa: ARG002 (the words of all texts are read)
+        """``most``: nothing is cut."""
+        return most
+
+    def fitted(self, title: str) -> str:
+        """The title."""
+        return title
 
 
 class TextSpan(NamedTuple):
@@ -54,7 +85,8 @@ class _Outline:
     def __init__(self, headings: Sequence[Heading]) -> None:
         in_order = sorted(headings)
         self.starts = [heading.start for heading in in_order]
-        self._paths = _heading_paths(in_order)
+        # Section 0 is what stands above the first heading.
+        self.paths = ["", *_heading_paths(in_order)]
 
     def span(self, units: Sequence[_Unit]) -> TextSpan:
         """Units as one passage, under the heading that most of their tokens are under."""
@@ -62,15 +94,18 @@ class _Outline:
         for unit in units:
             sizes[bisect_right(self.starts, unit.start)] += unit.tokens
         section = max(sizes, key=sizes.__getitem__)
-        # Section 0 is what stands above the first heading.
-        path = self._paths[section - 1] if section else ""
-        return TextSpan(units[0].start, units[-1].end, path)
+        return TextSpan(units[0].start, units[-1].end, self.paths[section])
 
 
-def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iterator[TextSpan]:
-    """The passages of a text, in order; none is blank. ``length`` and ``overlap`` are in tokens.
+def structured_passages(
+    extracted: Extracted, length: Callable[[str], int], overlap: int, measure: Measure
+) -> Iterator[TextSpan]:
+    """The passages of a text, in order; none is blank.
 
-    A heading begins a new passage, unless the section before it has fewer than a quarter of ``length`` tokens in all. A
+    ``length``: the most tokens of a passage under a heading path, which is empty above the first heading. A passage
+    with several headings has the fewest of theirs. ``overlap``: tokens.
+
+    A heading begins a new passage, unless the section before it has fewer than a quarter of ``length`` in all. A
     passage that ``length`` ends is followed by one that begins with its last sentences, as many as fit ``overlap``. A
     line without a full stop before a blank line, such as a caption, does not end a passage. The heading of a passage
     is the one that most of it is under.
@@ -80,20 +115,24 @@ def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iter
     size = 0  # tokens of the current units
     repeated = 0  # units at the beginning that are also in the passage before
     continued = False  # whether the current passage continues a section that `length` cut
+    limit = 0  # tokens of the current passage at most
 
     section_starts = [0, *outline.starts]
     section_ends = [*outline.starts, len(extracted.text)]
-    for section_start, section_end in zip(section_starts, section_ends, strict=True):
+    sections = zip(section_starts, section_ends, outline.paths, strict=True)
+    for section_start, section_end, path in sections:
+        section_limit = length(path)
         # A small section is kept and joined with the next one; the rest of a cut one is not.
-        if current and (continued or size >= length // 4):
+        if current and (continued or size >= limit // 4):
             yield outline.span(current)
             current = []
             size = 0
             repeated = 0
             continued = False
-        for unit in _units(extracted, section_start, section_end, length):
-            if current and size + unit.tokens > length:
-                room = length - unit.tokens
+        limit = min(limit, section_limit) if current else section_limit
+        for unit in _units(extracted, section_start, section_end, limit, measure):
+            if current and size + unit.tokens > limit:
+                room = limit - unit.tokens
                 # A caption moves to what follows it, if that leaves the passage more than its overlap.
                 moved: list[_Unit] = []
                 last = current[-1]
@@ -102,6 +141,7 @@ def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iter
                     moved = [current.pop()]
                     room -= last.tokens
                 yield outline.span(current)
+                limit = section_limit
                 tail = _tail(current, min(overlap, room))
                 current = [*tail, *moved]
                 size = sum(kept.tokens for kept in current)
@@ -129,48 +169,96 @@ def _tail(units: Sequence[_Unit], room: int) -> list[_Unit]:
     return list(units[start:])
 
 
-def _units(extracted: Extracted, begin: int, end: int, length: int) -> Iterator[_Unit]:
+def _units(
+    extracted: Extracted, begin: int, end: int, length: int, measure: Measure
+) -> Iterator[_Unit]:
     """The sentences or lines between two places; those above ``length`` tokens are cut between words."""
     text = extracted.text
+    for block in _blocks(extracted, begin, end):
+        first = block[0].start
+        # Counted together: a word may be other pieces at the beginning of a text than after a blank.
+        token_starts = measure.starts(text[first : block[-1].stop])
+        for sentence in block:
+            low = bisect_left(token_starts, sentence.start - first)
+            high = bisect_left(token_starts, sentence.stop - first)
+            starts = [first + start for start in token_starts[low:high]]
+            yield from _cut(text, sentence, starts, length)
+
+
+def _blocks(extracted: Extracted, begin: int, end: int) -> Iterator[list[slice]]:
+    """The sentences or lines between two places, without the white space around them, as many as a block has room for;
+    those above a block's length in several parts."""
+    block: list[slice] = []
+    for sentence in _sentences(extracted, begin, end):
+        for part in _parts(extracted.text, sentence):
+            if block and part.stop - block[0].start > _BLOCK:
+                yield block
+                block = []
+            block.append(part)
+    if block:
+        yield block
+
+
+def _sentences(extracted: Extracted, begin: int, end: int) -> Iterator[slice]:
+    """The places of the sentences or lines between two places, without the white space around them."""
+    text = extracted.text
     pattern = _LINE_END if extracted.lines else _SENTENCE_END
-    borders = [match.end() for match in pattern.finditer(text, begin, end)]
     start = begin
+    borders = [match.end() for match in pattern.finditer(text, begin, end)]
     for border in (*borders, end):
         piece = text[start:border]
         stripped = piece.strip()
         if stripped:
             first = start + len(piece) - len(piece.lstrip())
-            yield from _cut(text, first, first + len(stripped), length)
+            yield slice(first, first + len(stripped))
         start = border
 
 
-def _cut(text: str, start: int, end: int, length: int) -> Iterator[_Unit]:
-    """A sentence or line as units of at most ``length`` tokens."""
-    # Nearly all of them have no more, and counting is several times as fast as noting where each token begins.
-    if end - start <= _MAX_COUNTED:
-        count = len(_TOKEN.findall(text, start, end))
-        if count <= length:
-            yield _Unit(start, end, count)
-            return
-    # A log can be one long sentence, so only the beginnings of one unit's tokens, and one more, are kept.
-    token_starts: list[int] = []
-    for match in _TOKEN.finditer(text, start, end):
-        token_starts.append(match.start())
-        if len(token_starts) > length:
-            cut = _cut_position(text, token_starts, length)
-            stop = token_starts[cut]
-            yield _Unit(start, start + len(text[start:stop].rstrip()), cut)
-            start = stop
-            token_starts = token_starts[cut:]
-    yield _Unit(start, end, len(token_starts))
+def _parts(text: str, sentence: slice) -> Iterator[slice]:
+    """A sentence or line in parts of at most a block, which end between words if they can."""
+    start = sentence.start
+    while sentence.stop - start > _BLOCK:
+        words = text[start : start + _BLOCK].rsplit(None, 1)
+        # The last word may go on after the block. If there is no other, it is cut.
+        stop = start + _BLOCK
+        if len(words) > 1:
+            stop = start + len(words[0])
+        yield slice(start, stop)
+        start = _after_blanks(text, stop)
+    yield slice(start, sentence.stop)
 
 
-def _cut_position(text: str, token_starts: Sequence[int], length: int) -> int:
-    """Tokens before the last white space in the second half of a unit; ``length`` if there is none."""
+def _after_blanks(text: str, start: int) -> int:
+    """The first place from ``start`` on without white space."""
+    blanks = _BLANKS.match(text, start)
+    return blanks.end() if blanks else start
+
+
+def _cut(text: str, part: slice, token_starts: Sequence[int], length: int) -> Iterator[_Unit]:
+    """A sentence or line, whose tokens begin at ``token_starts``, as units of at most ``length`` tokens."""
+    start = part.start
+    while len(token_starts) > length:
+        # At least one character, whose pieces may be more than `length`.
+        stop = max(_cut_place(text, token_starts, length), start + 1)
+        rest = bisect_left(token_starts, stop)
+        yield _Unit(start, start + len(text[start:stop].rstrip()), rest)
+        start = _after_blanks(text, stop)
+        token_starts = token_starts[rest:]
+    if start < part.stop:
+        # Characters that no token is made of, such as invisible ones, count as one.
+        yield _Unit(start, part.stop, max(1, len(token_starts)))
+
+
+def _cut_place(text: str, token_starts: Sequence[int], length: int) -> int:
+    """Where at most ``length`` tokens end: at the last white space in their second half, or else between the last two
+    characters."""
     for position in range(length, length // 2, -1):
-        if text[token_starts[position] - 1].isspace():
-            return position
-    return length
+        start = token_starts[position]
+        # Some tokenizers count the blank before a word as the word's.
+        if text[start - 1].isspace() or text[start].isspace():
+            return start
+    # All pieces of a character begin at the same place, so they stay together.
+    return token_starts[length]
 
 
 def _heading_paths(headings: Sequence[Heading]) -> list[str]:

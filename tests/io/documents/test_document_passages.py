@@ -10,12 +10,13 @@ import time
 import pytest
 from support.document_samples import paragraphs
 
-from dupmae_ir.io.documents.passages import _TOKEN, structured_passages
+from dupmae_ir.io.documents.passages import _TOKEN, EstimatedTokens, structured_passages
 from dupmae_ir.io.documents.readers.extracted import Extracted, Heading
 
 
 def spans(text, length=30, overlap=10, **more):
-    return list(structured_passages(Extracted(text, **more), length, overlap))
+    extracted = Extracted(text, **more)
+    return list(structured_passages(extracted, lambda heading: length, overlap, EstimatedTokens()))
 
 
 def test_passages_cover_the_text_and_are_not_too_long():
