@@ -43,9 +43,12 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.names import is_at
+from dupmae_ir.io.documents.passages import EstimatedTokens, Measure
 from dupmae_ir.io.publishing import read_json_object, write_json
 from dupmae_ir.io.sources import READING, file_report
 from dupmae_ir.models import load_encoder
+from dupmae_ir.models.names import DEFAULT
+from dupmae_ir.models.word_pieces import read_word_pieces
 from dupmae_ir.types import Document, Encoder, EncoderOptions
 
 WINDOW = 1024
@@ -110,6 +113,22 @@ class EncoderCache:
 
     def __init__(self) -> None:
         self._encoder: Encoder | None = None
+        self._measure: Measure | None = None
+
+    def measure(self, index: Index, config: ChangeOptions) -> Measure:
+        """How long passages are for this encoder, without loading it."""
+        if self._measure is None:
+            recorded = index.meta["encoder"]
+            try:
+                self._measure = read_word_pieces(
+                    _model(recorded, config),
+                    recorded.get("document_length"),
+                    recorded.get("title_separator"),
+                )
+            except CheckpointError as e:
+                raise _moved(e, config) from None
+            self._measure = self._measure or EstimatedTokens()
+        return self._measure
 
     def get(self, index: Index, config: ChangeOptions) -> Encoder:
         """The encoder that the index records, or ``config.model``. Raises :class:`IndexMismatch` for another one."""
@@ -148,6 +167,8 @@ class Change:
             index = job.current()
             job.settings = _work_settings(index, config.index)
             collection = self._collection(index.meta)
+            if isinstance(collection, DocumentCollection):
+                collection.measure = self.encoders.measure(index, config)
             paths = None
             if self.changed is not None:
                 assert isinstance(collection, DocumentCollection)
@@ -423,21 +444,32 @@ def _work_settings(index: Index, name: str) -> Mapping[str, object]:
 def _load_encoder(index: Index, config: ChangeOptions) -> Encoder:
     """The encoder that the index records, or ``config.model``. Raises :class:`IndexMismatch` for another one."""
     recorded = index.meta["encoder"]
-    name = recorded["name"] if config.model is None else config.model
+    options: EncoderOptions = {
+        **recorded_options(index.meta),
+        "device": config.device,
+        "dtype": recorded["dtype"],
+    }
     try:
-        options: EncoderOptions = {
-            **recorded_options(index.meta),
-            "device": config.device,
-            "dtype": recorded["dtype"],
-        }
-        encoder = load_encoder(None if name == "default" else name, **options)
+        encoder = load_encoder(_model(recorded, config), **options)
     except CheckpointError as e:
-        hint = f" (recorded in {config.index}/meta.json; if it moved, name it as `model`)"
-        if config.model:
-            hint = ""
-        raise CheckpointError(f"{e}{hint}") from None
+        raise _moved(e, config) from None
     _check_encoder(encoder, recorded, config.index)
     return encoder
+
+
+def _model(recorded: Mapping[str, Any], config: ChangeOptions) -> str | None:
+    """The model that an index records, or ``config.model``; None for the embedded one."""
+    name = str(recorded["name"]) if config.model is None else config.model
+    return None if name == DEFAULT else name
+
+
+def _moved(error: CheckpointError, config: ChangeOptions) -> CheckpointError:
+    """The error, with the advice to name the model unless the command did."""
+    if config.model:
+        return error
+    return CheckpointError(
+        f"{error} (recorded in {config.index}/meta.json; if it moved, name it as `model`)"
+    )
 
 
 def _check_encoder(encoder: Encoder, recorded: Mapping[str, Any], name: str) -> None:

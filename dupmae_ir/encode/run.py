@@ -45,7 +45,8 @@ from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.models.language_detection import described, language_shares, main_language
 from dupmae_ir.models.languages import AUTO, ENGLISH, LANGUAGES
 from dupmae_ir.models.names import DEFAULT, MULTILINGUAL, is_installed, model_folder
-from dupmae_ir.types import Document, Encoder
+from dupmae_ir.models.word_pieces import read_word_pieces
+from dupmae_ir.types import SEPARATORS, Document, Encoder
 
 MOSTLY = 0.5
 """Share of text in other languages than English from which ``--model auto`` is the model for all languages."""
@@ -79,6 +80,14 @@ def run(config: EncodeConfig) -> EncodeResult:
             say(f"note: {dominating}", config.quiet)
     output.prepare()
 
+    if isinstance(collection, DocumentCollection):
+        if config.model == AUTO:
+            # Passages are as long as the model reads, so the first ones are read once more for the chosen model.
+            beginning = next(windows(config.collection(), config.window))
+            config, _ = _choose(config, beginning)
+        separator = SEPARATORS[config.title_separator] if config.title_separator else None
+        pieces = read_word_pieces(config.model, config.document_length, separator)
+        collection.measure = pieces or collection.measure
     # The language is that of the first window. What was read for it is put before the rest again.
     batches = windows(collection, config.window)
     first_windows = list(islice(batches, 1))

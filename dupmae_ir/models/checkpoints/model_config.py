@@ -182,6 +182,17 @@ BGE_M3 = ModelConfig(
 """FlagEmbedding's settings for a folder with ``sparse_linear.pt``: every word of a text has its weight."""
 
 
+_POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
+
+
+def first_position(model_type: str, padding_id: int | None) -> int:
+    """The position of the first token of a text."""
+    # RoBERTa and MPNet count positions from the padding id.
+    if model_type in _POSITIONS_AFTER_PADDING and padding_id is not None:
+        return padding_id + 1
+    return 0
+
+
 def read_config(folder: str | Path) -> ModelConfig:
     """The folder's ``dupmae_config.json``; if it has none, :data:`BGE_M3` for a folder with a linear layer for token
     weights, and the defaults for plain BERT retrievers for any other.

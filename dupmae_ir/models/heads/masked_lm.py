@@ -17,12 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.errors import CheckpointError, HeadMissing
+from dupmae_ir.models.checkpoints.model_config import first_position
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-
-_POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 
 
 @dataclass(frozen=True)
@@ -113,10 +111,7 @@ def max_input_length(model: nn.Module) -> int:
 
 def _first_position(model: nn.Module) -> int:
     config: Any = model.config
-    if config.model_type in _POSITIONS_AFTER_PADDING:
-        # RoBERTa and MPNet count positions from the padding id.
-        return int(config.pad_token_id) + 1
-    return 0
+    return first_position(config.model_type, config.pad_token_id)
 
 
 @dataclass(frozen=True)
