@@ -96,7 +96,7 @@ def build_index(
         texts: instead of ``corpus``: texts without ids, which are numbered from 0.
         model: model folder; without it, the embedded model.
         parts: dense vectors (``cls``), impacts (``ot``) or both from one forward pass.
-        passage_length: longest passage of a document file, in tokens.
+        passage_length: longest passage of a document file, in word pieces of the model.
         document_length: word pieces kept of each document; without it, the model's own.
         top_k: largest impacts kept of each document; without it, the model's own.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.

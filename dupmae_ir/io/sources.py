@@ -86,7 +86,8 @@ class CorpusOptions(Config):
     )
     passage_length: int = input_option(
         LENGTH,
-        "documents: longest passage, in tokens: words of up to six letters, punctuation marks",
+        "documents: longest passage, in word pieces of the model, which is shorter where the model reads less with its "
+        "title; without a model, in words of up to six letters and punctuation marks",
         at_least=8,
     )
     passage_overlap: int = input_option(
