@@ -23,7 +23,7 @@ from dupmae_ir.collections.prepared import QUERIES, write_qrels, write_records
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.documents.collection import LENGTH, OVERLAP
-from dupmae_ir.io.documents.passages import Measure, structured_passages
+from dupmae_ir.io.documents.passages import TokenMeasure, structured_passages
 from dupmae_ir.io.documents.readers.extracted import Extracted
 from dupmae_ir.io.publishing import move_into_place
 from dupmae_ir.models.word_pieces import read_word_pieces
@@ -133,7 +133,7 @@ def read_covid(source: Path) -> QuestionSet:
     return found
 
 
-def _length(measure: Measure, title: str, heading: str) -> int:  # noqa: ARG001 (articles have no headings)
+def _length(measure: TokenMeasure, title: str, heading: str) -> int:  # noqa: ARG001 (articles have no headings)
     """Word pieces of a passage at most."""
     return measure.room(title, LENGTH)
 

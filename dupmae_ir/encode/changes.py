@@ -43,7 +43,7 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.names import is_at
-from dupmae_ir.io.documents.passages import EstimatedTokens, Measure
+from dupmae_ir.io.documents.passages import EstimatedTokens, TokenMeasure
 from dupmae_ir.io.publishing import read_json_object, write_json
 from dupmae_ir.io.sources import READING, file_report
 from dupmae_ir.models import load_encoder
@@ -113,9 +113,9 @@ class EncoderCache:
 
     def __init__(self) -> None:
         self._encoder: Encoder | None = None
-        self._measure: Measure | None = None
+        self._measure: TokenMeasure | None = None
 
-    def measure(self, index: Index, config: ChangeOptions) -> Measure:
+    def measure(self, index: Index, config: ChangeOptions) -> TokenMeasure:
         """How long passages are for this encoder, without loading it."""
         if self._measure is None:
             recorded = index.meta["encoder"]

@@ -29,7 +29,7 @@ _TITLES = 1024
 
 
 class WordPieces:
-    """The word pieces of a model. It is a :class:`~dupmae_ir.io.documents.passages.Measure`.
+    """The word pieces of a model. It is a :class:`~dupmae_ir.io.documents.passages.TokenMeasure`.
 
     Args:
         tokenizer: that of the model, without truncation.

@@ -27,7 +27,7 @@ from dupmae_ir.io.documents.files import (
 )
 from dupmae_ir.io.documents.garbage import garbage_kind
 from dupmae_ir.io.documents.names import ending_of, is_at, path_id, shown_name
-from dupmae_ir.io.documents.passages import EstimatedTokens, Measure, structured_passages
+from dupmae_ir.io.documents.passages import EstimatedTokens, TokenMeasure, structured_passages
 from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable, time_text
 from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
 
@@ -78,7 +78,7 @@ class DocumentCollection(DocumentSource):
         self.exclude = tuple(exclude)
         self.options = options
         self.follow_links = follow_links
-        self.measure: Measure = EstimatedTokens()
+        self.measure: TokenMeasure = EstimatedTokens()
         walk = find_files([Path(source) for source in sources], exclude, follow_links)
         self.base = walk.base
         self.files = walk.files

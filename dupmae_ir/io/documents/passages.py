@@ -1,8 +1,8 @@
 """Cutting a text into passages along its headings and sentences, with an overlap inside a section.
 
 Nothing here knows a format: it reads the text, the headings, and whether lines or sentences are the units. Lengths are
-in the tokens of a :class:`Measure`: the word pieces of the model that reads the passages, or an estimate of them. A
-passage is a slice of the text, so its offsets say where it is. Collections of lines are cut by
+in the tokens of a :class:`TokenMeasure`: the word pieces of the model that reads the passages, or an estimate of them.
+A passage is a slice of the text, so its offsets say where it is. Collections of lines are cut by
 :func:`dupmae_ir.encode.passages.word_passages`.
 """
 
@@ -33,7 +33,7 @@ _BLOCK = 10_000
 """Characters whose tokens are counted, and are in memory, at once; a longer sentence or line is cut there."""
 
 
-class Measure(Protocol):
+class TokenMeasure(Protocol):
     """How long texts are, in tokens."""
 
     def starts(self, text: str) -> Sequence[int]:
@@ -98,7 +98,7 @@ class _Outline:
 
 
 def structured_passages(
-    extracted: Extracted, length: Callable[[str], int], overlap: int, measure: Measure
+    extracted: Extracted, length: Callable[[str], int], overlap: int, measure: TokenMeasure
 ) -> Iterator[TextSpan]:
     """The passages of a text, in order; none is blank.
 
@@ -170,7 +170,7 @@ def _tail(units: Sequence[_Unit], room: int) -> list[_Unit]:
 
 
 def _units(
-    extracted: Extracted, begin: int, end: int, length: int, measure: Measure
+    extracted: Extracted, begin: int, end: int, length: int, measure: TokenMeasure
 ) -> Iterator[_Unit]:
     """The sentences or lines between two places; those above ``length`` tokens are cut between words."""
     text = extracted.text
