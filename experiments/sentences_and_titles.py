@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from question_sets import QuestionSet
 from scipy import sparse
 
-from dupmae_ir.collections.prepared import QUERIES, write_qrels, write_records
+from dupmae_ir.collections.prepared import QUERIES
 from dupmae_ir.collections.stdlib import write_beir
 from dupmae_ir.console import guarded
 from dupmae_ir.eval.evaluate import evaluate
@@ -215,23 +216,16 @@ def measure(folder: Path, vectors: Path) -> dict[str, Any]:
     return record
 
 
-def write_dev(pairs: Path, folder: Path) -> None:
-    """The dev pairs in BEIR's layout, with their positives as the collection."""
-    aside = folder.with_name(f".{folder.name}.writing")
-    aside.mkdir(parents=True, exist_ok=True)
+def read_dev(pairs: Path) -> QuestionSet:
+    """The dev pairs, with their positives as the collection."""
+    found = QuestionSet()
     with gzip.open(pairs / "dev.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    documents = {}
-    for row in rows:
-        positive = row["positive"]
-        document = {"_id": positive["id"], "title": positive["title"], "text": positive["text"]}
-        documents[positive["id"]] = document
-    write_records(aside / "corpus.jsonl", documents.values())
-    queries = ({"_id": str(number), "text": row["query"]} for number, row in enumerate(rows))
-    write_records(aside / QUERIES, queries)
-    answers = {str(number): {row["positive"]["id"]: 1} for number, row in enumerate(rows)}
-    write_qrels(aside, "test", answers)
-    move_into_place(aside, folder)
+        for line in lines:
+            pair = json.loads(line)
+            positive = pair["positive"]
+            found.documents[positive["id"]] = (positive["title"], positive["text"])
+            found.questions.append((pair["query"], [positive["id"]]))
+    return found
 
 
 def collections(sets: Path, data: Path, made: Path) -> Mapping[str, Path]:
@@ -239,7 +233,7 @@ def collections(sets: Path, data: Path, made: Path) -> Mapping[str, Path]:
     folders = {name: sets / name for name in ("covid", *NEW)}
     folders |= {name: data / name for name in CLASSIC}
     if not (made / "dev").is_dir():
-        write_dev(data / "pairs", made / "dev")
+        read_dev(data / "pairs").write(made / "dev")
     if not (made / DEMO).is_dir():
         aside = made / f".{DEMO}.writing"
         aside.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ class WordPieces:
     """The word pieces of a model. It is a :class:`~dupmae_ir.io.documents.passages.TokenMeasure`.
 
     Args:
-        tokenizer: that of the model, without truncation.
+        tokenizer: the model's own, with truncation turned off.
         length: word pieces that the model reads of a document, special tokens included.
         prompt: what the model has before every document.
         separator: what is between title and text.
@@ -51,12 +51,12 @@ class WordPieces:
         return [start for start, _ in pieces.offsets]
 
     def room(self, title: str, most: int) -> int:
-        """Pieces of a text, at most ``most``, that the model reads after a title."""
+        """How many pieces of a text the model reads after its title; no more than ``most``."""
         before = self._count(self.fitted(title) + self._separator) + _AT_BORDERS
         return max(_LEAST, min(most, self.length - before))
 
     def fitted(self, title: str) -> str:
-        """A title as far as it has half of what the model reads."""
+        """The title, shortened if it would take more than half of what the model reads."""
         most = self.length // 2
         if self._count(title) <= most:
             return title
@@ -68,8 +68,8 @@ def read_word_pieces(
 ) -> WordPieces | None:
     """The word pieces of a model, as an encoder with these options counts them.
 
-    None for a model that reads texts of any length, as static embeddings do, and where the tokenizer cannot be read,
-    which is reported when the model is loaded.
+    None for a model that reads texts of any length, as static embeddings do, and for a folder without a readable
+    ``tokenizer.json``; if the folder is damaged, loading the model says so.
 
     Args:
         model: name or folder.

@@ -47,10 +47,11 @@ class DocumentCollection(DocumentSource):
 
     A passage's id is its file's path, ``#`` and a number from 0; blanks, ``%``, ``#`` and control characters are
     written as in URLs. A file inside a file, such as an attachment, has the path ``mail.eml/invoice.pdf``. The title is
-    the document's, with the nearest heading. ``measure`` says what a token is, and how many are read beside a title;
-    set it before iterating. Metadata: ``path`` (of the file on the disk), ``member`` (the name inside
+    the document's, with the nearest heading. Metadata: ``path`` (of the file on the disk), ``member`` (the name inside
     it), ``type``, ``title``, what the format knows of the document, ``encoding`` if it was guessed, ``heading``,
     ``start`` and ``end`` (places in the document's text), the place (``page`` of a PDF), ``modified`` (UTC).
+
+    Set ``measure`` before iterating: it counts the tokens, and knows how many of them fit beside a title.
 
     Passages of base64, hexadecimal data, minified code and numbers are left out; their numbers stay free. Files that
     cannot be read are collected in ``unreadable`` (name -> reason) and stop nothing. Iterate once; then

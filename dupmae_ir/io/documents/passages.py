@@ -40,10 +40,10 @@ class TokenMeasure(Protocol):
         """Where each token of a text begins, in order."""
 
     def room(self, title: str, most: int) -> int:
-        """Tokens of a text, at most ``most``, that are read beside its title."""
+        """How many tokens of a text fit beside its title; no more than ``most``."""
 
     def fitted(self, title: str) -> str:
-        """A title as far as it leaves half of the room to the text."""
+        """The title, shortened if it would take more than half of the room."""
 
 
 class EstimatedTokens:
