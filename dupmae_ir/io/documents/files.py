@@ -264,7 +264,7 @@ def _read(kind: str, data: bytes, ocr: bool) -> Extracted:
     if _lacks_packages(kind):
         raise Unreadable(f"reading {kind} files needs: pip install 'dupmae-ir[{EXTRA}]'")
     if FORMATS[kind].isolated:
-        extracted = ISOLATION.read(kind, data)
+        extracted = _read_isolated(kind, data)
         # How many pages are to be recognised decides how long it may take.
         if ocr and extracted.waiting_pages:
             pages = extracted.waiting_pages
@@ -277,6 +277,16 @@ def _read(kind: str, data: bytes, ocr: bool) -> Extracted:
             f"{len(data):,} bytes become {characters:,} characters; {MAX_CHARACTERS_PER_BYTE} a byte are allowed"
         )
     return extracted
+
+
+def _read_isolated(kind: str, data: bytes) -> Extracted:
+    """The text of a document, read in the separate process; source code also without its grammar."""
+    try:
+        return ISOLATION.read(kind, data)
+    except Unreadable:
+        if not FORMATS[kind].language:
+            raise
+    return FORMATS["code"].read(data)
 
 
 @cache

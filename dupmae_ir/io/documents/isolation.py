@@ -20,6 +20,7 @@ from pathlib import Path
 
 from dupmae_ir.io.documents.readers.extracted import (
     Block,
+    Border,
     Extracted,
     Guess,
     Heading,
@@ -111,6 +112,7 @@ class Isolation:
         # JSON has lists for named tuples, and no bytes.
         fields["headings"] = [Heading(*heading) for heading in fields["headings"]]
         fields["blocks"] = [Block(*block) for block in fields["blocks"]]
+        fields["borders"] = [Border(*border) for border in fields["borders"]]
         fields["members"] = [Member(name, b64decode(member)) for name, member in fields["members"]]
         if fields["guess"] is not None:
             fields["guess"] = Guess(*fields["guess"])

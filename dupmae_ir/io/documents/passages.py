@@ -12,9 +12,10 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from dupmae_ir.io.documents.readers.extracted import Extracted, Heading
+from dupmae_ir.io.documents.readers.extracted import Border, Extracted, Heading
 
 _WIDE = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 """Kana, ideographs and Hangul: scripts whose words are not separated, so each character is a token."""
@@ -106,13 +107,14 @@ def structured_passages(
     with several headings has the fewest of theirs. ``overlap``: tokens.
 
     A heading begins a new passage, unless the section before it has fewer than a quarter of ``length`` in all. A
-    passage that ``length`` ends is followed by one that begins with its last sentences, as many as fit ``overlap``. A
-    line without a full stop before a blank line, such as a caption, does not end a passage. The heading of a passage
-    is the one that most of it is under.
+    passage that ``length`` ends is followed by one that begins with the section's last sentences, as many as fit
+    ``overlap``. A line without a full stop before a blank line, such as a caption, does not end a passage. In a text
+    with borders, what fits in a passage is not cut. The heading of a passage is the one that most of it is under.
     """
     outline = _Outline(extracted.headings)
     current: list[_Unit] = []
     size = 0  # tokens of the current units
+    of_section = 0  # units at the end that are of the current section
     repeated = 0  # units at the beginning that are also in the passage before
     continued = False  # whether the current passage continues a section that `length` cut
     limit = 0  # tokens of the current passage at most
@@ -130,7 +132,8 @@ def structured_passages(
             repeated = 0
             continued = False
         limit = min(limit, section_limit) if current else section_limit
-        for unit in _units(extracted, section_start, section_end, limit, measure):
+        of_section = 0
+        for unit in _units(extracted, section_start, section_end, section_limit, measure):
             if current and size + unit.tokens > limit:
                 room = limit - unit.tokens
                 # A caption moves to what follows it, if that leaves the passage more than its overlap.
@@ -139,15 +142,18 @@ def structured_passages(
                 is_new = len(current) - 1 > repeated
                 if is_new and last.tokens <= room and _is_caption(extracted, last.end):
                     moved = [current.pop()]
+                    of_section = max(0, of_section - 1)
                     room -= last.tokens
                 yield outline.span(current)
                 limit = section_limit
-                tail = _tail(current, min(overlap, room))
+                tail = _tail(current[len(current) - of_section :], min(overlap, room))
                 current = [*tail, *moved]
+                of_section = len(current)
                 size = sum(kept.tokens for kept in current)
                 repeated = len(tail)
                 continued = True
             current.append(unit)
+            of_section += 1
             size += unit.tokens
     if current:
         yield outline.span(current)
@@ -172,15 +178,112 @@ def _tail(units: Sequence[_Unit], room: int) -> list[_Unit]:
 def _units(
     extracted: Extracted, begin: int, end: int, length: int, measure: TokenMeasure
 ) -> Iterator[_Unit]:
+    """The parts between two places that are not cut, of at most ``length`` tokens."""
+    if extracted.borders:
+        yield from _BorderedUnits(extracted, length, measure).between(begin, end)
+    else:
+        yield from _sentence_units(extracted, begin, end, length, measure)
+
+
+class _Part(NamedTuple):
+    """A part of the text, and where its tokens begin; None if it is too long to count them."""
+
+    start: int
+    end: int
+    token_starts: Sequence[int] | None
+
+    def between(self, start: int, end: int) -> _Part:
+        """A part of this one."""
+        if self.token_starts is None:
+            return _Part(start, end, None)
+        low = bisect_left(self.token_starts, start)
+        high = bisect_left(self.token_starts, end)
+        return _Part(start, end, self.token_starts[low:high])
+
+    def fits(self, length: int) -> bool:
+        """Whether it has at most ``length`` tokens."""
+        return self.token_starts is not None and len(self.token_starts) <= length
+
+
+class _BorderedUnits:
+    """The units of a text with borders: the largest parts that fit in a passage."""
+
+    def __init__(self, extracted: Extracted, length: int, measure: TokenMeasure) -> None:
+        self._extracted = extracted
+        self._text = extracted.text
+        self._borders = extracted.borders
+        self._length = length
+        self._measure = measure
+
+    def between(self, begin: int, end: int) -> Iterator[_Unit]:
+        """The units between two places."""
+        parts = [_Part(begin, end, None)]
+        while parts:
+            part = self._counted(parts.pop())
+            if part.fits(self._length):
+                yield from self._unit(part)
+                continue
+            inner = self._cut(part)
+            if len(inner) > 1:
+                parts += reversed(inner)
+            else:
+                yield from _sentence_units(
+                    self._extracted, part.start, part.end, self._length, self._measure
+                )
+
+    def _counted(self, part: _Part) -> _Part:
+        if part.token_starts is not None or part.end - part.start > _BLOCK:
+            return part
+        starts = self._measure.starts(self._text[part.start : part.end])
+        return part._replace(token_starts=[part.start + start for start in starts])
+
+    def _unit(self, part: _Part) -> Iterator[_Unit]:
+        """A part without the white space around it; nothing if it has nothing else."""
+        piece = self._text[part.start : part.end]
+        stripped = piece.strip()
+        if stripped:
+            assert part.token_starts is not None
+            start = part.start + len(piece) - len(piece.lstrip())
+            yield _Unit(start, start + len(stripped), max(1, len(part.token_starts)))
+
+    def _cut(self, part: _Part) -> list[_Part]:
+        """A part cut at its least deep borders; itself if it has none.
+
+        What is above the first, such as the first line of a loop, stays with what follows it if the two fit.
+        """
+        low = bisect_right(self._borders, part.start, key=_start)
+        high = bisect_left(self._borders, part.end, key=_start)
+        inside = self._borders[low:high]
+        if not inside:
+            return [part]
+        least = min(border.depth for border in inside)
+        places = [border.start for border in inside if border.depth == least]
+        places = [part.start, *places, part.end]
+        if len(places) > 3 and part.between(part.start, places[2]).fits(self._length):
+            del places[1]
+        return [part.between(*pair) for pair in pairwise(places)]
+
+
+def _start(border: Border) -> int:
+    return border.start
+
+
+def _sentence_units(
+    extracted: Extracted, begin: int, end: int, length: int, measure: TokenMeasure
+) -> Iterator[_Unit]:
     """The sentences or lines between two places; those above ``length`` tokens are cut between words."""
     text = extracted.text
     for block in _blocks(extracted, begin, end):
         first = block[0].start
         # Counted together: a word may be other pieces at the beginning of a text than after a blank.
         token_starts = measure.starts(text[first : block[-1].stop])
-        for sentence in block:
+        ends = [sentence.stop for sentence in block]
+        if extracted.lines:
+            # The indents of lines are tokens, too.
+            ends[:-1] = [sentence.start for sentence in block[1:]]
+        for sentence, end_of_tokens in zip(block, ends, strict=True):
             low = bisect_left(token_starts, sentence.start - first)
-            high = bisect_left(token_starts, sentence.stop - first)
+            high = bisect_left(token_starts, end_of_tokens - first)
             starts = [first + start for start in token_starts[low:high]]
             yield from _cut(text, sentence, starts, length)
 

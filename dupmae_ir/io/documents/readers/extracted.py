@@ -42,6 +42,16 @@ class Block(NamedTuple):
     place: Mapping[str, MetadataValue]
 
 
+class Border(NamedTuple):
+    """A place between two parts of a text, such as statements, where a passage may end.
+
+    A part goes on to the next border that is not deeper. If it is longer than a passage, it is cut at the deeper ones.
+    """
+
+    start: int
+    depth: int
+
+
 class Member(NamedTuple):
     """A file inside a file: an attachment of a mail, a mail of a mailbox, a file of an archive.
 
@@ -63,7 +73,8 @@ class Guess(NamedTuple):
 class Extracted:
     """The text of a file.
 
-    ``lines``: split it at line ends instead of sentences (code, tables). ``blocks``: in the order of their starts; none
+    ``lines``: split it at line ends instead of sentences (code, tables). ``borders``: where it is split before that, in
+    the order of their starts; none for texts without syntax. ``blocks``: in the order of their starts; none
     for formats whose only places are offsets. ``metadata``: about the complete file. ``problems``: what was left out,
     and why. ``members``: the files inside it, such as attachments, each of which is read as a document of its own.
     ``guess``: the encoding, if the file does not say it. ``waiting_pages``: how many pages are pictures without text,
@@ -80,6 +91,7 @@ class Extracted:
     members: Sequence[Member] = ()
     guess: Guess | None = None
     waiting_pages: int = 0
+    borders: Sequence[Border] = ()
 
     def place(self, offset: int) -> Mapping[str, MetadataValue]:
         """The place of the block that an offset is in; empty for a format without blocks."""

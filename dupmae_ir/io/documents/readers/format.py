@@ -21,7 +21,8 @@ class Format(NamedTuple):
     extra that it needs. An ``isolated`` format is read in a separate process with limits on time and memory; a
     container is not, so its splitter must take time and memory in proportion to the bytes. An ``archive`` is left out
     unless archives are asked for. A ``recognising_reader`` reads pages that are pictures as well (OCR); its files are
-    isolated. A ``picture`` has no other text, so it is left out unless OCR is asked for.
+    isolated. A ``picture`` has no other text, so it is left out unless OCR is asked for. The reader of
+    a ``language`` of programs is told which it is.
     """
 
     kind: str
@@ -34,14 +35,15 @@ class Format(NamedTuple):
     archive: bool = False
     recognising_reader: str = ""
     picture: bool = False
+    language: str = ""
 
     def read(self, data: bytes, recognise: bool = False) -> Extracted:
         """The text of a document, with ``recognise`` by the recognising reader.
 
         Raises :class:`Unreadable`, and what the library for the format raises.
         """
-        name = self.recognising_reader if recognise else self.reader
-        extracted: Extracted = _function(name)(data)
+        read = _function(self.recognising_reader if recognise else self.reader)
+        extracted: Extracted = read(data, self.language) if self.language else read(data)
         return extracted
 
     def members(self, data: bytes) -> Iterator[Member]:
@@ -55,8 +57,8 @@ class Format(NamedTuple):
 
 
 @cache
-def _function(name: str) -> Callable[[bytes], Any]:
+def _function(name: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
     module = import_module(f"{__package__}.{module_name}")
-    function: Callable[[bytes], Any] = getattr(module, function_name)
+    function: Callable[..., Any] = getattr(module, function_name)
     return function

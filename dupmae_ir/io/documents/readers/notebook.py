@@ -4,28 +4,56 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from dupmae_ir.io.documents.readers.encodings import decoded
-from dupmae_ir.io.documents.readers.extracted import Builder, Extracted, Unreadable, reason
+from dupmae_ir.io.documents.readers.extracted import Border, Builder, Extracted, Unreadable, reason
+from dupmae_ir.io.documents.readers.grammars import GRAMMARS
 from dupmae_ir.io.documents.readers.markdown import read_markdown
+from dupmae_ir.io.documents.readers.source import statement_borders
 
 
 def read_notebook(data: bytes) -> Extracted:
-    """A Jupyter notebook: Markdown and code cells, without outputs; format 3, of IPython, too."""
+    """A Jupyter notebook: Markdown and code cells, without outputs; format 3, of IPython, too.
+
+    Passages may end between cells, and then between the statements of a cell if its language has a grammar.
+    """
     try:
-        sources = [_typed_source(cell) for cell in _cells(json.loads(decoded(data).text))]
+        notebook = json.loads(decoded(data).text)
+        sources = [_typed_source(cell) for cell in _cells(notebook)]
+        language = _language(notebook)
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise Unreadable(f"not a notebook: {reason(e)}") from None
 
     builder = Builder()
+    borders: list[Border] = []
     for cell_type, source in sources:
+        start = builder.next_start
+        borders.append(Border(start, 0))
         if cell_type == "markdown":
             _write_markdown(source, builder)
         else:
-            builder.write(source.strip("\n"))
+            code = source.strip("\n")
+            builder.write(code)
+            if cell_type == "code" and language in GRAMMARS:
+                borders += _inside(code, language, start)
         builder.gap("\n\n")
-    return builder.done()
+    return replace(builder.done(), borders=borders)
+
+
+def _inside(code: str, language: str, start: int) -> Iterator[Border]:
+    """The borders between the statements of a cell that begins at ``start``."""
+    for border in statement_borders(code, language):
+        # The first statement begins with the cell.
+        if border.start:
+            yield Border(start + border.start, border.depth + 1)
+
+
+def _language(notebook: Any) -> str:
+    """The language of the code cells, Python if the notebook does not say it."""
+    info = notebook.get("metadata", {}).get("language_info", {})
+    return str(info.get("name", "python")).lower()
 
 
 def _cells(notebook: Any) -> Iterator[Any]:

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dupmae_ir.io.documents.readers.format import Format
 
+_LANGUAGES = {
+    "python": ("py", "pyi", "pyw", "pyx"),
+    "javascript": ("js", "mjs", "cjs", "jsx"),
+    "typescript": ("ts", "mts", "cts"),
+    "tsx": ("tsx",),
+    "java": ("java",),
+    "c": ("c",),
+    "cpp": ("cpp", "cxx", "cc", "hpp", "hxx", "hh", "h"),
+    "csharp": ("cs",),
+    "go": ("go",),
+    "rust": ("rs",),
+    "ruby": ("rb",),
+    "php": ("php",),
+    "bash": ("sh", "bash", "zsh"),
+    "scala": ("scala", "sc"),
+    "kotlin": ("kt", "kts"),
+    "swift": ("swift",),
+    "lua": ("lua",),
+    "perl": ("pl", "pm"),
+    "haskell": ("hs",),
+    "objc": ("m", "mm"),
+    "dart": ("dart",),
+}
+"""Languages that are read by their grammars -> endings of their files."""
 _CODE_ENDINGS = (
-    "py pyi pyx js mjs cjs ts jsx tsx java c h cc cpp cxx hpp hh cs go rs rb php pl pm swift kt kts scala sh bash zsh "
-    "fish lua r jl sql m mm hs ml erl ex exs clj el lisp vim awk sed cmake mk tcl css scss less yaml yml toml ini "
-    "cfg conf properties proto graphql sty cls bib diff patch"
+    "fish r jl sql ml erl ex exs clj el lisp vim awk sed cmake mk tcl css scss less yaml yml toml ini cfg conf "
+    "properties proto graphql sty cls bib diff patch"
 )
+
+
+def _language_formats() -> Iterator[Format]:
+    for language, endings in _LANGUAGES.items():
+        yield Format(language, endings, "source:read_source", isolated=True, language=language)
+
 
 # The order is also the order in which files without a known ending are recognised, and in which an error message counts
 # the files that need a package.
@@ -22,7 +53,8 @@ _ALL = (
     Format("subtitles", ("srt", "vtt"), "subtitles:read_subtitles"),
     Format("csv", ("csv", "tsv"), "table:read_table"),
     Format("json", ("json", "jsonl", "ndjson"), "table:read_json"),
-    Format("ipynb", ("ipynb",), "notebook:read_notebook"),
+    Format("ipynb", ("ipynb",), "notebook:read_notebook", isolated=True),
+    *_language_formats(),
     Format("code", tuple(_CODE_ENDINGS.split()), "code:read_code"),
     Format(
         "eml",
