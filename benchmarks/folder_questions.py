@@ -5,11 +5,13 @@
 
 Each line of the questions has ``folder``, ``question``, ``file`` (relative to the folder) and ``phrase``, which the
 right passage contains. Each folder is indexed with the embedded model and searched in hybrid mode, without options.
-The four folders of ``folder_questions.jsonl`` are public:
+The folders of ``folder_questions.jsonl`` are public:
 
 - vault: ``en`` of obsidianmd/obsidian-help;
 - office: ``example-docs`` of Unstructured-IO/unstructured;
 - mail: ``spec/fixtures/emails`` of mikel/mail;
+- click: ``src/click`` of pallets/click; gin: gin-gonic/gin; express: ``lib`` of expressjs/express. These questions were
+  written before any of them was asked, and before any model was trained on code;
 - encodings: windows_1251, shift_jis, euc_kr, gb2312, iso8859_2, tis_620 and iso8859_9 of Ousret/char-dataset.
 """
 

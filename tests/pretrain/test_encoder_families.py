@@ -27,11 +27,9 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.training.trained import LOG, read_log
 
 FAMILIES = ("Bert", "DistilBert", "Roberta", "XLMRoberta", "MPNet", "ModernBert")
-WITHOUT_HEAD = ("Bert", "ModernBert")
-"""Tested without a head in every run, as sentence encoders are saved: MiniLM, BGE and E5, granite R2."""
+COMMON = ("Bert", "ModernBert")
+"""Tested more often; without a head, as sentence encoders are saved: MiniLM, BGE and E5, granite R2."""
 METHODS = ("mlm", "retromae", "dupmae", "master", "cot-mae", "cot-mote")
-IN_EVERY_RUN = ("dupmae", "cot-mote")
-"""Methods whose parts are those of the others, too; the others are tested by night."""
 CHOICES = {"cot-mae": {"context": "nearby", "causal-layers": 1}}
 SIZES = {
     "hidden_size": 24,
@@ -100,11 +98,18 @@ def data(tmp_path_factory):
     return folder
 
 
+def is_in_every_run(method: str, family: str, without_head: bool) -> bool:
+    """DupMAE's and CoT-MoTE's parts are those of the others, too, which are tested by night."""
+    if method == "dupmae":
+        return family in COMMON or not without_head
+    return method == "cot-mote" and family in COMMON and not without_head
+
+
 def cells():
     for method in METHODS:
         for family in FAMILIES:
             for without_head in (False, True):
-                often = method in IN_EVERY_RUN and (not without_head or family in WITHOUT_HEAD)
+                often = is_in_every_run(method, family, without_head)
                 marks = () if often else (pytest.mark.nightly,)
                 name = f"{family}-{'without-head-' * without_head}{method}"
                 yield pytest.param(family, method, without_head, marks=marks, id=name)
