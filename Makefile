@@ -75,11 +75,13 @@ audit: $(VENV)/.installed-dev  ## compare the installed packages with the publis
 	$(PIP) install -qq --constraint constraints.txt pip-audit
 	$(RUN) tools/audit.py
 
-hashes: $(VENV)/bin/python  ## write constraints-hashes.txt for this platform and Python (after a pin has changed)
+hashes: $(VENV)/.installed-dev  ## write constraints-hashes.txt and -licences.tsv for this platform and Python (after a pin has changed)
 	$(PIP) install -qq --upgrade 'setuptools>=77'
 	$(PIP) install -qq --dry-run --ignore-installed --no-build-isolation --constraint constraints.txt \
 	  --report build-report.json '.[dev,docs]'
 	$(RUN) tools/pin_hashes.py build-report.json > constraints-hashes.txt
+	$(INSTALL) '.[dev,docs]'
+	$(RUN) tools/licences.py > constraints-licences.tsv
 	rm build-report.json
 
 $(VENV)/.installed-docs: $(VENV)/.installed

@@ -19,6 +19,7 @@ import io
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -45,14 +46,13 @@ from dupmae_ir.io.publishing import atomic_write
 
 LIST = Path(__file__).parent / "code-pairs" / "packages.tsv"
 DRAWN = {
-    "pypi": ("^python3-", 350),
     "npm": ("^node-", 400),
     "golang": ("^golang-(github|golang)-.*-dev$", 350),
     "rust": ("^librust-.*-dev$", 350),
     "ruby": ("^ruby-", 250),
     "php": ("^php-", 120),
 }
-"""Source -> the names of Debian's packages that it is drawn from, and how many of them."""
+"""Source -> the names of Debian's packages that are drawn from, and how many of them."""
 _POPULAR_WORDS = """
     requests flask django numpy pandas scipy scikit-learn matplotlib sqlalchemy fastapi pydantic click rich typer httpx
     aiohttp jinja2 werkzeug pytest attrs pillow networkx sympy tqdm boto3 botocore celery redis kombu tornado twisted
@@ -65,9 +65,34 @@ _POPULAR_WORDS = """
     google-cloud-storage azure-storage-blob kubernetes docker pyarrow polars duckdb shapely geopandas rasterio
     biopython astropy scikit-image opencv-python imageio moviepy pygame arcade prompt-toolkit ipython jupyter-client
     notebook nbconvert traitlets sphinx mkdocs docutils babel arrow pendulum python-dateutil hypothesis tox nox
+    anyio trio httpcore urllib3 certifi idna charset-normalizer websockets websocket-client h11 h2 hpack wsproto
+    multidict yarl frozenlist aiosignal async-timeout aiofiles aiosqlite asyncpg aioredis motor beanie mongoengine
+    tortoise-orm sqlmodel sqlparse pypika records dataset tinydb diskcache cachetools joblib cloudpickle dill loky
+    psutil watchdog apscheduler schedule huey rq dramatiq luigi prefect dagster airflow-client great-expectations
+    pandera marshmallow-dataclass cattrs msgspec orjson ujson simplejson jsonpath-ng jsonpickle toml tomlkit tomli
+    pydantic-settings python-dotenv dynaconf hydra-core omegaconf environs confuse structlog loguru eliot sentry-sdk
+    opentelemetry-api opentelemetry-sdk prometheus-client statsd datadog pyjwt python-jose authlib oauthlib
+    requests-oauthlib passlib itsdangerous bcrypt argon2-cffi pynacl pyopenssl markdown mistune markdown-it-py nh3
+    bleach html5lib cssselect pyquery parsel w3lib feedparser newspaper3k readability-lxml selenium playwright
+    pytest-asyncio pytest-xdist pytest-mock responses respx vcrpy freezegun factory-boy faker model-bakery coverage
+    mock nose2 behave robotframework locust textual blessed colorama termcolor tabulate prettytable alive-progress
+    click-plugins cliff docopt fire cement invoke doit pex pip pipx pip-tools hatchling flit-core pdm-backend
+    setuptools-scm bump2version gitpython pygithub python-gitlab jira slack-sdk discord-py python-telegram-bot tweepy
+    stripe twilio sendgrid geopy folium pyproj fiona networkit igraph pulp ortools cvxpy cvxopt pyomo deap simpy
+    scikit-optimize hyperopt lightgbm xgboost catboost shap lime eli5 imbalanced-learn category-encoders
+    feature-engine sktime tslearn prophet pmdarima arch tsfresh pyod umap-learn hdbscan annoy hnswlib nmslib
+    rank-bm25 textblob pattern stanza flair sumy rapidfuzz jellyfish textdistance langdetect ftfy unidecode
+    pdfminer-six pypdf pdfplumber reportlab python-docx openpyxl xlsxwriter python-pptx tablib odfpy icalendar
+    holidays croniter humanize inflect pluggy stevedore zope-interface wrapt decorator more-itertools toolz funcy
+    boltons sortedcontainers blinker pyparsing lark parso jedi rope libcst astroid bandit pydocstyle pycodestyle
+    pyflakes autopep8 yapf vulture radon pre-commit cookiecutter copier jinja2-time mako chameleon django-rest-framework
+    djangorestframework django-filter django-allauth django-extensions django-debug-toolbar graphene strawberry-graphql
+    ariadne flask-login flask-wtf flask-sqlalchemy flask-restful flask-cors quart sanic falcon bottle cherrypy pyramid
+    connexion litestar hug eve webob waitress hypercorn gevent eventlet greenlet pyzmq kazoo python-consul hvac moto
+    localstack-client pulumi troposphere apache-libcloud openstacksdk netmiko napalm scapy pyserial pyusb bleak
 """
 POPULAR = tuple(_POPULAR_WORDS.split())
-"""Packages that are taken besides those drawn from PyPI."""
+"""Packages of PyPI."""
 _HELD_OUT_WORDS = """
     click flask networkx attrs httpx jsonschema peewee pendulum scrapy xarray
     express commander async yargs
@@ -80,6 +105,8 @@ HELD_OUT = tuple(_HELD_OUT_WORDS.split())
 DEV_SHARE = 0.02
 MOST_OF_A_PACKAGE = 1500
 """Pairs of one package at most, drawn with seed 0."""
+_BATCH = 12
+"""Wheels that one process of pip downloads."""
 _LARGEST_FILE = 400_000
 _LONGEST_LINE = 1000
 """Characters of a line above which a file is not what a person wrote."""
@@ -246,8 +273,8 @@ def names_to_draw(seed: int) -> list[tuple[str, str]]:
     for source, (pattern, count) in DRAWN.items():
         fitting = [name for name in known if re.search(pattern, name)]
         for name in chosen.sample(fitting, min(count, len(fitting))):
-            # Debian has a module of Python or Node under its name and a beginning.
-            own = name.partition("-")[2] if source in ("pypi", "npm") else name
+            # Debian has a module of Node under its name and a beginning.
+            own = name.partition("-")[2] if source == "npm" else name
             names.append((source, own))
     for name in HELD_OUT:
         names.append((source_of(name), name))
@@ -269,6 +296,8 @@ def drawn_package(cache: Path, source: str, name: str) -> Package | None:
     folder = cache / source / name.replace("/", "+")
     try:
         found = list(folder.glob("*")) if folder.is_dir() else []
+        if not found and source == "pypi":
+            return None
         file = found[0] if found else download(source, name, "", folder)
         version, licence = version_and_licence(source, file)
     except (InputError, ValueError, zipfile.BadZipFile, tarfile.TarError):
@@ -279,8 +308,39 @@ def drawn_package(cache: Path, source: str, name: str) -> Package | None:
     return Package(source, name, version, licence[:80], file.name, digest)
 
 
+def download_wheels(names: Sequence[str], folder: Path) -> None:
+    """Download the wheels of many packages into folders of theirs; names without one are left out.
+
+    In one process, which takes seconds to start. If it fails, each half is tried.
+    """
+    wanted = [name for name in names if not any((folder / name).glob("*.whl"))]
+    if not wanted:
+        return
+    aside = folder / f".{wanted[0]}.{len(wanted)}"
+    try:
+        run(sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
+            "--only-binary", ":all:", "--dest", str(aside), *wanted)  # fmt: skip
+    except InputError:
+        if len(wanted) > 1:
+            middle = len(wanted) // 2
+            download_wheels(wanted[:middle], folder)
+            download_wheels(wanted[middle:], folder)
+        return
+    by_name = {name.replace("-", "_").replace(".", "_").lower(): name for name in wanted}
+    for file in aside.iterdir():
+        name = by_name.get(file.name.partition("-")[0].replace(".", "_").lower())
+        if name is not None:
+            (folder / name).mkdir(exist_ok=True)
+            file.rename(folder / name / file.name)
+    shutil.rmtree(aside)
+
+
 def draw(args: argparse.Namespace) -> None:
     """Choose the packages and write their list."""
+    wheels = [name for source, name in names_to_draw(0) if source == "pypi"]
+    batches = [wheels[start : start + _BATCH] for start in range(0, len(wheels), _BATCH)]
+    with ThreadPoolExecutor(args.downloads) as pool:
+        list(pool.map(lambda names: download_wheels(names, args.cache / "pypi"), batches))
     with ThreadPoolExecutor(args.downloads) as pool:
         tried = pool.map(lambda pair: drawn_package(args.cache, *pair), names_to_draw(0))
         packages = sorted(package for package in tried if package is not None)
