@@ -4,7 +4,8 @@
     python benchmarks/folder_questions.py mine=my-docs --questions my-questions.jsonl
 
 Each line of the questions has ``folder``, ``question``, ``file`` (relative to the folder) and ``phrase``, which the
-right passage contains. Each folder is indexed with the embedded model and searched in hybrid mode, without options.
+right passage contains. A question to source code has the name of a ``definition``, too: each passage whose title ends
+with it is right. Each folder is indexed with the embedded model and searched in hybrid mode, without options.
 The folders of ``folder_questions.jsonl`` are public:
 
 - vault: ``en`` of obsidianmd/obsidian-help;
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -32,12 +34,13 @@ HITS = 10
 
 
 class Question(NamedTuple):
-    """A question to a folder: the file that answers it, and a phrase of the passage that does."""
+    """A question to a folder: the file that answers it, and a phrase or the title's end of the passage that does."""
 
     folder: str
     question: str
     file: str
     phrase: str
+    definition: str = ""
 
 
 def read_questions(path: Path) -> list[Question]:
@@ -73,7 +76,7 @@ def report(folder: str, questions: list[Question]) -> str:
             passages = [searcher.document(hit.docid) for hit in hits]
             files = [str(passage.metadata["path"]) for passage in passages]
             is_file_first = files[0] == question.file
-            is_passage_first = is_file_first and has_phrase(passages[0], question.phrase)
+            is_passage_first = is_file_first and answers(passages[0], question)
             counts["file"] += is_file_first
             counts["passage"] += is_passage_first
             if not is_passage_first:
@@ -81,6 +84,16 @@ def report(folder: str, questions: list[Question]) -> str:
                 misses.append(f"  {question.question!r}: {hits[0].docid}; right file at {rank}")
     summary = f"{folder}: file first {counts['file']}, passage first {counts['passage']} of {len(questions)}"
     return "\n".join([summary, *misses])
+
+
+def answers(passage: StoredDocument, question: Question) -> bool:
+    """Whether a passage of the right file is the right one."""
+    if (
+        question.definition
+        and re.split(r": |\.|::", passage.title)[-1] == question.definition.rpartition(".")[2]
+    ):
+        return True
+    return has_phrase(passage, question.phrase)
 
 
 def has_phrase(passage: StoredDocument, phrase: str) -> bool:
