@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -88,10 +87,8 @@ def report(folder: str, questions: list[Question]) -> str:
 
 def answers(passage: StoredDocument, question: Question) -> bool:
     """Whether a passage of the right file is the right one."""
-    if (
-        question.definition
-        and re.split(r": |\.|::", passage.title)[-1] == question.definition.rpartition(".")[2]
-    ):
+    name = question.definition
+    if name and passage.title.endswith((f": {name}", f".{name}")):
         return True
     return has_phrase(passage, question.phrase)
 
