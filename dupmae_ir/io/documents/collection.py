@@ -256,7 +256,7 @@ class DocumentCollection(DocumentSource):
         if kind_of(file.name, self.options) is None:
             return None
         try:
-            return read_file(file.path)
+            return read_file(file)
         except Unreadable as e:
             return e
 

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -82,10 +82,14 @@ class FilePart(NamedTuple):
 
 
 class FoundFile(NamedTuple):
-    """A file: where it is, and its name among the collection's files, with ``/`` between folders."""
+    """A file: where it is, and its name among the collection's files, with ``/`` between folders.
+
+    ``root`` is the folder below which it is reached without links; None if links may lead to it.
+    """
 
     path: Path
     name: str
+    root: Path | None = None
 
 
 @dataclass
@@ -107,6 +111,7 @@ def find_files(
     version control, caches, indexes of this package, temporary files of editors and what matches ``exclude`` are left
     out. Links to folders are not followed. A link to a file is left out too: a file inside the roots is read under its
     own name, and one outside of them may be private (``/etc/shadow``); with ``follow_links``, those outside are read.
+    What becomes a link later is not followed either (:func:`read_file`).
     Raises :class:`InputError` for a root that does not exist.
     """
     seen: set[str] = set()
@@ -133,7 +138,8 @@ def find_files(
                     walk.links.append(name)
                     continue
             if _is_regular(path):
-                walk.files.append(FoundFile(Path(path), name))
+                is_below = root.is_dir() and not follow_links
+                walk.files.append(FoundFile(Path(path), name, root if is_below else None))
     walk.files.sort(key=lambda found: [natural_key(part) for part in found.name.split("/")])
     return walk
 
@@ -179,16 +185,46 @@ def kind_of(name: str, options: FileOptions = DEFAULT_OPTIONS) -> str | None:
     return kind
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a file as they are on the disk. Raises :class:`Unreadable`."""
+def read_file(file: FoundFile) -> bytes:
+    """The bytes of a file as they are on the disk. Raises :class:`Unreadable`.
+
+    A file below a root is opened folder by folder, so that a link that has taken the place of a folder or of the file
+    since they were listed leads nowhere.
+    """
     try:
-        with open(path, "rb") as f:
-            size = os.fstat(f.fileno()).st_size
-            if size > LARGEST:
-                raise Unreadable(f"{size >> 20:,} MiB; the limit is {LARGEST >> 20} MiB")
+        with open(file.path, "rb", opener=partial(_opened, root=file.root)) as f:
+            about = os.fstat(f.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise Unreadable("is no file any more")
+            if about.st_size > LARGEST:
+                raise Unreadable(f"{about.st_size >> 20:,} MiB; the limit is {LARGEST >> 20} MiB")
             return f.read(LARGEST + 1)  # bounded, as the file may grow
     except OSError as e:
+        if e.errno == errno.ELOOP:
+            raise Unreadable(
+                "has become a link, or is behind one; links are not followed"
+            ) from None
         raise Unreadable(e.strerror or str(e)) from None
+
+
+def _opened(path: str, flags: int, root: Path | None) -> int:
+    """The descriptor of a file; of one below ``root`` only without a link on the way, else ``ELOOP``."""
+    # A pipe that has taken the place of a file would be waited for.
+    flags |= getattr(os, "O_NONBLOCK", 0)
+    if root is None or os.open not in os.supports_dir_fd:
+        return os.open(path, flags)
+    flags |= os.O_NOFOLLOW
+    *folders, name = Path(path).relative_to(root).parts
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for inner_name in folders:
+            # With O_DIRECTORY, the error for a link would be that it is no folder.
+            inner = os.open(inner_name, flags, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(name, flags, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def read_file_parts(
