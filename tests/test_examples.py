@@ -21,9 +21,18 @@ NEED_ARGUMENTS = {"encode_with_onnxruntime", "representation_files"}
 """Run by tests/models/checkpoints/test_onnx_graph.py and tests/encode/test_representation_files.py."""
 
 
-@pytest.mark.parametrize(
-    "example", [e for e in EXAMPLES if e.stem not in NEED_ARGUMENTS], ids=lambda p: p.stem
-)
+BY_NIGHT = {"frame_to_comparison", "compare_modes"}
+"""Whose steps the notebook compare_systems has, too."""
+
+
+def examples_to_run():
+    for path in EXAMPLES:
+        if path.stem not in NEED_ARGUMENTS:
+            marks = (pytest.mark.nightly,) if path.stem in BY_NIGHT else ()
+            yield pytest.param(path, id=path.stem, marks=marks)
+
+
+@pytest.mark.parametrize("example", list(examples_to_run()))
 def test_it_runs_and_prints(example):
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

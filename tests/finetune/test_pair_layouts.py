@@ -224,6 +224,7 @@ def test_each_layout_trains(tmp_path, base, name):
     two_steps(written(tmp_path, name, LAYOUTS[name]), base, tmp_path / "model")
 
 
+@pytest.mark.nightly
 def test_folders_and_parquet_train(tmp_path, base):
     datasets = pytest.importorskip("datasets")
     rows = [{"query": q, "pos": [a], "neg": [n]} for q, a, n in ROWS]
