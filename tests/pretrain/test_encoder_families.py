@@ -99,7 +99,7 @@ def data(tmp_path_factory):
 
 
 def is_in_every_run(method: str, family: str, without_head: bool) -> bool:
-    """DupMAE's and CoT-MoTE's parts are those of the others, too, which are tested by night, as the other encoders are."""
+    """DupMAE's and CoT-MoTE's parts are those of the others, too; those and other encoders are tested by night."""
     if family not in COMMON:
         return False
     return method == "dupmae" or (method == "cot-mote" and not without_head)
