@@ -94,7 +94,7 @@ _POPULAR_WORDS = """
 POPULAR = tuple(_POPULAR_WORDS.split())
 """Packages of PyPI."""
 _HELD_OUT_WORDS = """
-    click flask networkx attrs httpx jsonschema peewee pendulum scrapy xarray
+    click flask networkx attrs httpx jsonschema pendulum scrapy xarray
     express commander async yargs
     golang-github-spf13-cobra-dev golang-github-gin-gonic-gin-dev golang-github-gorilla-mux-dev
     librust-clap-dev librust-regex-dev librust-serde-json-dev
