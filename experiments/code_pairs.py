@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from question_sets import QuestionSet
+from tqdm import tqdm
 
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError
@@ -520,7 +521,7 @@ def make(args: argparse.Namespace) -> None:
     in_order = sorted(
         zip(packages, files, strict=True), key=lambda pair: (pair[0].name not in HELD_OUT, pair[0])
     )
-    for package, file in in_order:
+    for package, file in tqdm(in_order, unit="packages"):
         name = f"{package.source}/{package.name}"
         pairs = [pair for pair in pairs_of(file, name) if seen.take(pair)]
         random.Random(0).shuffle(pairs)
