@@ -1,25 +1,25 @@
 """Folders of source code as passages: is a function cut that fits in one, is a line lost, and what does it cost?
 
-    python benchmarks/source_passages.py FOLDER...       # beside the reading by lines, which knows no grammar
+    python benchmarks/source_passages.py FOLDER...       # compared with line-based reading, which uses no grammar
 
-Passages are those of the embedded model: of at most 250 of its word pieces. A function counts as cut if it has no more
-than that, with its comments, and a passage begins inside it. Word pieces of all passages, with their titles, are what
-encoding takes time for; seconds are those of reading and cutting.
+A passage has at most 250 word pieces of the embedded model. A function that fits, with its comments, counts as cut if
+a passage begins inside it. Encoding time depends on the total of word pieces, headings included. The seconds are for
+reading and cutting.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dupmae_ir.io.documents.files import FoundFile, find_files
+from dupmae_ir.io.documents.files import find_files
 from dupmae_ir.io.documents.passages import TextSpan, structured_passages
 from dupmae_ir.io.documents.readers.code import read_code
 from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable
-from dupmae_ir.io.documents.readers.registry import FORMATS, KINDS
+from dupmae_ir.io.documents.readers.registry import language_of
 from dupmae_ir.io.documents.readers.source import read_source
 from dupmae_ir.models.word_pieces import WordPieces, read_word_pieces
 
@@ -52,20 +52,12 @@ class Counts:
             self.pieces += len(pieces.starts(f"{span.heading}\n{text[span.start : span.end]}"))
         self.lost += has_lost_lines(text, spans)
         starts = sorted(span.start for span in spans)
-        for section in sections(extracted):
-            if len(pieces.starts(text[section])) <= LENGTH:
+        for name, section in extracted.sections():
+            if name and len(pieces.starts(text[section])) <= LENGTH:
                 self.functions += 1
                 # White space above the first statement is in no passage.
                 begin = section.start + len(text[section]) - len(text[section].lstrip())
                 self.cut += any(begin < start < section.stop for start in starts)
-
-
-def sections(extracted: Extracted) -> Iterator[slice]:
-    """The places of the definitions."""
-    starts = [heading.start for heading in extracted.headings]
-    for heading, end in zip(extracted.headings, [*starts[1:], len(extracted.text)], strict=False):
-        if heading.text:
-            yield slice(heading.start, end)
 
 
 def has_lost_lines(text: str, spans: Sequence[TextSpan]) -> bool:
@@ -99,7 +91,7 @@ def report(folder: Path, pieces: WordPieces) -> str:
     by_grammar = Counts()
     languages = set()
     for file in find_files([folder]).files:
-        language = language_of(file)
+        language = language_of(file.name)
         if not language:
             continue
         data = file.path.read_bytes()
@@ -115,12 +107,6 @@ def report(folder: Path, pieces: WordPieces) -> str:
         f"{by_lines.seconds:.2f} | {by_grammar.passages:,}, {by_grammar.pieces:,}, "
         f"{by_grammar.seconds:.2f} | {by_grammar.functions:,}, {by_grammar.cut} | {by_grammar.lost}"
     )
-
-
-def language_of(file: FoundFile) -> str:
-    """The language of a file by its name; empty for what is no source code."""
-    kind = KINDS.get(file.name.rpartition(".")[2].lower())
-    return FORMATS[kind].language if kind else ""
 
 
 def measure(counts: Counts, data: bytes, language: str, pieces: WordPieces) -> None:

@@ -41,7 +41,7 @@ from tqdm import tqdm
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable
-from dupmae_ir.io.documents.readers.registry import FORMATS, KINDS
+from dupmae_ir.io.documents.readers.registry import language_of
 from dupmae_ir.io.documents.readers.source import read_source
 from dupmae_ir.io.publishing import atomic_write
 
@@ -378,8 +378,7 @@ def fetched(cache: Path, package: Package) -> Path:
 def pairs_of(file: Path, package: str) -> Iterator[Pair]:
     """The pairs of a package, in its order."""
     for name, data in members(file):
-        kind = KINDS.get(name.rpartition(".")[2].lower())
-        language = FORMATS[kind].language if kind else ""
+        language = language_of(name)
         if not language or _NO_SOURCE.search(name) or not is_written(data):
             continue
         try:
@@ -402,21 +401,19 @@ def is_written(data: bytes) -> bool:
 
 def pairs_in(extracted: Extracted, language: str, place: str) -> Iterator[Pair]:
     """The pairs of a file."""
-    text = extracted.text
-    ends = [heading.start for heading in extracted.headings][1:]
     short = "/".join(place.split("/")[-2:]).rpartition(".")[0]
-    for heading, end in zip(extracted.headings, [*ends, len(text)], strict=False):
-        if not heading.text:
+    for definition, part in extracted.sections():
+        if not definition:
             continue
-        section = text[heading.start : end].rstrip()
+        section = extracted.text[part].rstrip()
         documentation, code = (
             python_parts(section) if language == "python" else commented_parts(section)
         )
-        query = first_sentence(documentation, heading.text)
+        query = first_sentence(documentation, definition)
         lines = [line for line in code.splitlines() if line.strip()]
         if is_question(query) and _LINES[0] <= len(lines) <= _LINES[1]:
-            docid = f"{place}#{heading.text}"
-            yield Pair(query, docid, f"{short}: {heading.text}", code, language)
+            docid = f"{place}#{definition}"
+            yield Pair(query, docid, f"{short}: {definition}", code, language)
 
 
 def python_parts(section: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -92,6 +92,13 @@ class Extracted:
     guess: Guess | None = None
     waiting_pages: int = 0
     borders: Sequence[Border] = ()
+
+    def sections(self) -> Iterator[tuple[str, slice]]:
+        """The words of each heading, and its part of the text, up to the next heading of any level."""
+        ends = [heading.start for heading in self.headings[1:]]
+        ends.append(len(self.text))
+        for heading, end in zip(self.headings, ends, strict=False):
+            yield heading.text, slice(heading.start, end)
 
     def place(self, offset: int) -> Mapping[str, MetadataValue]:
         """The place of the block that an offset is in; empty for a format without blocks."""

@@ -22,7 +22,7 @@ class Format(NamedTuple):
     container is not, so its splitter must take time and memory in proportion to the bytes. An ``archive`` is left out
     unless archives are asked for. A ``recognising_reader`` reads pages that are pictures as well (OCR); its files are
     isolated. A ``picture`` has no other text, so it is left out unless OCR is asked for. The reader of
-    a ``language`` of programs is told which it is.
+    source code takes its ``language`` as well.
     """
 
     kind: str

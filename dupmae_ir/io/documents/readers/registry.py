@@ -153,5 +153,12 @@ FORMATS = {entry.kind: entry for entry in _ALL}
 KINDS = _kinds_by_ending()
 """Ending of a name -> kind. Any other file is text if its beginning is."""
 
+
+def language_of(name: str) -> str:
+    """The programming language of a file by its name; empty for one without a grammar."""
+    kind = KINDS.get(name.rpartition(".")[2].lower())
+    return FORMATS[kind].language if kind else ""
+
+
 PACKAGES = _kinds_by_package()
 """Package of the extra -> the kinds of files that need it."""

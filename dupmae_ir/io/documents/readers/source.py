@@ -1,4 +1,4 @@
-"""Source code of the languages with a grammar. The text is that of the file, so offsets are places in the file."""
+"""Source code, read by the grammar of its language. The text is unchanged, so offsets are places in the file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FUNCTION_VALUES = frozenset(
 _INTRODUCTIONS = frozenset(["attribute_item", "annotation", "decorator", "pod"])
 """Nodes that belong to the one after them, as comments do."""
 _BODIES = frozenset(["function_body"])
-"""Bodies that are beside the head of their function in the tree, not below it."""
+"""Function bodies that are siblings of the function's head in the tree, not children of it."""
 _WRAPPERS = frozenset(
     [
         "decorated_definition",
@@ -143,7 +143,7 @@ class _Branch(NamedTuple):
 
 
 class _Outline:
-    """What is read off a syntax tree. Rows count from 0; whatever is of interest begins on a row of its own."""
+    """The definitions and borders of a syntax tree. Rows count from 0; only nodes that begin a line count."""
 
     def __init__(self, text: str, language: str) -> None:
         # Half of a surrogate pair is no UTF-8.
