@@ -186,19 +186,23 @@ def _units(
 
 
 class _Part(NamedTuple):
-    """A part of the text, and where its tokens begin; None if it is too long to count them."""
+    """A part of the text, and where its tokens begin; None if it is too long to count them.
+
+    It is cut at borders after ``joined``, if there are any.
+    """
 
     start: int
     end: int
     token_starts: Sequence[int] | None
+    joined: int
 
-    def between(self, start: int, end: int) -> _Part:
+    def between(self, start: int, end: int, joined: int = 0) -> _Part:
         """A part of this one."""
         if self.token_starts is None:
-            return _Part(start, end, None)
+            return _Part(start, end, None, joined)
         low = bisect_left(self.token_starts, start)
         high = bisect_left(self.token_starts, end)
-        return _Part(start, end, self.token_starts[low:high])
+        return _Part(start, end, self.token_starts[low:high], joined)
 
     def fits(self, length: int) -> bool:
         """Whether it has at most ``length`` tokens."""
@@ -217,16 +221,15 @@ class _BorderedUnits:
 
     def between(self, begin: int, end: int) -> Iterator[_Unit]:
         """The units between two places."""
-        parts = [_Part(begin, end, None)]
+        parts = [_Part(begin, end, None, begin)]
         while parts:
             part = self._counted(parts.pop())
             if part.fits(self._length):
                 yield from self._unit(part)
                 continue
             inner = self._cut(part)
-            if len(inner) > 1:
-                parts += reversed(inner)
-            else:
+            parts += reversed(inner)
+            if not inner:
                 yield from _sentence_units(
                     self._extracted, part.start, part.end, self._length, self._measure
                 )
@@ -247,21 +250,29 @@ class _BorderedUnits:
             yield _Unit(start, start + len(stripped), max(1, len(part.token_starts)))
 
     def _cut(self, part: _Part) -> list[_Part]:
-        """A part cut at its least deep borders; itself if it has none.
+        """A part cut at its least deep borders; nothing if it has none.
 
-        What is above the first, such as the first line of a loop, stays with what follows it if the two fit.
+        What is above the first, such as the first line of a loop, stays with the part below it, unless that fits in a
+        passage by itself only.
         """
-        low = bisect_right(self._borders, part.start, key=_start)
+        low = bisect_right(self._borders, max(part.start, part.joined), key=_start)
         high = bisect_left(self._borders, part.end, key=_start)
         inside = self._borders[low:high]
+        if not inside and part.joined > part.start:
+            return [part.between(part.start, part.joined), part.between(part.joined, part.end)]
         if not inside:
-            return [part]
+            return []
         least = min(border.depth for border in inside)
-        places = [border.start for border in inside if border.depth == least]
-        places = [part.start, *places, part.end]
-        if len(places) > 3 and part.between(part.start, places[2]).fits(self._length):
-            del places[1]
-        return [part.between(*pair) for pair in pairwise(places)]
+        first, *places = [border.start for border in inside if border.depth == least]
+        places.append(part.end)
+        head = part.between(part.start, first)
+        below = part.between(first, places[0])
+        with_head = part.between(part.start, places[0], joined=first)
+        fits_alone_only = below.fits(self._length) and not with_head.fits(self._length)
+        parts = [with_head]
+        if fits_alone_only or not head.fits(self._length):
+            parts = [head, below]
+        return parts + [part.between(*pair) for pair in pairwise(places)]
 
 
 def _start(border: Border) -> int:

@@ -66,6 +66,16 @@ def test_passages_end_at_sentences_and_overlap_by_whole_sentences():
     assert len(without) < len(found)
 
 
+def test_no_passage_begins_with_sentences_of_the_section_before():
+    small = "One\n\nA first. Another.\n\n"
+    long_sentence = "a b c d e f g h i j k l m n o p q r s t u v w x y z 1 2 3 4.\n\n"
+    text = f"{small}{long_sentence * 3}"
+    headings = [Heading(0, 1, "One"), Heading(len(small), 1, "Two")]
+    found = spans(text, 36, 8, headings=headings)
+    assert [heading for _, _, heading in found] == ["One", "Two", "Two", "Two"]
+    assert found[1].start == len(small)
+
+
 def test_headings_begin_passages_and_short_sections_are_joined():
     parts = [f"Part {i}\n\n{paragraphs(f'part {i}', 3)}\n\n" for i in range(4)]
     text = "".join(parts) + "".join(f"Tiny {i}\n\nOne.\n\n" for i in range(5))

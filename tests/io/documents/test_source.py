@@ -582,12 +582,46 @@ def test_long_functions_are_cut_between_statements_at_the_least_deep_border():
     assert all('"""Runs all."""' not in text[span.start : span.end] for span in spans[1:])
 
 
-def test_the_first_line_of_a_loop_stays_with_what_follows_it():
-    body = "".join(f"        call({i}, 'some words here')\n" for i in range(12))
-    text = f"def run():\n    first()\n    for x in range(10):\n{body}"
-    spans = passages(text, "python", 40)
-    for span in spans:
-        assert not text[span.start : span.end].rstrip().endswith("range(10):")
+LOOPS = {
+    "python": (
+        "def run():\n    first()\n    for x in range(10):\n",
+        "        call({i}, 'some words here')\n",
+        "",
+    ),
+    "go": (
+        "func run() {\n\tfirst()\n\tfor x := range values {\n",
+        "\t\tcall({i}, some, words)\n",
+        "\t}\n}\n",
+    ),
+    "ruby": (
+        "def run\n  first()\n  for x in 1..10\n",
+        "    call({i}, some, words)\n",
+        "  end\nend\n",
+    ),
+    "javascript": (
+        "function run() {\n  first();\n  for (const x of values) {\n",
+        "    call({i}, some, words);\n",
+        "  }\n}\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("length", range(25, 60))
+@pytest.mark.parametrize("language", LOOPS)
+def test_the_first_line_of_a_loop_stays_with_what_follows_it(language, length):
+    head, statement, end = LOOPS[language]
+    text = head + "".join(statement.format(i=i) for i in range(12)) + end
+    loop = head.splitlines()[-1]
+    for span in passages(text, language, length):
+        assert text[span.start : span.end].splitlines()[-1] != loop
+
+
+def test_the_first_lines_of_nested_loops_stay_together():
+    body = "".join(f"            call({i}, 'some words here')\n" for i in range(12))
+    text = f"def run():\n    first()\n    for x in ten:\n        for y in ten:\n{body}"
+    for length in range(30, 60):
+        first, *_ = passages(text, "python", length)
+        assert text[first.start : first.end].splitlines()[-1].strip().startswith("call(")
 
 
 def test_a_small_definition_does_not_push_the_next_one_over_its_end():

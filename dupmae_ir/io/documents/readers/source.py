@@ -50,6 +50,8 @@ _WRAPPERS = frozenset(
 _NEED_BODY = frozenset(["struct_specifier", "class_specifier", "union_specifier", "enum_specifier"])
 """Nodes that only mention a type if they have no body."""
 
+_SEPARATORS = frozenset(["\n", ";"])
+"""Nodes between statements."""
 _TOP = 2
 """Depth of an assignment that is in nothing but a statement, which may be exported."""
 _NEVER = -9
@@ -126,18 +128,19 @@ class _Branch(NamedTuple):
     """A node whose children are to be read.
 
     ``scope`` is the name of the definition around them: empty at the top, None inside a function. ``begin`` is the row
-    where the node begins, with what introduces it.
+    where the node begins, with what introduces it. ``is_list``: it is nothing but its children, so the first has a
+    border as the others have.
     """
 
     node: Node
     depth: int
     scope: str | None
     begin: int
+    is_list: bool
 
     def begins_with(self, row: int) -> bool:
         """Whether a child on ``row`` begins where the node does."""
-        # A file does not begin with its first definition.
-        if self.depth == 0:
+        if self.is_list:
             return False
         return self.node.type in _WRAPPERS or self.node.start_point.row == row
 
@@ -161,7 +164,8 @@ class _Outline:
 
     def _read(self, root: Node) -> None:
         # A loop, not a recursion: some texts are nested a thousand times.
-        branches = [_Branch(root, 0, "", 0)]
+        # A file does not begin with its first definition.
+        branches = [_Branch(root, 0, "", 0, is_list=True)]
         while branches:
             inner = list(self._inside(branches.pop()))
             branches += reversed(inner)
@@ -200,9 +204,12 @@ class _Outline:
                     self._add_pod(row, last)
                 continue
             begin = introduced_by.taken(row)
+            is_list = False
             if branch.begins_with(row):
                 begin = branch.begin
                 begins_line = True
+            elif begins_line and begin == row and _is_list(child):
+                is_list = True
             elif begins_line and begin == row:
                 self._border(row, branch)
             elif begins_line:
@@ -214,7 +221,7 @@ class _Outline:
                 is_at_top = not scope and branch.depth <= _TOP
                 scope = self._scope_inside(child, scope, begin, is_at_top)
             if last > row or child.type in _WRAPPERS:
-                yield _Branch(child, branch.depth + 1, scope, begin)
+                yield _Branch(child, branch.depth + 1, scope, begin, is_list)
 
     def _add_pod(self, first: int, last: int) -> None:
         """Note the headings of Perl's documentation between two rows."""
@@ -278,6 +285,13 @@ class _Introduction:
 
 def _indent(line: bytes) -> int:
     return len(line) - len(line.lstrip(b" \t\f"))
+
+
+def _is_list(node: Node) -> bool:
+    """Whether a node is nothing but statements, as a block of Python is."""
+    if node.named_child_count < 2:
+        return False
+    return all(child.is_named or child.type in _SEPARATORS for child in node.children)
 
 
 def _last_row(node: Node) -> int:
