@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from sentences_and_titles import CHOOSE_BY, DEMO, NEW
 
-from dupmae_ir.console import guarded
+from dupmae_ir.console import guarded, megabytes
 from dupmae_ir.errors import InputError
 from dupmae_ir.eval.significance import holm, t_test
 
@@ -125,35 +125,77 @@ def scores_table(records: Mapping[str, Record], settings: Sequence[str], part: s
     return "\n".join(lines)
 
 
-def report(folder: Path) -> str:
-    """All tables, and the decision about each arm."""
+def moves(records: Mapping[str, Record], setting: str) -> tuple[int, int]:
+    """How many questions of the new collections have their passage in the first place with a setting and not today, and
+    the other way round. Each has one relevant passage, so nDCG@10 is 1 in the first place only."""
+    to_first = 0
+    from_first = 0
+    for name in NEW:
+        is_first = per_query(records[name], setting) == 1
+        was_first = per_query(records[name], TODAY) == 1
+        to_first += int((is_first & ~was_first).sum())
+        from_first += int((was_first & ~is_first).sum())
+    return to_first, from_first
+
+
+def decision(folder: Path) -> str:
+    """What the rule says of each arm, and the scores of the chosen settings."""
+    records = read_records(folder)
+    lines = [
+        "| arm | setting | gain on the new collections | p (Holm) | to the first place, away | largest loss | |",
+        "|:--|:--|--:|--:|--:|--:|:--|",
+    ]
+    settings = [TODAY]
+    for result in results(records):
+        settings.append(result.setting)
+        to_first, from_first = moves(records, result.setting)
+        lines.append(
+            f"| {result.arm} | {result.setting} | {result.gain:+.4f} | {result.p:.2g} | {to_first}, {from_first} | "
+            f"{result.loss:.4f} ({result.worst}) | {result.answer} |"
+        )
+    return "\n".join(lines) + "\n\n" + scores_table(records, settings, "hybrid")
+
+
+def all_scores(folder: Path) -> str:
+    """The scores of all settings, of hybrid search and of vectors alone."""
     records = read_records(folder)
     settings = records[DEMO]["settings"]
     with_vectors = [name for name in settings if "meaning" in settings[name]]
-    found = results(records)
-    lines = [
-        "| arm | setting | gain on the new collections | p (Holm) | largest loss | |",
-        "|:--|:--|--:|--:|--:|:--|",
-    ]
-    for result in found:
-        lines.append(
-            f"| {result.arm} | {result.setting} | {result.gain:+.4f} | {result.p:.3g} | {result.loss:+.4f} "
-            f"({result.worst}) | {result.answer} |"
-        )
     tables = [
-        "\n".join(lines),
         scores_table(records, list(settings), "hybrid"),
         scores_table(records, with_vectors, "meaning"),
     ]
     return "\n\n".join(tables)
 
 
+def costs_table(folder: Path) -> str:
+    """What excerpts cost and find in the product, by excerpt_costs.py."""
+    record = json.loads((folder / "costs.json").read_text(encoding="utf-8"))
+    lines = [
+        "| | passages | hybrid, nDCG@10 | processor seconds | bytes of vectors | milliseconds of a question |",
+        "|:--|--:|--:|--:|--:|--:|",
+    ]
+    for name, found in record.items():
+        today = found["today"]
+        excerpts = found["excerpts"]
+        cells = [
+            f"{today['documents']:,}",
+            f"{np.mean(today['scores']):.4f} → {np.mean(excerpts['scores']):.4f}",
+            f"{today['seconds']:.0f} → {excerpts['seconds']:.0f} ({excerpts['seconds'] / today['seconds']:.2f}x)",
+            f"{megabytes(today['bytes'])} → {megabytes(excerpts['bytes'])} ({excerpts['bytes'] / today['bytes']:.2f}x)",
+            f"{today['milliseconds']:g} → {excerpts['milliseconds']:g}",
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main(argv: list[str]) -> int:
-    """Print the report of a folder of records. Returns the exit status."""
+    """Print the decision and all scores of a folder of records. Returns the exit status."""
     if len(argv) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    return guarded(lambda: print(report(Path(argv[0]))), "sentences_tables.py")
+    folder = Path(argv[0])
+    return guarded(lambda: print(f"{decision(folder)}\n\n{all_scores(folder)}"), "sentences_tables.py")
 
 
 if __name__ == "__main__":

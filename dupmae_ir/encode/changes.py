@@ -23,6 +23,7 @@ import numpy as np
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.document_languages import document_languages, measured_factors
+from dupmae_ir.encode.excerpts import excerpt_measure, excerpt_record
 from dupmae_ir.encode.run import vocabulary_record
 from dupmae_ir.encode.window_encoding import quantised_window, represent
 from dupmae_ir.encode.windows import (
@@ -65,7 +66,7 @@ _COMPARED_SETTINGS = (
     "language",
 )
 """Settings of an encoder that must be those of the encoder that made the index."""
-_SAVED_WINDOW_SETTINGS = ("digest", "title_separator", *_COMPARED_SETTINGS)
+_SAVED_WINDOW_SETTINGS = ("digest", "title_separator", "excerpts", *_COMPARED_SETTINGS)
 """Settings that decide the bytes of a saved window."""
 
 
@@ -306,6 +307,7 @@ class Change:
                 },
                 on_documents=bar.update,
                 texts=index.segments[0].has_part("texts"),
+                excerpts=index.has_excerpts,
             )
         build_optional(index, new)
         if meta["clipped"]:
@@ -328,6 +330,7 @@ class Change:
         """The files of the encoded windows, in order."""
         paths = []
         separator = index.meta["encoder"]["title_separator"]
+        measure = self._excerpt_measure(index)
         texts = index.segments[0].has_part("texts")
         size = (index.meta.get("settings") or {}).get("window") or WINDOW
         with progress("encode", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
@@ -342,7 +345,7 @@ class Change:
                         bar.initial += len(window)
                 else:
                     own = languages.of(window, encoder)
-                    representation = represent(encoder, window, separator, own)
+                    representation = represent(encoder, window, separator, own, measure)
                     encoded = quantised_window(
                         window,
                         representation,
@@ -356,6 +359,17 @@ class Change:
                 paths.append(path)
                 bar.update(len(window))
         return paths
+
+    def _excerpt_measure(self, index: Index) -> TokenMeasure | None:
+        """What measures the excerpts of an index; None if it has none. Raises :class:`IndexMismatch` for an index whose
+        excerpts are of another length."""
+        if index.excerpts is None:
+            return None
+        if index.excerpts != excerpt_record():
+            raise IndexMismatch(
+                f"{self.config.index} has excerpts of another version; encode it again"
+            )
+        return excerpt_measure(_model(index.meta["encoder"], self.config))
 
 
 class _Languages:

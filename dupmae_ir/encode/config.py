@@ -100,6 +100,12 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         above=0,
         only_with=("parts=cls", "parts=cls,ot"),
     )
+    excerpts: bool = encoding_option(
+        False,
+        "vectors of excerpts as well, runs of sentences of at most 64 word pieces, for questions about one sentence of "
+        "a passage; encoding takes two to three times as long",
+        only_with=("parts=cls", "parts=cls,ot"),
+    )
     store_texts: bool = output_option(
         True,
         "keep titles, texts and metadata in the index, compressed: search shows and filters by them",

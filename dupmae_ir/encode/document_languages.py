@@ -101,8 +101,11 @@ def measured_factors(
 def weighted(
     representation: Representation, languages: Sequence[str] | None, factors: Mapping[str, float]
 ) -> Representation:
-    """The representation with each vector times the factor of its language."""
+    """The representation with each vector, excerpts included, times the factor of its language."""
     if languages is None or representation.cls is None or not factors:
         return representation
     row_factors = np.array([factors.get(language, 1.0) for language in languages], np.float32)
-    return Representation(representation.cls * row_factors[:, None], representation.ot)
+    excerpts = representation.excerpts
+    if excerpts is not None:
+        excerpts = excerpts.times(row_factors)
+    return Representation(representation.cls * row_factors[:, None], representation.ot, excerpts)

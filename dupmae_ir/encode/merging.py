@@ -64,6 +64,7 @@ def run(config: MergeConfig) -> MergeResult:
                     on_documents=bar.update,
                     texts=shards[0].has_texts,
                     postings=all(shard.only_segment.has_part("postings") for shard in shards),
+                    excerpts=shards[0].has_excerpts,
                 )
             result = job.publish(folder, index_summary(meta))
     return cast("MergeResult", output.publish({**result, **names}))
@@ -148,8 +149,11 @@ def _window_of(shard: Index, start: int, end: int) -> EncodedWindow:
     digests = None
     if shard.digests is not None:
         digests = split_digests(shard.digests[start:end])
+    excerpts = None
+    if segment.excerpts is not None:
+        excerpts = segment.excerpts.of_rows(np.arange(start, end))
     docids = list(shard.docids[start:end])
-    return EncodedWindow(docids, vectors, impacts, clipped, dropped, documents, digests)
+    return EncodedWindow(docids, vectors, impacts, clipped, dropped, documents, digests, excerpts)
 
 
 def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, object]:

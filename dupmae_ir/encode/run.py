@@ -30,6 +30,7 @@ from dupmae_ir.console import progress, say
 from dupmae_ir.device import MIXED, with_torch_threads
 from dupmae_ir.encode.config import EncodeConfig, EncodeResult
 from dupmae_ir.encode.document_languages import document_languages
+from dupmae_ir.encode.excerpts import ExcerptRecord, excerpt_record
 from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
 from dupmae_ir.encode.reading import READS_WELL, Reading
 from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult
@@ -105,6 +106,8 @@ def run(config: EncodeConfig) -> EncodeResult:
             raise UsageError(
                 "`language` is for word weights with stems; the terms of this model are its tokenizer's"
             )
+        # Raises for a model by whose word pieces nothing can be cut.
+        EncoderChoice.of(config).measure()
         result = _Run(config, output, collection, executor, chain(first_windows, batches))()
     return cast("EncodeResult", output.publish(result))
 
@@ -340,6 +343,7 @@ class _Run:
             "normalize": encoder.normalize or None,
             "dimensions": encoder.dimensions,
             "fold_terms": encoder.fold_terms or None,
+            "excerpts": excerpt_record() if config.excerpts else None,
             "fields": list(config.fields),
             "docid_field": config.docid_field,
             "delimiter": config.unescaped_delimiter(),
@@ -374,6 +378,7 @@ class _Run:
                 on_documents=bar.update,
                 texts=self.config.store_texts,
                 postings=self.config.postings,
+                excerpts=self.config.excerpts,
             )
         return job.publish(folder, index_summary(meta), inputs=self.collection.digests())
 
@@ -495,6 +500,7 @@ class _Run:
                 self.separator,
                 files.reading,
                 files.factors if self.recognises else None,
+                excerpt_record() if self.config.excerpts else None,
             ),
             "scale_source": files.scale.source if files.scale else None,
             "inputs": [dataclasses.asdict(file) for file in self.collection.inputs],
@@ -558,10 +564,12 @@ def encoder_record(
     separator: str,
     reading: Reading | None = None,
     factors: Mapping[str, float] | None = None,
+    excerpts: ExcerptRecord | None = None,
 ) -> dict[str, object]:
     """The settings of the encoder that queries must share, as the meta records them.
 
     ``factors``: of the vectors of each language but that of the index; None if languages were not recognised.
+    ``excerpts``: None if documents have none.
     """
     settings = encoder.settings
     dense, impact = settings.part_weights
@@ -590,6 +598,8 @@ def encoder_record(
         record["language"] = settings.language
     if factors is not None:
         record["languages"] = dict(factors)
+    if excerpts is not None:
+        record["excerpts"] = excerpts
     if (dense, impact) != (1.0, 1.0):
         record["part_weights"] = {"dense": dense, "impact": impact}
     if reading:

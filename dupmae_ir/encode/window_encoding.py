@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dupmae_ir import __version__
@@ -20,9 +21,11 @@ from dupmae_ir.encode.document_languages import (
     weighted,
     with_languages,
 )
+from dupmae_ir.encode.excerpts import encode_excerpts, excerpt_measure
 from dupmae_ir.encode.reading import Reading, measure
 from dupmae_ir.encode.windows import EncodedWindow, Window
 from dupmae_ir.index.format.quantisation import Scale, choose_scale
+from dupmae_ir.io.documents.passages import TokenMeasure
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import (
     SEPARATORS,
@@ -31,8 +34,12 @@ from dupmae_ir.types import (
     EncoderOptions,
     EncoderSettings,
     LexicalEncoder,
+    ReportingEncoder,
     Representation,
 )
+
+_DOCUMENTS = 0.45
+"""Share of the work for documents with excerpts that the documents are, roughly."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class EncoderChoice:
     title_separator: str | None
     scale: float | None
     store_texts: bool
+    excerpts: bool
     threads: int
 
     @classmethod
@@ -119,12 +127,18 @@ class EncoderChoice:
             config.title_separator,
             config.scale,
             config.store_texts,
+            config.excerpts,
             config.threads,
         )
 
     def load(self, device: str) -> Encoder:
         """The encoder, on a device."""
         return load_encoder(self.model, **self.settings | {"device": device})
+
+    def measure(self) -> TokenMeasure | None:
+        """What measures excerpts; None for an index without them. Raises :class:`UsageError` for a model that has no
+        word pieces."""
+        return excerpt_measure(self.model) if self.excerpts else None
 
     def separator(self, settings: EncoderSettings) -> str:
         """What joins title and text: the separator of the options, or else that of the model."""
@@ -144,7 +158,8 @@ def encode_window(
     documents = window.documents
     languages = window.languages
     usual = encoder.settings.language
-    representation = represent(encoder, documents, choice.separator(encoder.settings), languages)
+    separator = choice.separator(encoder.settings)
+    representation = represent(encoder, documents, separator, languages, choice.measure())
     seconds = time.monotonic() - started
     scale = window.scale
     reading = None
@@ -190,10 +205,34 @@ def represent(
     documents: Sequence[Document],
     separator: str,
     languages: Sequence[str] | None = None,
+    excerpts: TokenMeasure | None = None,
 ) -> Representation:
-    """The representation of documents; ``separator`` is put between title and text. ``languages``: of the documents, if
-    they are not all that of the encoder."""
+    """The representation of documents.
+
+    ``separator``: put between title and text. ``languages``: of the documents, if they are not all that of the encoder.
+    ``excerpts``: what measures excerpts; None for documents without them.
+    """
+    if excerpts is not None:
+        with _reporting(encoder, 0.0, _DOCUMENTS):
+            whole = represent(encoder, documents, separator, languages)
+        with _reporting(encoder, _DOCUMENTS, 1.0):
+            vectors = encode_excerpts(encoder, documents, excerpts, separator)
+        return dataclasses.replace(whole, excerpts=vectors)
     # A lexical encoder weights the words of the title apart, so it gets documents instead of joined texts.
     if isinstance(encoder, LexicalEncoder):
         return encoder.encode_collection(documents, separator, languages)
     return encoder.encode_documents([document.joined(separator) for document in documents])
+
+
+@contextmanager
+def _reporting(encoder: Encoder, start: float, end: float) -> Iterator[None]:
+    """Within the block, an encoder reports its progress as that from ``start`` to ``end``."""
+    if not isinstance(encoder, ReportingEncoder):
+        yield
+        return
+    report = encoder.on_share
+    encoder.on_share = lambda share: report(start + share * (end - start))
+    try:
+        yield
+    finally:
+        encoder.on_share = report

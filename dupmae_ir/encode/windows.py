@@ -25,6 +25,7 @@ from safetensors.numpy import save
 from dupmae_ir.encode.reading import Reading
 from dupmae_ir.errors import IndexMismatch, OutputError
 from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.excerpts import Excerpts
 from dupmae_ir.index.format.integrity import DIGEST_BYTES
 from dupmae_ir.index.format.manifest import Meta
 from dupmae_ir.index.format.quantisation import CALIBRATION, Scale, dropped, quantise
@@ -119,7 +120,7 @@ class EncodedWindow:
 
     ``clipped`` and ``dropped`` count the weights that were above 255 and that rounded to 0. ``documents``: titles,
     texts and metadata, if the index stores them. ``digests``: one for each document
-    (:func:`~dupmae_ir.encode.windows.document_digest`).
+    (:func:`~dupmae_ir.encode.windows.document_digest`). ``excerpts``: their vectors, if the index has them.
     """
 
     docids: list[str]
@@ -129,6 +130,7 @@ class EncodedWindow:
     dropped: int = 0
     documents: list[StoredDocument] | None = None
     digests: list[bytes] | None = None
+    excerpts: Excerpts | None = None
 
     @classmethod
     def of(
@@ -171,6 +173,7 @@ class EncodedWindow:
             lost,
             stored(recorded or documents) if texts else None,
             [document_digest(document) for document in documents],
+            representation.excerpts,
         )
 
     def to_bytes(self, digest: str, encoder: str | None = None) -> bytes:
@@ -180,6 +183,10 @@ class EncodedWindow:
         }
         if self.cls is not None:
             tensors["cls"] = np.ascontiguousarray(self.cls, np.float32)
+        if self.excerpts is not None:
+            tensors["excerpt_starts"] = self.excerpts.starts
+            tensors["excerpt_codes"] = self.excerpts.codes
+            tensors["excerpt_steps"] = self.excerpts.steps
         header = {"documents": digest, "clipped": str(self.clipped), "dropped": str(self.dropped)}
         if encoder:
             header["encoder"] = encoder
@@ -218,6 +225,11 @@ class EncodedWindow:
         digests = None
         if "digests" in tensors:
             digests = split_digests(tensors["digests"])
+        excerpts = None
+        if "excerpt_steps" in tensors:
+            excerpts = Excerpts(
+                tensors["excerpt_starts"], tensors["excerpt_codes"], tensors["excerpt_steps"]
+            )
         return cls(
             docids,
             vectors,
@@ -226,6 +238,7 @@ class EncodedWindow:
             int(header["dropped"]),
             documents,
             digests,
+            excerpts,
         )
 
 
@@ -366,6 +379,7 @@ def build_index(
     on_documents: Callable[[int], object],
     texts: bool = False,
     postings: bool = False,
+    excerpts: bool = False,
 ) -> Meta:
     """Write the index of encoded windows into ``folder``, which is new, and return its meta.
 
@@ -373,7 +387,7 @@ def build_index(
     is called with the number of documents of each window.
     """
     with IndexBuilder(
-        folder, dim=dim, terms=terms, scale=scale, texts=texts, postings=postings
+        folder, dim=dim, terms=terms, scale=scale, texts=texts, postings=postings, excerpts=excerpts
     ) as builder:
         for window in encoded:
             builder.add_impacts(
@@ -384,6 +398,7 @@ def build_index(
                 window.dropped,
                 window.documents,
                 window.digests,
+                window.excerpts,
             )
             on_documents(len(window.docids))
         return builder.finish(describe())

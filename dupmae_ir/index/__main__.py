@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ from dupmae_ir.index.config import (
     VerifyResult,
     changes_in_words,
 )
+from dupmae_ir.index.format.integrity import EXCERPTS, TEXTS, part_of
 from dupmae_ir.io.jobs import COMPLETE
 from dupmae_ir.io.sources import file_report
 
@@ -134,14 +136,20 @@ def _meta_rows(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{meta['postings']:,}, scale {meta['scale']:g}, {meta['clipped']:,} clipped at 255",
         )
     file_count = 0
-    text_bytes = 0
+    part_bytes: Counter[str] = Counter()
     for segment in segments:
         file_count += len(segment["files"])
         for name, file in segment["files"].items():
-            if name.startswith("texts/"):
-                text_bytes += file["bytes"]
-    if text_bytes:
-        yield "texts", f"stored, {megabytes(text_bytes)}"
+            part_bytes[part_of(name)] += file["bytes"]
+    excerpts = encoder.get("excerpts")
+    if excerpts:
+        yield (
+            "excerpts",
+            f"of at most {excerpts['word_pieces']} word pieces, share {excerpts['share']:g}, "
+            f"{megabytes(part_bytes[EXCERPTS])}",
+        )
+    if part_bytes[TEXTS]:
+        yield "texts", f"stored, {megabytes(part_bytes[TEXTS])}"
     if encoder:
         yield "encoder", f"{encoder.get('name')} ({str(encoder.get('digest'))[:12]})"
         lengths = f"{encoder.get('document_length')} / {encoder.get('query_length')} word pieces"

@@ -60,6 +60,7 @@ _SHARED = (
     "title_separator",
     "normalize",
     "language",
+    "excerpts",
 )
 """Settings of an encoder that indexes must share to be searched as one."""
 
@@ -296,6 +297,17 @@ class Index:
         if not self.segments:
             return self.meta["record"]["columns"] is not None
         return all(segment.has_part("texts") for segment in self.segments)
+
+    @property
+    def excerpts(self) -> Mapping[str, float] | None:
+        """``word_pieces`` of an excerpt at most, and the ``share`` of the best one in the score by meaning; None for an
+        index without excerpts."""
+        return (self.meta.get("encoder") or {}).get("excerpts")
+
+    @property
+    def has_excerpts(self) -> bool:
+        """Whether documents have vectors of excerpts."""
+        return self.excerpts is not None
 
     @cached_property
     def texts(self) -> JoinedTexts | None:

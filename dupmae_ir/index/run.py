@@ -92,7 +92,12 @@ def run_dense(config: DenseConfig) -> DenseResult:
     """Make the codes of the vectors (:mod:`dupmae_ir.index.format.rotated`) and return a summary."""
     need_folder(config.index, "dupmae-ir index dense")
     results: list[Mapping[str, Any]] = []
-    for segment in Index.open(config.index).segments:
+    index = Index.open(config.index)
+    if index.has_excerpts:
+        raise UsageError(
+            f"{config.index}: vectors of excerpts have no codes; the dense part is searched in full"
+        )
+    for segment in index.segments:
         with rotated.RotatedJob(segment, quiet=config.quiet) as job:
             results.append(job.finished() or job.build())
     return cast("DenseResult", _together(config.index, results))

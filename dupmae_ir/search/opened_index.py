@@ -19,6 +19,7 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.search.candidates.bm25 import Bm25Index
 from dupmae_ir.search.candidates.dense import DenseIndex, FlatOnDemand, open_flat
+from dupmae_ir.search.candidates.excerpts import ExcerptIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex, Postings
 from dupmae_ir.search.candidates.rotated_dense import RotatedIndex
 from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact, Splits
@@ -86,9 +87,24 @@ class OpenedIndex:
         """The dense part. Raises :class:`IndexMismatch` if ``settings.dense_index`` is not built or out of date."""
         key = settings.dense_index
         if key not in self._dense:
-            segments = [_dense(segment, key) for segment in self.folder.segments]
+            segments = [self._dense_of(segment, key) for segment in self.folder.segments]
             self._dense[key] = SegmentedDense(self.folder, self._splits, segments)
         return self._dense[key]
+
+    def _dense_of(self, segment: Segment, kind: str) -> DenseIndex:
+        """The dense part of a segment; ``auto`` is its codes if it has them. One without documents has none."""
+        excerpts = self.folder.excerpts
+        if excerpts is not None:
+            if kind == ROTATED:
+                raise UsageError(
+                    f"{self.folder.path}: vectors of excerpts have no codes; leave `dense_index` out"
+                )
+            assert segment.excerpts is not None, "every segment of the index has them"
+            return ExcerptIndex(segment.vectors, segment.excerpts, excerpts["share"])
+        has_codes = kind == ROTATED or segment.has_part(PART)
+        if kind == FLAT or not segment.documents or not has_codes:
+            return open_flat(segment)
+        return RotatedIndex(FlatOnDemand(segment), segment.vectors, open_rotated(segment))
 
     def impact_search(self, settings: SearchSettings) -> tuple[str, str]:
         """How impacts are searched, ``lucene`` or ``postings``, and the reason for the choice."""
@@ -190,13 +206,6 @@ class OpenedIndex:
     @cached_property
     def _splits(self) -> Splits:
         return Splits(self.folder)
-
-
-def _dense(segment: Segment, kind: str) -> DenseIndex:
-    """The dense part of a segment; ``auto`` is its codes if it has them. One without documents has none."""
-    if kind == FLAT or not segment.documents or (kind != ROTATED and not segment.has_part(PART)):
-        return open_flat(segment)
-    return RotatedIndex(FlatOnDemand(segment), segment.vectors, open_rotated(segment))
 
 
 def _impact(segment: Segment, how: str) -> ImpactIndex:

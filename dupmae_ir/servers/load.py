@@ -48,6 +48,10 @@ def run(config: LoadConfig) -> dict[str, object]:
     """
     started = time.perf_counter()
     index = Index.open(config.index)
+    if index.has_excerpts:
+        raise UsageError(
+            f"{config.index}: has vectors of excerpts, which a server does not rank by; encode without `excerpts`"
+        )
     name = config.table or default_table(config.index)
     with closing(open_table(config.to, name, config.timeout)) as table:
         table.lock()

@@ -17,11 +17,13 @@ import scipy.sparse as sp
 from dupmae_ir import pyserini
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.format import rotated
+from dupmae_ir.index.format.excerpts import Excerpts, ExcerptWriter
 from dupmae_ir.index.format.faiss import FlatWriter
 from dupmae_ir.index.format.forward import Forward, ForwardWriter
 from dupmae_ir.index.format.integrity import (
     DIGEST_BYTES,
     DIGESTS,
+    EXCERPTS,
     TEXTS,
     describe,
     describe_parts,
@@ -53,7 +55,8 @@ class IndexBuilder:
     ``dim`` is the width of the [CLS] vectors and ``terms`` the index term of each vocabulary id; None leaves that part
     out. ``scale`` turns OT weights into impacts. With ``texts``, the documents themselves are stored too (see
     :mod:`dupmae_ir.index.format.texts`). Everything is streamed: memory does not grow with the collection, except for
-    the distinct values of metadata. With ``postings``, the impacts are stored by term too
+    the distinct values of metadata. With ``excerpts``, documents have vectors of excerpts as well
+    (:mod:`dupmae_ir.index.format.excerpts`). With ``postings``, the impacts are stored by term too
     (:mod:`dupmae_ir.index.postings.format`); without Pyserini they always are, and the folder of the Lucene part has
     only an index id. The vectors of many documents get codes (:mod:`dupmae_ir.index.format.rotated`). Leaving the
     context manager closes all files; only :meth:`finish` makes the folder an index.
@@ -68,6 +71,7 @@ class IndexBuilder:
         scale: float | None,
         texts: bool = False,
         postings: bool = False,
+        excerpts: bool = False,
     ) -> None:
         if dim is None and terms is None:
             raise UsageError("an index needs vectors, terms, or both")
@@ -80,6 +84,7 @@ class IndexBuilder:
         self.scale = scale
         self.texts = texts
         self.postings = postings
+        self.excerpts = excerpts
         self.lucene = pyserini.installed()
         self.documents = 0
         self._counts: Counter[str] = Counter()
@@ -101,6 +106,10 @@ class IndexBuilder:
         if self.dim is not None:
             (self.folder / "cls").mkdir()
             self._cls = enter(FlatWriter(self.folder / "cls" / "index", self.dim))
+        self._excerpts: ExcerptWriter | None = None
+        if self.excerpts:
+            (self.folder / EXCERPTS).mkdir()
+            self._excerpts = enter(ExcerptWriter(self.folder / EXCERPTS))
         self._texts: TextWriter | None = None
         if self.texts:
             self._texts = enter(TextWriter(self.folder / TEXTS))
@@ -140,6 +149,7 @@ class IndexBuilder:
         dropped: int = 0,
         documents: Sequence[StoredDocument] | None = None,
         digests: Sequence[bytes] | None = None,
+        excerpts: Excerpts | None = None,
     ) -> None:
         """As :meth:`add`, for weights already quantised: (n, V) uint8 CSR, ascending columns.
 
@@ -152,6 +162,16 @@ class IndexBuilder:
         _check_part("[CLS] vectors", cls, self.dim, len(docids))
         vocabulary = None if self.terms is None else len(self.terms)
         _check_part("OT weights", impacts, vocabulary, len(docids))
+        if (self._excerpts is None) != (excerpts is None):
+            raise IndexMismatch(
+                f"the index {'takes no' if self._excerpts is None else 'needs'} excerpts"
+            )
+        if self._excerpts is not None and excerpts is not None:
+            if len(excerpts) != len(docids):
+                raise IndexMismatch(
+                    f"excerpts of {len(excerpts)} documents for {len(docids)} documents"
+                )
+            self._excerpts.add(excerpts)
         if (self._texts is None) != (documents is None):
             raise IndexMismatch(f"the index {'takes no' if self._texts is None else 'needs'} texts")
         if self._texts is not None and documents is not None:
@@ -205,7 +225,8 @@ class IndexBuilder:
             forward = Forward.open(self.folder / "forward", len(self.terms))
             write_postings(forward, folder_of(self.folder), digest)
             files |= describe(self.folder, names_of(self.folder, "postings"))
-        if self.dim is not None and self.documents >= rotated.PAYS:
+        # With excerpts the dense part is searched in full.
+        if self.dim is not None and self.documents >= rotated.PAYS and not self.excerpts:
             rotated.add_rotated(self.folder, self.documents, self.dim)
             files |= describe(self.folder, names_of(self.folder, rotated.PART))
         record = SegmentRecord(

@@ -338,7 +338,9 @@ def run_compact(config: CompactConfig) -> ChangeResult:
 def _copy(index: Index, new: Path, bar: tqdm[Any]) -> None:
     terms = index.terms if index.has_ot else None
     texts = index.has_texts
-    with IndexBuilder(new, dim=index.dim, terms=terms, scale=index.scale, texts=texts) as builder:
+    with IndexBuilder(
+        new, dim=index.dim, terms=terms, scale=index.scale, texts=texts, excerpts=index.has_excerpts
+    ) as builder:
         for segment, _, live in index.slices():
             # A segment has one count for all of its rows: added with the first block.
             clipped = segment.record.clipped
@@ -359,7 +361,12 @@ def _copy(index: Index, new: Path, bar: tqdm[Any]) -> None:
                 documents = None
                 if texts and segment.texts:
                     documents = segment.texts.get_all(block.tolist())
-                builder.add_impacts(docids, vectors, impacts, clipped, dropped, documents, digests)
+                excerpts = None
+                if segment.excerpts is not None:
+                    excerpts = segment.excerpts.of_rows(block)
+                builder.add_impacts(
+                    docids, vectors, impacts, clipped, dropped, documents, digests, excerpts
+                )
                 clipped = 0
                 dropped = 0
                 bar.update(len(block))

@@ -23,6 +23,8 @@ from dupmae_ir.io.publishing import atomic_write, sha256_file
 MARK = "part.json"
 TEXTS = "texts"
 """The folder of the text store, an optional part that :mod:`dupmae_ir.index.changes.builder` writes."""
+EXCERPTS = "excerpts"
+"""The folder of the vectors of excerpts, if the index has them."""
 BLOCKWISE = ("texts/blocks.bin",)
 """Files whose blocks have checksums, compared when a block is read: the sha256 of the file is only for ``verify``."""
 DIGESTS = "digests.bin"
@@ -48,8 +50,8 @@ Files = Mapping[str, FileRecord]
 
 
 def part_of(name: str) -> str:
-    """The part that a file belongs to: ``ids``, ``cls``, ``ot``, ``forward``, ``texts``, ``postings``, or
-    ``cls/rotated``."""
+    """The part that a file belongs to: ``ids``, ``cls``, ``ot``, ``forward``, ``excerpts``, ``texts``,
+    ``postings``, or ``cls/rotated``."""
     folder, _, file = name.partition("/")
     if not file:
         return "ids"
@@ -68,8 +70,8 @@ def mark_parts(folder: Path, parts: Iterable[str], segment_id: str) -> None:
 
 
 def describe_parts(folder: Path, parts: Iterable[str]) -> dict[str, FileRecord]:
-    """Size and sha256 of the ids, terms, texts and every file of ``parts``, by name; other optional parts are not
-    included."""
+    """Size and sha256 of the ids, terms, excerpts, texts and every file of ``parts``, by name; other optional parts are
+    not included."""
     names = ["docid", "terms.txt", DIGESTS]
     for part in _folders(folder, parts):
         if part == "cls":  # the folder may contain the codes as well
@@ -170,12 +172,11 @@ class FileChecks:
 
 
 def _folders(folder: Path, parts: Iterable[str]) -> list[str]:
-    """The folders of ``parts``, and the folder of the texts if they are stored."""
+    """The folders of ``parts``, and those of excerpts and texts if they are stored."""
     names: list[str] = []
     for part in parts:
         names.extend(PARTS[part])
-    if (folder / TEXTS).is_dir():
-        names.append(TEXTS)
+    names += [name for name in (EXCERPTS, TEXTS) if (folder / name).is_dir()]
     return names
 
 

@@ -28,9 +28,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dupmae_ir import __version__, pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.index.format import excerpts
 from dupmae_ir.index.format.faiss import vectors_offset
 from dupmae_ir.index.format.forward import FILES
-from dupmae_ir.index.format.integrity import AGAIN, FileRecord, Files, describe, names_of, part_of
+from dupmae_ir.index.format.integrity import (
+    AGAIN,
+    EXCERPTS,
+    FileRecord,
+    Files,
+    describe,
+    names_of,
+    part_of,
+)
 from dupmae_ir.index.format.quantisation import is_scale
 from dupmae_ir.io.locks import exclusive, lock_path, remove_stale
 from dupmae_ir.io.publishing import read_json_object, write_json
@@ -85,7 +94,7 @@ class SegmentRecord:
     files: Files  #: by name in its folder
 
     def has(self, part: str) -> bool:
-        """Whether files of ``part`` are recorded: ``texts``, ``postings``, ``cls/rotated``."""
+        """Whether files of ``part`` are recorded: ``excerpts``, ``texts``, ``postings``, ``cls/rotated``."""
         return any(part_of(name) == part for name in self.files)
 
 
@@ -426,12 +435,16 @@ def check_target(target: Path) -> None:
 
 
 def content_digest(folder: str | Path, dim: int | None) -> str:
-    """sha256 over ids, vectors and impacts: equal exactly for equal content, whatever Lucene named its segments."""
+    """sha256 over ids, vectors, excerpts and impacts: equal exactly for equal content, whatever Lucene named its
+    segments."""
     folder = Path(folder)
     digest = hashlib.sha256()
     _digest_file(digest, folder / "docid")
     if dim is not None:
         _digest_file(digest, folder / "cls" / "index", vectors_offset(dim))
+    if (folder / EXCERPTS).is_dir():
+        for name in excerpts.FILES:
+            _digest_file(digest, folder / EXCERPTS / name)
     if (folder / "forward").is_dir():
         for name in FILES:
             _digest_file(digest, folder / "forward" / name)

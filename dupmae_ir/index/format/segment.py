@@ -2,13 +2,14 @@
 
     cls/index, cls/docid          the [CLS] vectors, as stock FaissSearcher reads them
     cls/rotated.bin               codes of the vectors, when made (see :mod:`dupmae_ir.index.format.rotated`)
+    excerpts/                     the vectors of excerpts, if wanted (see :mod:`dupmae_ir.index.format.excerpts`)
     ot/                           impact postings, as stock LuceneImpactSearcher reads them
     forward/{indptr,terms,impacts}.npy   the same impacts by document (see :mod:`dupmae_ir.index.format.forward`)
     texts/                        when stored: titles, texts and metadata (see :mod:`dupmae_ir.index.format.texts`)
     postings/                     the same impacts by term (:mod:`dupmae_ir.index.postings.format`)
     docid, terms.txt              document ids by row, index terms by vocabulary id, one a line
     digests.bin                   16 bytes by row: what ``index update`` compares documents with
-    {cls,ot,forward,texts}/part.json     the id of the segment (see :mod:`dupmae_ir.index.format.integrity`)
+    {cls,ot,forward,excerpts,texts}/part.json   the id of the segment (see :mod:`dupmae_ir.index.format.integrity`)
 
 Row r of every part is line r of ``docid`` and Lucene document number r. :mod:`dupmae_ir.index.changes.builder` writes
 it. Only ``cls/rotated`` and ``postings`` may be made later, and made again.
@@ -28,9 +29,10 @@ import numpy as np
 from dupmae_ir import pyserini
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
 from dupmae_ir.index.format import integrity, manifest
+from dupmae_ir.index.format.excerpts import Excerpts, open_excerpts
 from dupmae_ir.index.format.faiss import mapped_vectors, read_index
 from dupmae_ir.index.format.forward import Forward
-from dupmae_ir.index.format.integrity import AGAIN
+from dupmae_ir.index.format.integrity import AGAIN, EXCERPTS
 from dupmae_ir.index.format.manifest import SEGMENTS, Manifest, SegmentRecord, link_parts
 from dupmae_ir.index.format.texts import TextStore
 from dupmae_ir.index.lucene.impacts import ImpactSearcher
@@ -174,6 +176,14 @@ class Segment:
         path = self._cls_file()
         return mapped_vectors(path, self.documents, self.dim or 0)
 
+    @cached_property
+    def excerpts(self) -> Excerpts | None:
+        """The vectors of excerpts by row; None if the segment has none."""
+        if not self.has_part(EXCERPTS):
+            return None
+        self.check_part(EXCERPTS)
+        return open_excerpts(self.path / EXCERPTS, self.documents, self.dim or 0)
+
     def _cls_file(self) -> Path:
         self._need("cls", "[CLS] vectors")
         self.check_part("cls")
@@ -201,7 +211,7 @@ class Segment:
         return store
 
     def has_part(self, part: str) -> bool:
-        """Whether the manifest records files of ``part``: ``texts``, ``postings``, ``cls/rotated``."""
+        """Whether the manifest records files of ``part``: ``excerpts``, ``texts``, ``postings``, ``cls/rotated``."""
         return self.record.has(part)
 
     def postings_problem(self) -> str | None:

@@ -95,6 +95,7 @@ def _differences(segment: Segment, damaged: set[str]) -> Iterator[str]:
         ({"ids", "forward", "postings"}, compare_postings),
         ({"ids", "texts"}, _text_problem),
         ({"ids", "cls", rotated.PART}, _check_codes),
+        ({"ids", integrity.EXCERPTS}, _check_excerpts),
     ]
     parts = {*segment.required_parts, *map(integrity.part_of, segment.record.files)}
     if not segment.has_lucene:
@@ -192,6 +193,10 @@ def _text_problem(segment: Segment) -> str | None:
         if stored_docid != docid:
             return f"{store.folder}: row {row} is document {stored_docid!r}, expected {docid!r}"
     return None
+
+
+def _check_excerpts(segment: Segment) -> None:
+    segment.excerpts  # noqa: B018 (raises)
 
 
 def _check_codes(segment: Segment) -> None:

@@ -205,15 +205,29 @@ def best_products(
     """
     import faiss
 
-    scores = np.empty((len(queries), 0), np.float32)
-    rows = np.empty((len(queries), 0), np.int64)
-    for numbers, vectors in blocks:
-        with as_product(len(queries)):
-            block_scores, block_rows = faiss.knn(
-                queries, vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
-            )
+    def best_of_each() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for numbers, vectors in blocks:
+            with as_product(len(queries)):
+                block_scores, block_rows = faiss.knn(
+                    queries, vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
+                )
+            yield block_scores, numbers[block_rows]
+
+    return best_of_blocks(len(queries), best_of_each(), count)
+
+
+def best_of_blocks(
+    queries: int, blocks: Iterable[tuple[np.ndarray, np.ndarray]], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ``count`` best rows of each query: (q, count) float32 scores and int64 rows, best first.
+
+    ``blocks``: (q, m) scores, and the rows that have them, (m,) or (q, m).
+    """
+    scores = np.empty((queries, 0), np.float32)
+    rows = np.empty((queries, 0), np.int64)
+    for block_scores, block_rows in blocks:
         scores = np.hstack([scores, block_scores])
-        rows = np.hstack([rows, numbers[block_rows]])
+        rows = np.hstack([rows, np.broadcast_to(block_rows, block_scores.shape)])
         if scores.shape[1] > count:
             best = np.argpartition(-scores, count - 1, axis=1)[:, :count]
             scores = np.take_along_axis(scores, best, 1)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dupmae_ir.device import blas_threads
-from dupmae_ir.search.candidates.dense import DensePart, inner_products
+from dupmae_ir.search.candidates.dense import DensePart
 from dupmae_ir.search.candidates.impact import ImpactPart
 from dupmae_ir.search.candidates.rotated_dense import Best, Impacts, RotatedPart
 from dupmae_ir.search.exact.certified_topk import Outcome
@@ -108,8 +108,7 @@ def _rescore(
         sums = sums[kept]
     dense_weight, impact_weight = weights
     # The same operations in the same order as certified_topk, so that scores are bit-identical.
-    products = inner_products(dense.vectors[query], dense.dense.vectors, rows)
-    scores = np.zeros(len(rows)) + dense_weight * products
+    scores = np.zeros(len(rows)) + dense_weight * dense.scores(query, rows)
     scores += impact_weight * (sums / impact.unit)
     best = best_positions(scores, ranks[rows], k)
 
