@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, Self, cast
@@ -34,14 +35,23 @@ from dupmae_ir.encode.excerpts import ExcerptRecord, excerpt_record
 from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
 from dupmae_ir.encode.reading import READS_WELL, Reading
 from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult
-from dupmae_ir.encode.windows import Window, WindowFiles, build_index, documents_digest, windows
+from dupmae_ir.encode.windows import (
+    Window,
+    WindowFiles,
+    build_index,
+    documents_digest,
+    window_size,
+    windows,
+)
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import META, Meta, check_target, read_meta
-from dupmae_ir.io.collections import DocumentSource
+from dupmae_ir.index.format.unread import UNREAD, MeaningProgress, is_unread
+from dupmae_ir.io.collections import STDIN, DocumentSource
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.jobs import Job, JobRecord
-from dupmae_ir.io.publishing import combined_digest
+from dupmae_ir.io.publishing import combined_digest, move_into_place, read_json_object
+from dupmae_ir.io.transfer import is_url
 from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.models.language_detection import described, language_shares, main_language
 from dupmae_ir.models.languages import AUTO, ENGLISH, LANGUAGES
@@ -108,7 +118,10 @@ def run(config: EncodeConfig) -> EncodeResult:
             )
         # Raises for a model by whose word pieces nothing can be cut.
         EncoderChoice.of(config).measure()
-        result = _Run(config, output, collection, executor, chain(first_windows, batches))()
+        # One window of documents is read in seconds.
+        is_long = len(beginning) == window_size(0, config.window)
+        batches = chain(first_windows, batches)
+        result = _Run(config, output, collection, executor, batches, is_long)()
     return cast("EncodeResult", output.publish(result))
 
 
@@ -162,9 +175,16 @@ class IndexJob(Job):
 
 
 class EncodeJob(IndexJob):
-    """``dupmae-ir encode``. An index that encode.merge made from the same settings and inputs is also its output."""
+    """``dupmae-ir encode``. An index that encode.merge made from the same settings and inputs is also its output. An
+    index of words that an earlier run has made first is unfinished."""
 
     START_OVER = "pass `restart`"
+
+    def finished(self) -> dict[str, Any] | None:
+        """As :meth:`Job.finished`."""
+        if is_unread(read_json_object(self.target / META)):
+            return None
+        return super().finished()
 
     def recorded(self) -> JobRecord:
         """The record in ``meta.json``.
@@ -256,12 +276,14 @@ class _Run:
         collection: DocumentSource,
         executor: Executor,
         batches: Iterable[list[Document]],
+        is_long: bool = False,
     ) -> None:
         self.config = config
         self.output = output
         self.collection = collection
         self.executor = executor
         self.batches = batches
+        self.is_long = is_long
         self.encoder = executor.facts
         self.recognises = _recognises(config, self.encoder)
         self.shard, self.shards = config.shard_of()
@@ -274,6 +296,7 @@ class _Run:
         self.steps = 0  # of encoding; see _step_of
         self.at_work: dict[int, Window] = {}  # what the executor has, by number
         self.by_worker: dict[str, int] = {}  # documents, by worker
+        self.meaning: MeaningProgress | None = None  # of an index of words that was made first
 
     def _note_other_separator(self) -> None:
         """Say so if a trained model joined titles and texts in another way."""
@@ -357,6 +380,11 @@ class _Run:
     def _make(self, job: EncodeJob) -> dict[str, Any]:
         """Encode what is missing, build the index and publish it."""
         files = WindowFiles(job.begin())
+        if self._words_come_first(job):
+            self._publish_words(job)
+        words = read_json_object(job.target / META)
+        if is_unread(words):
+            self.meaning = MeaningProgress(job.work, words["documents"])
         try:
             self._encode(files)
         except BaseException:
@@ -382,6 +410,59 @@ class _Run:
             )
         return job.publish(folder, index_summary(meta), inputs=self.collection.digests())
 
+    def _words_come_first(self, job: EncodeJob) -> bool:
+        """Whether an index of words is made before the vectors: where encoding is long, and words take much less time.
+
+        Not in the place of an older index, whose vectors can be searched meanwhile.
+        """
+        config = self.config
+        settings = self.encoder.settings
+        has_plain_words = settings.ot == "lexical" and not settings.head_scale
+        # What comes from elsewhere is read once.
+        is_local = not any(source == STDIN or is_url(source) for source in config.sources())
+        return (
+            self.is_long
+            and self.encoder.dim is not None
+            and self.encoder.terms is not None
+            and has_plain_words
+            and is_local
+            and self.shards == 1
+            and self.output.remote is None
+            and not (job.target / META).exists()
+        )
+
+    def _publish_words(self, job: EncodeJob) -> None:
+        """Make the index of words and put it in the place of the complete one, until that is there."""
+        config = dataclasses.replace(
+            self.config,
+            index=str(job.work / "words"),
+            parts="ot",
+            dimensions=None,
+            normalize=None,
+            excerpts=False,
+            devices=None,
+            executor="local",
+            workers=0,
+            overwrite=True,
+            restart=False,
+        )
+        output = Output(config.index, overwrite=True, quiet=config.quiet)
+        collection = config.collection()
+        if isinstance(collection, DocumentCollection) and isinstance(
+            self.collection, DocumentCollection
+        ):
+            collection.measure = self.collection.measure
+        choice = EncoderChoice.of(config, self.encoder.settings.language)
+        with closing(ThisProcess(choice, config.device)) as executor:
+            batches = windows(collection, config.window)
+            result = _WordsFirst(config, output, collection, executor, batches)()
+        move_into_place(output.folder, job.target)
+        say(
+            f"{self.config.index}: {result['documents']:,} {self.collection.unit} can be searched by words; meaning "
+            "follows",
+            config.quiet,
+        )
+
     def _encode(self, files: WindowFiles) -> None:
         finished = len(files.numbers())
         if finished:
@@ -392,7 +473,7 @@ class _Run:
         with progress("encode", unit, total or None, self.config.quiet) as bar:
             work = EncodingBar(bar, self.collection)
             if isinstance(self.executor, ThisProcess):
-                self.executor.on_share = work.advance
+                self.executor.on_share = partial(self._advance, work)
             missing = self._windows(files, work)
             # A window that decides for later ones is encoded alone.
             for _, step in groupby(missing, self._step_of):
@@ -411,6 +492,13 @@ class _Run:
             raise files.changed(self.collection.source, "it is shorter now")
         # Frees the memory of the encoders for building the index.
         self.executor.close()
+
+    def _advance(self, bar: EncodingBar, number: int, share: float) -> None:
+        """A ``share`` of a window is encoded, 0 to 1."""
+        bar.advance(number, share)
+        if self.meaning is not None:
+            finished = self.encoded + self.resumed
+            self.meaning.at(finished + share * len(self.at_work[number].documents))
 
     def _step_of(self, window: Window) -> int:
         """The number of the step in which a window is encoded."""
@@ -480,6 +568,8 @@ class _Run:
             for name, count in sorted(self.by_worker.items()):
                 counts.append(f"{name} {count:,}")
         bar.finish(window.number, ", ".join(counts))
+        if self.meaning is not None:
+            self.meaning.at(self.encoded + self.resumed)
         if window.number == 0 and self.encoder.settings.ot == "lexical" and self.encoder.dim:
             self._hint_at_words_only(result.seconds)
 
@@ -519,6 +609,13 @@ class _Run:
             }
         description["config"] = to_dict(self.config)
         return description
+
+
+class _WordsFirst(_Run):
+    """The run that makes an index of words which waits for its vectors."""
+
+    def _describe(self, job: EncodeJob, files: WindowFiles) -> dict[str, object]:
+        return {**super()._describe(job, files), **UNREAD}
 
 
 def reading_note(reading: Reading) -> str:

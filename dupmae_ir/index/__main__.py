@@ -34,6 +34,7 @@ from dupmae_ir.index.config import (
     changes_in_words,
 )
 from dupmae_ir.index.format.integrity import EXCERPTS, TEXTS, part_of
+from dupmae_ir.index.format.unread import is_unread
 from dupmae_ir.io.jobs import COMPLETE
 from dupmae_ir.io.sources import file_report
 
@@ -128,6 +129,8 @@ def _meta_rows(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     if meta["generation"]:
         yield "generation", f"{meta['generation']}, by {meta['changed_by']}"
+    if is_unread(meta):
+        yield "meaning", "unread: encode has made an index of words first, and adds the vectors"
     if meta["dim"] is not None:
         yield "vectors", f"{meta['dim']} wide, float32, inner product"
     if meta["scale"] is not None:

@@ -44,6 +44,7 @@ from dupmae_ir.index.format.manifest import (
     record_of,
 )
 from dupmae_ir.index.format.segment import Segment
+from dupmae_ir.index.format.unread import is_unread, share_read
 from dupmae_ir.io.transfer import is_url
 from dupmae_ir.models.languages import ENGLISH, LANG
 from dupmae_ir.types import CollectionStatistics, Encoder, LanguageStatistics, LexicalEncoder
@@ -297,6 +298,14 @@ class Index:
         if not self.segments:
             return self.meta["record"]["columns"] is not None
         return all(segment.has_part("texts") for segment in self.segments)
+
+    @property
+    def missing(self) -> str | None:
+        """What a search of this index cannot find yet, in words: the vectors that ``encode`` is reading; None for a
+        complete index."""
+        if not is_unread(self.meta):
+            return None
+        return f"meaning {share_read(self.path):.0%} read"
 
     @property
     def excerpts(self) -> Mapping[str, float] | None:

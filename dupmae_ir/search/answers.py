@@ -130,6 +130,7 @@ class IndexSearch:
             within=self.within,
             unread_bytes=searcher.index.unread or None,
             rerank=config.rerank if self.fusion is None else None,
+            missing=searcher.index.missing,
         )
 
 

@@ -336,6 +336,7 @@ def index_info(generation: OpenIndex) -> IndexInfo:
         language=encoder.get("language"),
         reading=reading.get("found"),
         impact_search=impact_search,
+        missing=searcher.index.missing,
         texts=searcher.index.has_texts,
         metadata=metadata,
         opened=generation.opened,

@@ -323,7 +323,9 @@ class Answerer:
                 assert isinstance(piece.work, Search)
                 assert answer.report
                 result = QueryResult(
-                    query=answer.query.text, hits=[], certificate=certificate(answer.report)
+                    query=answer.query.text,
+                    hits=[],
+                    certificate=certificate(answer.report, generation.searcher.index.missing),
                 )
                 piece.work.lists.append(RankedQuery(answer, result))
                 self.certified += answer.report.exact
@@ -416,11 +418,11 @@ def _place_fields(document: StoredText | None) -> dict[str, Any]:
     return place._asdict() if place else {}
 
 
-def certificate(report: ListReport) -> Certificate:
-    """The certificate of a list, with the reason where it is missing."""
+def certificate(report: ListReport, missing: str | None) -> Certificate:
+    """The certificate of a list, with the reason where it is missing; ``missing``: what the index has not read yet."""
     reason = None
     if not report.exact:
-        reason = "the candidate lists are too short, or the dense index is approximate"
+        reason = missing or "the candidate lists are too short, or the dense index is approximate"
     return Certificate(why_not=reason, scored=report.candidates, **vars(report))
 
 

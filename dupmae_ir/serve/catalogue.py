@@ -417,8 +417,13 @@ class OpenIndexes:
         # Parts are opened later, when a link may lead to another index.
         path = path.resolve()
         config = self.config
-        recorded = read_meta(path).get("encoder") or {}
+        meta = read_meta(path)
+        recorded = meta.get("encoder") or {}
+        needs_vectors = "cls" in meta["parts"]
         for encoder in self._encoders:
+            # That of an index of words has no vectors.
+            if needs_vectors and encoder.dim is None:
+                continue
             if recorded.get("digest") == encoder.digest and all(
                 recorded.get(name) in (None, getattr(encoder.settings, name)) for name in COMPARED
             ):

@@ -268,7 +268,7 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
                 **hit.model_dump(include=set(InFile.model_fields)),
             )
         )
-    note = None
+    note = ranked.result.certificate.why_not
     if tool_hits and not any(hit.has_query_word for hit in ranked.described):
         note = NO_WORD
     return ToolAnswer(

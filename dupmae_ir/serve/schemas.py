@@ -315,6 +315,9 @@ class IndexInfo(IndexState):
         description="how often vectors find a passage by another part of it, 0 to 1; null for English, not measured"
     )
     impact_search: str | None = Field(description="how impacts are searched")
+    missing: str | None = Field(
+        description="what a search cannot find yet, because encode is still reading it; null for a complete index"
+    )
     texts: bool = Field(description="whether the index stores titles and texts")
     metadata: list[str] = Field(description="names that a filter can use")
     opened: float = Field(description="seconds since the epoch")
@@ -322,9 +325,10 @@ class IndexInfo(IndexState):
 
 def index_size(index: IndexInfo) -> str:
     """The passages and files of an index, or its documents."""
-    if index.files is None:
-        return f"{index.documents:,} documents"
-    return f"{index.documents:,} passages of {index.files:,} files"
+    size = f"{index.documents:,} documents"
+    if index.files is not None:
+        size = f"{index.documents:,} passages of {index.files:,} files"
+    return f"{size}; {index.missing}" if index.missing else size
 
 
 class IndexList(BaseModel):

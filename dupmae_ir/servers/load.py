@@ -24,6 +24,7 @@ from dupmae_ir.console import progress, say
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.index.format.unread import check_read
 from dupmae_ir.index.index import Index
 from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
 from dupmae_ir.servers.protocol import (
@@ -48,6 +49,7 @@ def run(config: LoadConfig) -> dict[str, object]:
     """
     started = time.perf_counter()
     index = Index.open(config.index)
+    check_read(index.path, index.meta)
     if index.has_excerpts:
         raise UsageError(
             f"{config.index}: has vectors of excerpts, which a server does not rank by; encode without `excerpts`"

@@ -38,6 +38,7 @@ from dupmae_ir.index.format.manifest import (
     read_manifest,
 )
 from dupmae_ir.index.format.segment import Segment, sweep_segments
+from dupmae_ir.index.format.unread import check_read
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.io.collections import FileReport
@@ -89,8 +90,9 @@ class ChangeJob(Job):
         return self
 
     def current(self) -> Index:
-        """The index as it is now. Raises :class:`IndexMismatch` for a shard."""
+        """The index as it is now. Raises :class:`IndexMismatch` for a shard, and for one without its vectors yet."""
         index = Index.open(self.target)
+        check_read(index.path, index.meta)
         if index.meta.get("shard"):
             raise IndexMismatch(
                 f"{self.name} is a shard; join the shards with dupmae-ir encode.merge, then change that"

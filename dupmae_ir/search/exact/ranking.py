@@ -127,8 +127,11 @@ class Ranker:
             # The server ranked by the sum: there is one list instead of two.
             names = ["sum"]
         answers = []
+        # Without its vectors the list of an index is only that of its words.
+        is_complete = self.index.folder.missing is None
         for query, outcome in zip(queries, outcomes, strict=True):
-            answers.append(Answer(query, self._hits(outcome), _report(query, outcome, names)))
+            report = _report(query, outcome, names, is_complete)
+            answers.append(Answer(query, self._hits(outcome), report))
         return answers
 
     def blank(self, query: Query) -> Answer:
@@ -291,11 +294,11 @@ class Ranker:
         return RankedHits(outcome.rows, outcome.scores, self.index.folder.docids)
 
 
-def _report(query: Query, outcome: Outcome, parts: list[str]) -> ListReport:
+def _report(query: Query, outcome: Outcome, parts: list[str], is_complete: bool) -> ListReport:
     depths = dict(zip(parts, outcome.depths, strict=True))
     return ListReport(
         qid=query.qid,
-        exact=outcome.exact,
+        exact=outcome.exact and is_complete,
         depth_dense=depths.get("dense"),
         depth_impact=depths.get("impact"),
         candidates=outcome.candidates,

@@ -113,6 +113,8 @@ def _exact(searched: Searched, name: str = "certified exact") -> str:
 
 def _approximate(searched: Searched) -> str | None:
     """The reason why nothing is certified; None for an index that certifies."""
+    if searched.missing:
+        return searched.missing
     server = searched.server
     if server and not server.exact:
         return f"the lists of {server.server} are approximate"

@@ -258,6 +258,7 @@ class Searched:
     within: SearchedDocuments | None = None
     unread_bytes: int | None = None  #: of files whose digests were not compared
     rerank: str | None = None  #: the model that ordered the first hits anew
+    missing: str | None = None  #: what the index has not read yet
 
     def to_dict(self) -> Json:
         """What applies."""
