@@ -55,7 +55,7 @@ def measure(folder: Path, index: Path) -> dict[str, Any]:
     qrels = read_qrels(folder / "qrels" / "test.tsv")
     topics = [topic for topic in read_topics(str(folder / QUERIES)) if topic.qid in qrels]
     searcher = Searcher.open(index)
-    answers = searcher.answers(topics, 100)
+    answers = list(searcher.answers(topics, 100))
     assert all(answer.report is not None and answer.report.exact for answer in answers)
     run = {answer.query.qid: list(answer.hits) for answer in answers}
     scores = evaluate(qrels, run, (MEASURE,)).per_query
