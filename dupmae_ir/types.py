@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import numpy as np
     import scipy.sparse as sp
 
-    from dupmae_ir.index.format.excerpts import Excerpts
-
 
 PASSAGE_DELIMITER = "#"
 """Separates a document id from a passage number, as in Anserini and Pyserini: ``DOCUMENT#PASSAGE``."""
@@ -96,12 +94,10 @@ class Representation:
     ``cls``: (n, d') float32, the projected [CLS] vectors, or None if not requested.
     ``ot``: (n, V) float32 CSR, sorted column indices, the strictly non-zero ordinary-token weights
     kept for each text, or None. An empty text has a zero-length row and a real [CLS] vector.
-    ``excerpts``: the vectors of the excerpts of the texts, or None.
     """
 
     cls: np.ndarray | None
     ot: sp.csr_matrix | None
-    excerpts: Excerpts | None = None
 
     def __len__(self) -> int:
         part = self.cls if self.cls is not None else self.ot

@@ -195,7 +195,9 @@ def main(argv: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     folder = Path(argv[0])
-    return guarded(lambda: print(f"{decision(folder)}\n\n{all_scores(folder)}"), "sentences_tables.py")
+    return guarded(
+        lambda: print(f"{decision(folder)}\n\n{all_scores(folder)}"), "sentences_tables.py"
+    )
 
 
 if __name__ == "__main__":

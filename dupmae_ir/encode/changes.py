@@ -25,7 +25,7 @@ from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.document_languages import document_languages, measured_factors
 from dupmae_ir.encode.excerpts import excerpt_measure, excerpt_record
 from dupmae_ir.encode.run import vocabulary_record
-from dupmae_ir.encode.window_encoding import quantised_window, represent
+from dupmae_ir.encode.window_encoding import quantised_window, represent_with_excerpts
 from dupmae_ir.encode.windows import (
     EncodedWindow,
     build_index,
@@ -345,7 +345,9 @@ class Change:
                         bar.initial += len(window)
                 else:
                     own = languages.of(window, encoder)
-                    representation = represent(encoder, window, separator, own, measure)
+                    representation, excerpts = represent_with_excerpts(
+                        encoder, window, separator, own, measure
+                    )
                     encoded = quantised_window(
                         window,
                         representation,
@@ -354,6 +356,7 @@ class Change:
                         index.language,
                         own,
                         languages.factors,
+                        excerpts,
                     )
                     write_window(path, encoded.to_bytes(digest))
                 paths.append(path)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from dupmae_ir.encode.reading import vector_weight
+from dupmae_ir.index.format.excerpts import Excerpts
 from dupmae_ir.models.language_detection import language_of_document
 from dupmae_ir.models.languages import LANG, LANGUAGES, OTHER
 from dupmae_ir.types import Document, Encoder, Representation
@@ -101,11 +102,25 @@ def measured_factors(
 def weighted(
     representation: Representation, languages: Sequence[str] | None, factors: Mapping[str, float]
 ) -> Representation:
-    """The representation with each vector, excerpts included, times the factor of its language."""
-    if languages is None or representation.cls is None or not factors:
+    """The representation with each vector times the factor of its language."""
+    row_factors = _row_factors(languages, factors)
+    if row_factors is None or representation.cls is None:
         return representation
-    row_factors = np.array([factors.get(language, 1.0) for language in languages], np.float32)
-    excerpts = representation.excerpts
-    if excerpts is not None:
-        excerpts = excerpts.times(row_factors)
-    return Representation(representation.cls * row_factors[:, None], representation.ot, excerpts)
+    return Representation(representation.cls * row_factors[:, None], representation.ot)
+
+
+def weighted_excerpts(
+    excerpts: Excerpts, languages: Sequence[str] | None, factors: Mapping[str, float]
+) -> Excerpts:
+    """The excerpts of documents with each vector times the factor of its document's language."""
+    row_factors = _row_factors(languages, factors)
+    return excerpts if row_factors is None else excerpts.times(row_factors)
+
+
+def _row_factors(
+    languages: Sequence[str] | None, factors: Mapping[str, float]
+) -> np.ndarray | None:
+    """(n,) float32, the factor of each document's vectors; None if all are 1."""
+    if languages is None or not factors:
+        return None
+    return np.array([factors.get(language, 1.0) for language in languages], np.float32)

@@ -19,11 +19,13 @@ from dupmae_ir.encode.document_languages import (
     documents_for_reading,
     measured_factors,
     weighted,
+    weighted_excerpts,
     with_languages,
 )
 from dupmae_ir.encode.excerpts import encode_excerpts, excerpt_measure
 from dupmae_ir.encode.reading import Reading, measure
 from dupmae_ir.encode.windows import EncodedWindow, Window
+from dupmae_ir.index.format.excerpts import Excerpts
 from dupmae_ir.index.format.quantisation import Scale, choose_scale
 from dupmae_ir.io.documents.passages import TokenMeasure
 from dupmae_ir.models import load_encoder
@@ -159,7 +161,9 @@ def encode_window(
     languages = window.languages
     usual = encoder.settings.language
     separator = choice.separator(encoder.settings)
-    representation = represent(encoder, documents, separator, languages, choice.measure())
+    representation, excerpts = represent_with_excerpts(
+        encoder, documents, separator, languages, choice.measure()
+    )
     seconds = time.monotonic() - started
     scale = window.scale
     reading = None
@@ -174,7 +178,14 @@ def encode_window(
     scale_value = None if scale is None else scale.value
     all_factors = {**window.factors, **factors}
     encoded = quantised_window(
-        documents, representation, scale_value, choice.store_texts, usual, languages, all_factors
+        documents,
+        representation,
+        scale_value,
+        choice.store_texts,
+        usual,
+        languages,
+        all_factors,
+        excerpts,
     )
     contents = encoded.to_bytes(window.digest, encoder.digest)
     return WindowResult(window.number, contents, scale, seconds, worker, reading, factors)
@@ -188,6 +199,7 @@ def quantised_window(
     usual: str,
     languages: Sequence[str] | None,
     factors: Mapping[str, float],
+    excerpts: Excerpts | None = None,
 ) -> EncodedWindow:
     """What an index stores of documents; ``usual``: the language of the index, ``languages``: of the documents, if they
     are recognised, ``factors``: of the vectors of each but the usual one."""
@@ -197,6 +209,7 @@ def quantised_window(
         scale,
         texts=texts,
         recorded=with_languages(documents, languages, usual),
+        excerpts=None if excerpts is None else weighted_excerpts(excerpts, languages, factors),
     )
 
 
@@ -205,23 +218,30 @@ def represent(
     documents: Sequence[Document],
     separator: str,
     languages: Sequence[str] | None = None,
-    excerpts: TokenMeasure | None = None,
 ) -> Representation:
-    """The representation of documents.
-
-    ``separator``: put between title and text. ``languages``: of the documents, if they are not all that of the encoder.
-    ``excerpts``: what measures excerpts; None for documents without them.
-    """
-    if excerpts is not None:
-        with _reporting(encoder, 0.0, _DOCUMENTS):
-            whole = represent(encoder, documents, separator, languages)
-        with _reporting(encoder, _DOCUMENTS, 1.0):
-            vectors = encode_excerpts(encoder, documents, excerpts, separator)
-        return dataclasses.replace(whole, excerpts=vectors)
+    """The representation of documents; ``separator`` is put between title and text. ``languages``: of the documents, if
+    they are not all that of the encoder."""
     # A lexical encoder weights the words of the title apart, so it gets documents instead of joined texts.
     if isinstance(encoder, LexicalEncoder):
         return encoder.encode_collection(documents, separator, languages)
     return encoder.encode_documents([document.joined(separator) for document in documents])
+
+
+def represent_with_excerpts(
+    encoder: Encoder,
+    documents: Sequence[Document],
+    separator: str,
+    languages: Sequence[str] | None,
+    measure_excerpts: TokenMeasure | None,
+) -> tuple[Representation, Excerpts | None]:
+    """As :func:`represent`, and the excerpts. ``measure_excerpts``: None for documents without them."""
+    if measure_excerpts is None:
+        return represent(encoder, documents, separator, languages), None
+    with _reporting(encoder, 0.0, _DOCUMENTS):
+        representation = represent(encoder, documents, separator, languages)
+    with _reporting(encoder, _DOCUMENTS, 1.0):
+        excerpts = encode_excerpts(encoder, documents, measure_excerpts, separator)
+    return representation, excerpts
 
 
 @contextmanager

@@ -141,10 +141,12 @@ class EncodedWindow:
         *,
         texts: bool,
         recorded: Sequence[Document] | None = None,
+        excerpts: Excerpts | None = None,
     ) -> Self:
         """The encoded window of ``documents``: vectors unchanged, weights as impacts.
 
         ``recorded``: the documents with what was found out about them, if that is more, for the stored texts.
+        ``excerpts``: those of the documents.
 
         Raises :class:`IndexMismatch` for a value that is not finite.
         """
@@ -173,7 +175,7 @@ class EncodedWindow:
             lost,
             stored(recorded or documents) if texts else None,
             [document_digest(document) for document in documents],
-            representation.excerpts,
+            excerpts,
         )
 
     def to_bytes(self, digest: str, encoder: str | None = None) -> bytes:

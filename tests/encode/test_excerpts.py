@@ -19,7 +19,7 @@ from dupmae_ir.encode.excerpts import encode_excerpts, excerpt_measure, excerpts
 from dupmae_ir.encode.merge import MergeConfig
 from dupmae_ir.encode.merging import run as merge
 from dupmae_ir.encode.run import run as encode
-from dupmae_ir.encode.window_encoding import represent
+from dupmae_ir.encode.window_encoding import represent, represent_with_excerpts
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.changes import run_compact, run_delete
 from dupmae_ir.index.config import AddConfig, CompactConfig, DeleteConfig, DenseConfig, VerifyConfig
@@ -126,12 +126,11 @@ def test_a_window_has_the_excerpts_of_its_documents(model):
     encoder = load_encoder(model)
     documents = [Document(docid, text) for docid, text in texts(6).items()]
     measure = excerpt_measure(model)
-    together = represent(encoder, documents, " ", excerpts=measure)
-    plain = represent(encoder, documents, " ")
-    assert np.array_equal(together.cls, plain.cls)
+    together, excerpts = represent_with_excerpts(encoder, documents, " ", None, measure)
+    assert np.array_equal(together.cls, represent(encoder, documents, " ").cls)
     counts = [len(list(excerpts_of(document, measure))) for document in documents]
     expected = [count if count > 1 else 0 for count in counts]
-    assert np.diff(together.excerpts.starts).tolist() == expected
+    assert np.diff(excerpts.starts).tolist() == expected
     assert 0 < sum(count > 0 for count in expected) < len(expected)
     none = encode_excerpts(encoder, [Document("a", SHORT)], measure, " ")
     assert none.codes.shape == (0, 8)
