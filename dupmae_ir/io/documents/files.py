@@ -21,7 +21,12 @@ from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import natural_key
 from dupmae_ir.io.documents.isolation import ISOLATION, described
-from dupmae_ir.io.documents.names import is_hidden_or_temporary, is_skipped_folder
+from dupmae_ir.io.documents.names import (
+    UniqueNames,
+    is_hidden_or_temporary,
+    is_skipped_folder,
+    member_name,
+)
 from dupmae_ir.io.documents.readers.encodings import SNIFFED_BYTES, looks_like_text
 from dupmae_ir.io.documents.readers.extracted import (
     LARGEST,
@@ -45,8 +50,14 @@ MAX_DEPTH = 5
 MAX_MEMBERS = 200_000
 """Files that are read inside one file."""
 MAX_UNPACKED = 1 << 30
-"""Bytes that are read inside one file, in all its members together."""
+"""Bytes that are read inside one file, in all its members together, also after gzip."""
+MAX_NAME_BYTES = 4096
+"""Bytes of a member's name, which is part of its passages' ids; Linux has the same limit for paths."""
 
+
+_SHOWN_NAME = 100
+"""Characters of a name that is too long, in the message that says so."""
+_GZIP_MAGIC = b"\x1f\x8b"
 
 OCR_EXTRA = "ocr"
 _OCR_PACKAGES = ("rapidocr", "onnxruntime", "pypdfium2")
@@ -245,44 +256,63 @@ class _Unpacking:
         self.options = options
         self.members = 0
         self.bytes = 0
+        self._names = UniqueNames()
 
     def parts(self, member: str, own_name: str, data: bytes, depth: int) -> Iterator[FilePart]:
         """The parts of a file or a member; ``own_name`` decides what kind it is."""
         kind = None
         try:
             kind = kind_of(own_name, self.options)
-            if kind is None:
-                yield FilePart(self.name, member)
-                return
-            data = _unzipped(data)
-            kind = kind or _kind_by_contents(data)
+            if kind is not None:
+                data = self._unzipped(data, depth)
+                kind = kind or _kind_by_contents(data)
             if kind is None:
                 yield FilePart(self.name, member)
                 return
             if FORMATS[kind].splitter:
-                for inner in FORMATS[kind].members(data):
-                    yield from self._member(member, inner, depth)
-                return
-            extracted = _read(kind, data, self.options.ocr)
+                members = FORMATS[kind].members(data)
+            else:
+                extracted = _read(kind, data, self.options.ocr)
+                yield FilePart(self.name, member, kind, extracted)
+                members = iter(extracted.members)
+            for inner in members:
+                yield from self._member(member, inner, depth)
         except Exception as e:  # what libraries raise for damaged files is not documented
             yield FilePart(self.name, member, kind, problem=described(e))
-            return
-        yield FilePart(self.name, member, kind, extracted)
-        for inner in extracted.members:
-            yield from self._member(member, inner, depth)
 
     def _member(self, outer: str, inner: Member, depth: int) -> Iterator[FilePart]:
-        name = f"{outer}/{inner.name}" if outer else inner.name
+        own_name = member_name(inner.name)
+        name = f"{outer}/{own_name}" if outer else own_name
         self.members += 1
-        self.bytes += len(inner.data)
-        if depth == MAX_DEPTH:
-            yield FilePart(self.name, name, problem=f"more than {MAX_DEPTH} files deep")
-        elif self.members > MAX_MEMBERS:
+        self._count(len(inner.data))
+        if self.members > MAX_MEMBERS:
             raise Unreadable(f"more than {MAX_MEMBERS:,} files in it")
-        elif self.bytes > MAX_UNPACKED:
-            raise Unreadable(f"unpacks to more than {MAX_UNPACKED >> 20:,} MiB, the limit")
+        if len(os.fsencode(name)) > MAX_NAME_BYTES:
+            problem = f"its name has more than {MAX_NAME_BYTES:,} bytes"
+            yield FilePart(self.name, f"{name[:_SHOWN_NAME]}...", problem=problem)
+            return
+        name = self._names.add(name)
+        if inner.problem:
+            yield FilePart(self.name, name, problem=inner.problem)
+        elif depth == MAX_DEPTH:
+            yield FilePart(self.name, name, problem=f"more than {MAX_DEPTH} files deep")
         else:
-            yield from self.parts(name, inner.name, inner.data, depth + 1)
+            yield from self.parts(name, own_name, inner.data, depth + 1)
+
+    def _unzipped(self, data: bytes, depth: int) -> bytes:
+        """The bytes of a file or a member, unpacked if they are gzip data."""
+        if data[:2] != _GZIP_MAGIC:
+            return data
+        unpacked = unzipped(data)
+        # A file on the disk may be as large as it is; what is inside it counts.
+        if depth:
+            self._count(len(unpacked))
+        return unpacked
+
+    def _count(self, size: int) -> None:
+        self.bytes += size
+        if self.bytes > MAX_UNPACKED:
+            raise Unreadable(f"unpacks to more than {MAX_UNPACKED >> 20:,} MiB, the limit")
 
 
 def _kind_by_contents(data: bytes) -> str | None:
@@ -299,14 +329,10 @@ def _read(kind: str, data: bytes, ocr: bool) -> Extracted:
     # Files of the folder were checked before the first was read, but not what is inside them.
     if _lacks_packages(kind):
         raise Unreadable(f"reading {kind} files needs: pip install 'dupmae-ir[{EXTRA}]'")
-    if FORMATS[kind].isolated:
-        extracted = _read_isolated(kind, data)
-        # How many pages are to be recognised decides how long it may take.
-        if ocr and extracted.waiting_pages:
-            pages = extracted.waiting_pages
-            extracted = ISOLATION.read(kind, data, recognised_pages=pages)
-    else:
-        extracted = FORMATS[kind].read(data)
+    extracted = _read_isolated(kind, data)
+    # How many pages are to be recognised decides how long it may take.
+    if ocr and extracted.waiting_pages:
+        extracted = ISOLATION.read(kind, data, recognised_pages=extracted.waiting_pages)
     characters = len(extracted.text)
     if characters > max(1 << 20, MAX_CHARACTERS_PER_BYTE * len(data)):
         raise Unreadable(
@@ -316,13 +342,13 @@ def _read(kind: str, data: bytes, ocr: bool) -> Extracted:
 
 
 def _read_isolated(kind: str, data: bytes) -> Extracted:
-    """The text of a document, read in the separate process; source code also without its grammar."""
+    """The text of a document; that of source code also without its grammar."""
     try:
         return ISOLATION.read(kind, data)
     except Unreadable:
         if not FORMATS[kind].language:
             raise
-    return FORMATS["code"].read(data)
+    return ISOLATION.read("code", data)
 
 
 @cache
@@ -342,9 +368,8 @@ def need_extra(files: Sequence[FoundFile], source: str, options: FileOptions) ->
             need_packages(f"{source}: reading {' and '.join(needed)} files", [package], EXTRA)
 
 
-def _unzipped(data: bytes) -> bytes:
-    if data[:2] != b"\x1f\x8b":
-        return data
+def unzipped(data: bytes) -> bytes:
+    """The contents of gzip data. Raises :class:`Unreadable` if they are damaged, or too large."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as f:
             unpacked = f.read(LARGEST + 1)

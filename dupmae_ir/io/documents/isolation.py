@@ -1,24 +1,33 @@
-"""Reading HTML, Word, PDF and other formats in a separate process, which is ended when a file exceeds a limit.
+"""Reading files in a separate process, which is ended when a file exceeds a limit.
 
 A file of a few kilobytes can keep a library busy for hours or ask it for all memory. The process is started with the
-first such file, and again after one that ended it.
+first file, and again after one that ended it. It writes no file and opens no connection.
+
+An answer is a line with a mark, a line of JSON, and then the bytes of the members. A file that takes over its reader
+can answer what it wants, so nothing of an answer is used before it is checked: the offsets lie in the text, the sizes
+are below the limits, and a mark that is new for each request says that it answers this one.
 """
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import math
 import os
+import secrets
 import subprocess
 import sys
 import threading
 import time
-from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from dupmae_ir.io.documents.readers.extracted import (
+    LARGEST,
     Block,
     Border,
     Extracted,
@@ -28,6 +37,8 @@ from dupmae_ir.io.documents.readers.extracted import (
     Unreadable,
 )
 from dupmae_ir.io.documents.readers.registry import FORMATS
+from dupmae_ir.io.documents.readers.scans import MAX_PAGES
+from dupmae_ir.types import is_metadata_value
 
 SECONDS = 120
 """Time for a file, and the same again for each 4 MiB of it."""
@@ -38,6 +49,22 @@ PAGE_SECONDS = 60
 MEMORY = 4 << 30
 """Bytes of address space of the process (on systems that limit it)."""
 
+MAX_ANSWER = 1 << 30
+"""Bytes of an answer without its members."""
+
+MAX_MEMBER_BYTES = 2 * LARGEST
+"""Bytes of all members of a file: of an archive, :data:`LARGEST`; a message inside a message of Outlook grows by a
+third when it becomes one of the standard."""
+
+MAX_PLACES = 2_000_000
+"""Headings, blocks or borders of a text: each takes over 100 bytes of memory, and 4 of a file."""
+
+_RESERVED_METADATA = frozenset(
+    ["path", "member", "type", "title", "encoding", "heading", "start", "end", "modified"]
+)
+"""What the collection says of a passage; a reader must not say where its file is."""
+
+_WRONG_ANSWER = "its reader gave an answer that cannot be right"
 _MAX_MESSAGE = 150
 """Characters of a reason."""
 
@@ -86,37 +113,38 @@ class Isolation:
     def read(
         self, kind: str, data: bytes, seconds: float | None = None, recognised_pages: int = 0
     ) -> Extracted:
-        """The text of a file of an isolated format; with ``recognised_pages``, by its recognising reader, and that much
-        longer. Raises :class:`Unreadable`, also at a limit."""
+        """The text of a file; with ``recognised_pages``, by its recognising reader, and that much longer.
+
+        Raises :class:`Unreadable`, also at a limit and for an answer that cannot be right.
+        """
         allowed = seconds or SECONDS * (1 + len(data) / (4 << 20))
-        allowed += PAGE_SECONDS * recognised_pages
+        allowed += PAGE_SECONDS * min(recognised_pages, MAX_PAGES)
         with self._lock:
             process = self._running()
             assert self._watch is not None
             began = time.monotonic()
             self._watch.set(began + allowed)
-            answer = b""
+            answer = None
+            extracted = None
             try:
                 answer = _exchange(process, kind, data, recognised_pages > 0)
+                if answer is not None:
+                    extracted = _checked(answer)
             finally:  # also after Ctrl-C: the next answer would be that of this file
                 self._watch.set(math.inf)
-                if not answer:
+                if extracted is None:
                     self.close()
-        if not answer and time.monotonic() - began >= allowed:
+        if answer is None and time.monotonic() - began >= allowed:
             raise Unreadable(f"takes more than {allowed:,.0f} seconds")
-        if not answer:
-            raise Unreadable("ended the process that reads it")
-        fields = json.loads(answer)
-        if "problem" in fields:
-            raise Unreadable(fields["problem"])
-        # JSON has lists for named tuples, and no bytes.
-        fields["headings"] = [Heading(*heading) for heading in fields["headings"]]
-        fields["blocks"] = [Block(*block) for block in fields["blocks"]]
-        fields["borders"] = [Border(*border) for border in fields["borders"]]
-        fields["members"] = [Member(name, b64decode(member)) for name, member in fields["members"]]
-        if fields["guess"] is not None:
-            fields["guess"] = Guess(*fields["guess"])
-        return Extracted(**fields)
+        if answer is None:
+            raise Unreadable(
+                "ended the process that reads it, by a crash or at the limit of memory"
+            )
+        if extracted is None:
+            raise Unreadable(_WRONG_ANSWER)
+        if isinstance(extracted, Unreadable):
+            raise extracted
+        return extracted
 
     def close(self) -> None:
         """End the process."""
@@ -152,18 +180,108 @@ class Isolation:
         return self._process
 
 
-def _exchange(process: subprocess.Popen[bytes], kind: str, data: bytes, recognise: bool) -> bytes:
-    """The answer, a line of JSON; empty if the process ended."""
+class _Answer(NamedTuple):
+    """What the process wrote: the fields of the text, and the bytes of the members."""
+
+    fields: dict[str, Any]
+    members: Sequence[bytes]
+
+
+def _exchange(
+    process: subprocess.Popen[bytes], kind: str, data: bytes, recognise: bool
+) -> _Answer | None:
+    """The answer; None if the process ended, or wrote something else."""
     assert process.stdin is not None
     assert process.stdout is not None
+    # What a file made its reader write after an earlier answer is no answer to this request.
+    mark = secrets.token_hex(8)
     try:
-        request = b"%s %d %d\n" % (kind.encode("ascii"), recognise, len(data))
-        process.stdin.write(request + data)
+        request = f"{mark} {kind} {recognise:d} {len(data)}\n".encode("ascii")
+        process.stdin.write(request)
+        process.stdin.write(data)
         process.stdin.flush()
-        answer = process.stdout.readline()
-    except OSError:
-        return b""
-    return answer if answer.endswith(b"\n") else b""
+        if process.stdout.readline(len(mark) + 1) != f"{mark}\n".encode("ascii"):
+            return None
+        line = process.stdout.readline(MAX_ANSWER)
+        if not line.endswith(b"\n"):
+            return None
+        fields = json.loads(line)
+        sizes = fields.pop("sizes")
+        if min(sizes, default=0) < 0 or sum(sizes) > MAX_MEMBER_BYTES:
+            return None
+        members = [process.stdout.read(size) for size in sizes]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return None
+    if [len(member) for member in members] != sizes:
+        return None
+    return _Answer(fields, members)
+
+
+def _checked(answer: _Answer) -> Extracted | Unreadable | None:
+    """The text of an answer, or why there is none; None for an answer that cannot be right."""
+    try:
+        if "problem" in answer.fields:
+            problem = answer.fields["problem"]
+            return Unreadable(described(Unreadable(problem))) if isinstance(problem, str) else None
+        extracted = _extracted(answer)
+        is_right = _is_right(extracted)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return extracted if is_right else None
+
+
+def _extracted(answer: _Answer) -> Extracted:
+    """The text of an answer, with the named tuples for which JSON has lists."""
+    fields = answer.fields
+    fields["headings"] = [Heading(*heading) for heading in fields["headings"]]
+    fields["blocks"] = [Block(*block) for block in fields["blocks"]]
+    fields["borders"] = [Border(*border) for border in fields["borders"]]
+    members = zip(fields["members"], answer.members, strict=True)
+    fields["members"] = [Member(name, data, problem) for (name, problem), data in members]
+    if fields["guess"] is not None:
+        fields["guess"] = Guess(*fields["guess"])
+    return Extracted(**fields)
+
+
+def _is_right(extracted: Extracted) -> bool:
+    """Whether a text has the types of :class:`Extracted`, offsets in the text, and counts below the limits."""
+    texts = [extracted.text, extracted.title, *extracted.problems]
+    texts += [heading.text for heading in extracted.headings]
+    for member in extracted.members:
+        texts += [member.name, member.problem]
+    numbers = [extracted.waiting_pages]
+    numbers += [heading.level for heading in extracted.headings]
+    numbers += [border.depth for border in extracted.borders]
+    places = [block.place for block in extracted.blocks]
+    guess = extracted.guess
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(number) is int and number >= 0 for number in numbers)
+        and all(map(_are_metadata, [extracted.metadata, *places]))
+        and _are_offsets([heading.start for heading in extracted.headings], extracted.text, False)
+        and _are_offsets([block.start for block in extracted.blocks], extracted.text)
+        and _are_offsets([border.start for border in extracted.borders], extracted.text)
+        and type(extracted.lines) is bool
+        and (guess is None or (isinstance(guess.encoding, str) and 0 <= guess.certainty <= 1))
+    )
+
+
+def _are_offsets(offsets: Sequence[int], text: str, in_order: bool = True) -> bool:
+    """Whether there are few enough offsets, all in a text or at its end, and in order if that is promised."""
+    if len(offsets) > MAX_PLACES or not all(type(offset) is int for offset in offsets):
+        return False
+    ordered = offsets if in_order else sorted(offsets)
+    bounds = [0, *ordered, len(text)]
+    return all(before <= after for before, after in itertools.pairwise(bounds))
+
+
+def _are_metadata(values: object) -> bool:
+    """Whether a reader may say this of a file or of a place in it."""
+    return (
+        isinstance(values, dict)
+        and _RESERVED_METADATA.isdisjoint(values)
+        and all(map(is_metadata_value, values.values()))
+    )
 
 
 def described(error: Exception) -> str:
@@ -177,33 +295,84 @@ def described(error: Exception) -> str:
     return f"damaged: {message or type(error).__name__}"
 
 
-def _answer(kind: str, data: bytes, recognise: bool) -> bytes:
+def _answer(kind: str, data: bytes, recognise: bool) -> tuple[bytes, Sequence[Member]]:
+    """The line of JSON of an answer, and the members whose bytes come after it."""
     try:
         extracted = FORMATS[kind].read(data, recognise)
-        members = [
-            (member.name, b64encode(member.data).decode("ascii")) for member in extracted.members
-        ]
+        _refuse_many(extracted)
+        members = extracted.members
         fields = asdict(replace(extracted, members=()))
-        return json.dumps(fields | {"members": members}).encode("ascii")
+        fields["members"] = [(member.name, member.problem) for member in members]
+        fields["sizes"] = [len(member.data) for member in members]
+        return json.dumps(fields).encode("ascii"), members
     except Exception as e:
-        return json.dumps({"problem": described(e)}).encode("ascii")
+        return json.dumps({"problem": described(e), "sizes": []}).encode("ascii"), ()
+
+
+def _refuse_many(extracted: Extracted) -> None:
+    """Raise :class:`Unreadable` for what would take too much memory where it is used."""
+    for name, values in (
+        ("headings", extracted.headings),
+        ("rows or pages", extracted.blocks),
+        ("statements", extracted.borders),
+    ):
+        if len(values) > MAX_PLACES:
+            raise Unreadable(f"more than {MAX_PLACES:,} {name}")
+    if sum(len(member.data) for member in extracted.members) > MAX_MEMBER_BYTES:
+        raise Unreadable(f"unpacks to more than {MAX_MEMBER_BYTES >> 20} MiB, the limit")
+
+
+_REFUSED_EVENTS = frozenset(
+    [
+        "socket.connect",
+        "socket.bind",
+        "socket.sendto",
+        "socket.getaddrinfo",
+        "os.exec",
+        "os.fork",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.system",
+        "subprocess.Popen",
+    ]
+)
+"""What no reader does: connections and programs (names of Python's audit events)."""
+
+
+def _refuse_connections(event: str, _arguments: object) -> None:
+    if event in _REFUSED_EVENTS:
+        raise PermissionError(f"a reader may not use {event}")
+
+
+def _limit_resources() -> None:
+    """Limit memory, and let no file be written; on systems without such limits, only that of time remains."""
+    try:
+        import resource
+    except ImportError:
+        return
+    limits = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
+    for limit, value in limits.items():
+        with suppress(ValueError, OSError):
+            resource.setrlimit(limit, (value, value))
 
 
 def answer_requests() -> None:
     """Answer the requests on standard input until it ends; what the process runs."""
-    try:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    except (ImportError, ValueError, OSError):
-        pass  # not on this system; the limit of time remains
+    # Compiled modules cannot be written.
+    sys.dont_write_bytecode = True
+    _limit_resources()
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
+    sys.addaudithook(_refuse_connections)
     while line := requests.readline():
-        kind, recognise, size = line.split()
+        mark, kind, recognise, size = line.split()
         data = requests.read(int(size))
-        answers.write(_answer(kind.decode("ascii"), data, recognise == b"1") + b"\n")
+        fields, members = _answer(kind.decode("ascii"), data, recognise == b"1")
+        answers.write(mark + b"\n")
+        answers.write(fields + b"\n")
+        for member in members:
+            answers.write(member.data)
         answers.flush()
 
 

@@ -10,6 +10,7 @@ import time
 import pytest
 from support.document_samples import FILES, HTML, docx, epub, extract, pdf, write_folder, zipped
 
+from dupmae_ir.io.documents import files
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.readers import format, registry
 from dupmae_ir.io.documents.readers.books import read_epub
@@ -305,13 +306,13 @@ def test_every_kind_has_a_reader():
 
 
 def test_the_place_of_a_passage_is_that_of_its_block(tmp_path, monkeypatch):
-    def read_sheets(data):
+    def read_sheets(_kind, data):
         blocks = [Block(0, {"sheet": "A", "row": 1}), Block(6, {"sheet": "B", "row": 2})]
         headings = [Heading(0, 1, "first"), Heading(6, 1, "second")]
         text = data.decode()
         return Extracted(text, "Sheets", headings, blocks=blocks, metadata={"author": "Ada"})
 
-    monkeypatch.setattr(format, "_function", {"text:read_text": read_sheets}.get)
+    monkeypatch.setattr(files.ISOLATION, "read", read_sheets)
     (tmp_path / "a.txt").write_text("first second")
     _, documents = read(tmp_path, length=2, overlap=0)
     places = [(d.text, d.metadata["sheet"], d.metadata["row"]) for d in documents]

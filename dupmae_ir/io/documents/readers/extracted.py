@@ -55,11 +55,13 @@ class Border(NamedTuple):
 class Member(NamedTuple):
     """A file inside a file: an attachment of a mail, a mail of a mailbox, a file of an archive.
 
-    ``name`` is unique among the members of its file, with ``/`` between folders.
+    ``name`` is what the file says, with ``/`` between folders; several members may have it. One that cannot be read
+    has a ``problem`` and no data.
     """
 
     name: str
     data: bytes
+    problem: str = ""
 
 
 class Guess(NamedTuple):

@@ -15,21 +15,19 @@ class Format(NamedTuple):
 
     ``kind`` is its name in the metadata of passages. ``endings`` are the endings of file names, without the dot.
     ``reader``, ``splitter`` and ``recogniser`` name functions of this folder's modules, as ``"pdf:read_pdf"``; a module
-    is imported when the first file needs it. A document has a reader. A container, such as a mailbox, has a splitter
-    instead, which yields the files in it one by one; each is read as a file of its own. A recogniser says from the
-    first bytes whether a file whose name has no known ending is of this format. ``packages`` are the modules of the
-    extra that it needs. An ``isolated`` format is read in a separate process with limits on time and memory; a
-    container is not, so its splitter must take time and memory in proportion to the bytes. An ``archive`` is left out
-    unless archives are asked for. A ``recognising_reader`` reads pages that are pictures as well (OCR); its files are
-    isolated. A ``picture`` has no other text, so it is left out unless OCR is asked for. The reader of
-    source code takes its ``language`` as well.
+    is imported when the first file needs it. A reader runs in a separate process with limits on time and memory. A
+    mailbox has a splitter instead, which yields the files in it one by one, so that they are not in memory twice; it
+    runs in this process, so it must take time and memory in proportion to the bytes. A recogniser says from the first
+    bytes whether a file whose name has no known ending is of this format. ``packages`` are the modules of the extra
+    that it needs. An ``archive`` is left out unless archives are asked for. A ``recognising_reader`` reads pages that
+    are pictures as well (OCR). A ``picture`` has no other text, so it is left out unless OCR is asked for. The reader
+    of source code takes its ``language`` as well.
     """
 
     kind: str
     endings: tuple[str, ...]
     reader: str = ""
     packages: tuple[str, ...] = ()
-    isolated: bool = False
     splitter: str = ""
     recogniser: str = ""
     archive: bool = False

@@ -85,21 +85,12 @@ class Letter:
     builder: Builder = field(default_factory=Builder)
     members: list[Member] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    #: name of a member -> how many have it, with a number added or not
-    _names: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, data: bytes) -> None:
-        """Add an attachment, under a name that no other one has."""
+        """Add an attachment."""
         name = name.encode("utf-8", "replace").decode("utf-8")
-        safe = _UNSAFE_NAME.sub("_", name).lstrip("._ ").rstrip()[-_MAX_NAME:] or "attachment"
-        stem, dot, ending = safe.rpartition(".")
-        unique = safe
-        while unique in self._names:
-            self._names[safe] += 1
-            number = self._names[safe]
-            unique = f"{stem}-{number}.{ending}" if dot else f"{safe}-{number}"
-        self._names[unique] = 1
-        self.members.append(Member(unique, data))
+        safe = _UNSAFE_NAME.sub("_", name).lstrip("._ ").rstrip()[-_MAX_NAME:]
+        self.members.append(Member(safe or "attachment", data))
 
     def extracted(self) -> Extracted:
         """The message as a document."""

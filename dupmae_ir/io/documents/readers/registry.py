@@ -38,7 +38,7 @@ _CODE_ENDINGS = (
 
 def _language_formats() -> Iterator[Format]:
     for language, endings in _LANGUAGES.items():
-        yield Format(language, endings, "source:read_source", isolated=True, language=language)
+        yield Format(language, endings, "source:read_source", language=language)
 
 
 # The order is also the order in which files without a known ending are recognised, and in which an error message counts
@@ -47,84 +47,53 @@ _ALL = (
     Format("text", ("txt", "text", "log", "me"), "text:read_text"),
     Format("rst", ("rst", "rest"), "text:read_text"),
     Format("md", ("md", "markdown", "mdx"), "markdown:read_markdown"),
-    Format("html", ("html", "htm", "xhtml"), "html:read_html", ("lxml",), isolated=True),
+    Format("html", ("html", "htm", "xhtml"), "html:read_html", ("lxml",)),
     Format("adoc", ("adoc", "asciidoc", "asc"), "lightweight:read_asciidoc"),
     Format("org", ("org",), "lightweight:read_org"),
     Format("subtitles", ("srt", "vtt"), "subtitles:read_subtitles"),
     Format("csv", ("csv", "tsv"), "table:read_table"),
     Format("json", ("json", "jsonl", "ndjson"), "table:read_json"),
-    Format("ipynb", ("ipynb",), "notebook:read_notebook", isolated=True),
+    Format("ipynb", ("ipynb",), "notebook:read_notebook"),
     *_language_formats(),
     Format("code", tuple(_CODE_ENDINGS.split()), "code:read_code"),
     Format(
-        "eml",
-        ("eml", "mht", "mhtml"),
-        "mail:read_mail",
-        isolated=True,
-        recogniser="mail_headers:begins_as_mail",
+        "eml", ("eml", "mht", "mhtml"), "mail:read_mail", recogniser="mail_headers:begins_as_mail"
     ),
-    Format("emlx", ("emlx",), "mail:read_apple_mail", isolated=True),
+    Format("emlx", ("emlx",), "mail:read_apple_mail"),
     Format(
         "mbox",
         ("mbox", "mbx"),
         splitter="mailbox:mailbox_members",
         recogniser="mail_headers:begins_as_mailbox",
     ),
-    Format("msg", ("msg",), "outlook:read_outlook", ("oxmsg", "lxml"), isolated=True),
+    Format("msg", ("msg",), "outlook:read_outlook", ("oxmsg", "lxml")),
     Format(
         "man", ("man", "mdoc", "roff"), "manual:read_manual", recogniser="manual:begins_as_manual"
     ),
-    Format("zip", ("zip",), splitter="packed:zip_members", archive=True),
-    Format("tar", ("tar", "tgz"), splitter="packed:tar_members", archive=True),
-    Format(
-        "xml",
-        ("xml", "rss", "atom", "dbk", "docbook", "tei"),
-        "xml:read_xml",
-        ("lxml",),
-        isolated=True,
-    ),
-    Format("epub", ("epub",), "books:read_epub", ("lxml",), isolated=True),
-    Format("tex", ("tex", "ltx", "latex"), "latex:read_latex", ("pylatexenc",), isolated=True),
-    Format("docx", ("docx", "docm", "dotx"), "office:read_docx", ("lxml", "docx"), isolated=True),
-    Format(
-        "pptx",
-        ("pptx", "pptm", "ppsx", "potx"),
-        "office:read_pptx",
-        ("lxml", "pptx"),
-        isolated=True,
-    ),
-    Format(
-        "doc", ("doc", "dot"), "office:read_old_word", ("lxml", "docx", "striprtf"), isolated=True
-    ),
-    Format("ppt", ("ppt", "pps"), "office:read_old_slides", ("lxml", "pptx"), isolated=True),
-    Format(
-        "odt", ("odt", "ott", "fodt"), "opendocument:read_opendocument", ("lxml",), isolated=True
-    ),
-    Format(
-        "odp", ("odp", "otp", "fodp"), "opendocument:read_opendocument", ("lxml",), isolated=True
-    ),
-    Format("rtf", ("rtf",), "rtf:read_rtf", ("striprtf",), isolated=True),
+    Format("zip", ("zip",), "packed:read_zip", archive=True),
+    Format("tar", ("tar", "tgz"), "packed:read_tar", archive=True),
+    Format("xml", ("xml", "rss", "atom", "dbk", "docbook", "tei"), "xml:read_xml", ("lxml",)),
+    Format("epub", ("epub",), "books:read_epub", ("lxml",)),
+    Format("tex", ("tex", "ltx", "latex"), "latex:read_latex", ("pylatexenc",)),
+    Format("docx", ("docx", "docm", "dotx"), "office:read_docx", ("lxml", "docx")),
+    Format("pptx", ("pptx", "pptm", "ppsx", "potx"), "office:read_pptx", ("lxml", "pptx")),
+    Format("doc", ("doc", "dot"), "office:read_old_word", ("lxml", "docx", "striprtf")),
+    Format("ppt", ("ppt", "pps"), "office:read_old_slides", ("lxml", "pptx")),
+    Format("odt", ("odt", "ott", "fodt"), "opendocument:read_opendocument", ("lxml",)),
+    Format("odp", ("odp", "otp", "fodp"), "opendocument:read_opendocument", ("lxml",)),
+    Format("rtf", ("rtf",), "rtf:read_rtf", ("striprtf",)),
     Format(
         "sheet",
         ("xlsx", "xlsm", "xls", "xlsb", "ods", "xltx"),
         "sheets:read_sheets",
         ("lxml", "python_calamine"),
-        isolated=True,
     ),
-    Format(
-        "pdf",
-        ("pdf",),
-        "pdf:read_pdf",
-        ("pypdfium2",),
-        isolated=True,
-        recognising_reader="pdf:recognise_pdf",
-    ),
+    Format("pdf", ("pdf",), "pdf:read_pdf", ("pypdfium2",), recognising_reader="pdf:recognise_pdf"),
     Format(
         "picture",
         ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "webp"),
         "scans:read_picture",
         ("PIL",),
-        isolated=True,
         recognising_reader="scans:recognise_picture",
         picture=True,
     ),

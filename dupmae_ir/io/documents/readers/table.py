@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dupmae_ir.io.documents.readers.encodings import decoded
@@ -22,21 +22,37 @@ def read_table(data: bytes) -> Extracted:
     delimiter = max(",;\t|", key=first_line.count)
     # The module's limit is 128 KiB a cell; the size of the file is limited anyway.
     csv.field_size_limit(1 << 30)
-    rows = []
+    rows = csv.reader(io.StringIO(text), delimiter=delimiter)
     try:
-        for row in csv.reader(io.StringIO(text), delimiter=delimiter):
-            cells = [cell.strip() for cell in row]
-            if any(cells):
-                rows.append(cells)
+        # Lines are made one by one, because a table of short cells takes ten times its text as lists.
+        return Extracted(joined(_row_lines(rows)), lines=True, guess=guess)
     except csv.Error as e:
         raise Unreadable(f"not a table: {e}") from None
 
-    header = []
-    if len(rows) > 1 and is_header(rows[0]):
-        header = rows.pop(0)
-    # A generator: `joined` stops at the limit, before all lines are in memory.
-    lines = (row_text(row, header) for row in rows)
-    return Extracted(joined(lines), lines=True, guess=guess)
+
+def _row_lines(rows: Iterable[list[str]]) -> Iterator[str]:
+    """The rows as text, under the first one if it is a header; one without another row is no header."""
+    filled = _filled_rows(rows)
+    first = next(filled, None)
+    second = next(filled, None)
+    if first is None:
+        return
+    header: list[str] = []
+    if second is not None and is_header(first):
+        header = first
+    else:
+        yield row_text(first, [])
+    if second is not None:
+        yield row_text(second, header)
+    for row in filled:
+        yield row_text(row, header)
+
+
+def _filled_rows(rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    for row in rows:
+        cells = [cell.strip() for cell in row]
+        if any(cells):
+            yield cells
 
 
 def is_header(row: list[str]) -> bool:
