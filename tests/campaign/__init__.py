@@ -26,6 +26,7 @@ _NAMES = [
     "models",
     "inputs",
     "hostile",
+    "readers",
     "exactness",
     "kills",
     "faults",

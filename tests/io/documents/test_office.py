@@ -178,8 +178,8 @@ def test_slides_of_opendocument() -> None:
         "</draw:frame></draw:page></office:presentation>"
     )
     _, found = extract("a.odp", opendocument(body))
-    assert "low tide" in found.text
-    assert "second" in found.text
+    assert found.text == "Kelp\n\nlow tide\n\nNotes: the storm\n\nsecond"
+    assert [heading.text for heading in found.headings] == ["Kelp"]
     assert found.place(found.text.index("second")) == {"slide": 2}
     assert found.place(found.text.index("low tide")) == {"slide": 1}
 

@@ -113,7 +113,7 @@ class _Writer:
         if name in ("list", "table", "frame", "section"):
             self.builder.gap("\n\n")
         if _attribute(element, "class") == "title":
-            self.builder.heading(1, _text_of(element))
+            self.builder.heading(1, _text_with_boxes(element))
         else:
             for inner in element:
                 self.write(inner)
@@ -130,7 +130,7 @@ class _Writer:
 
     def _write_notes(self, notes: Any) -> None:
         """The speaker's notes of a slide."""
-        text = " ".join(_text_of(notes).split())
+        text = " ".join(_text_with_boxes(notes).split())
         if text:
             self.builder.gap("\n\n")
             self.builder.write(f"Notes: {text}")
@@ -151,6 +151,14 @@ def _outer_boxes(element: Any) -> Iterator[Any]:
             yield inner
         else:
             yield from _outer_boxes(inner)
+
+
+def _text_with_boxes(element: Any) -> str:
+    """The text inside an element, also in the text boxes in which slides have all of it."""
+    pieces = [_text_of(element)]
+    for box in _outer_boxes(element):
+        pieces += [_text_of(inner) for inner in box]
+    return " ".join(pieces)
 
 
 def _text_of(element: Any) -> str:
