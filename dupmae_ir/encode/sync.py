@@ -1,8 +1,9 @@
 """``dupmae-ir index sync``: an index that agrees with its collection, and with ``--watch`` follows its folder.
 
 The operating system tells which files change (watchfiles). Changes that come close together are taken in at once, after
-the files have stopped growing. Only these files are read. A watcher that was killed compares the complete folder when
-it is started again, as ``index sync`` does.
+the files have stopped growing. Only these files are read. What cannot be taken in, for example while another process
+changes the index, is tried again until it is. The complete folder is compared, as ``index sync`` does, when a watcher
+starts, when a folder was replaced by another one, and after a burst of changes, of which the system may lose some.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, with_torch_threads
@@ -33,6 +35,11 @@ _POLL_MILLISECONDS = 200
 _SETTLING_SECONDS = 0.2
 """Time in which a file that is written grows; one that does not is complete."""
 _LONGEST_SETTLING_SECONDS = 30.0
+RETRY_SECONDS = 2.0
+"""Time after which changes that could not be taken in are tried again; it doubles with each failure."""
+LONGEST_RETRY_SECONDS = 60.0
+BURST = 1000
+"""Paths that wait above which the complete folder is compared: Linux drops what exceeds 16,384 events, silently."""
 MAX_SEGMENTS = 20
 """Segments above which the index is compacted: each change adds one, and each search reads them all."""
 
@@ -54,45 +61,137 @@ def run_sync(config: SyncConfig) -> ChangeResult:
     return _watch(config, encoders)
 
 
+class _Identity(NamedTuple):
+    """Which folder is at a path: another one after a mount, or if it was deleted and made again."""
+
+    device: int
+    inode: int
+
+
+class _Waiting:
+    """Changes that the index does not have yet, and when they are tried again."""
+
+    def __init__(self) -> None:
+        self._paths: set[str] = set()
+        self._is_everything = False
+        self._retry_seconds = RETRY_SECONDS
+        self._next_try = 0.0
+        self._last_note = ""
+
+    def add(self, paths: Collection[str] | None) -> None:
+        """Add changed paths, which are tried at once; None if any file may have changed."""
+        if paths is None:
+            self._is_everything = True
+        elif paths:
+            self._paths.update(paths)
+        else:
+            return
+        self._is_everything |= len(self._paths) > BURST
+        self._next_try = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are changes, and it is time to try them."""
+        return bool(self._paths or self._is_everything) and time.monotonic() >= self._next_try
+
+    @property
+    def paths(self) -> Collection[str] | None:
+        """The paths that changed; None if the complete folder is to be compared."""
+        return None if self._is_everything else sorted(self._paths)
+
+    def failed(self, note: str, quiet: bool) -> None:
+        """Try again later, and say why unless that was said before."""
+        if note != self._last_note:
+            say(f"note: {note}", quiet)
+        self._last_note = note
+        self._next_try = time.monotonic() + self._retry_seconds
+        self._retry_seconds = min(2 * self._retry_seconds, LONGEST_RETRY_SECONDS)
+
+
 def _watch(config: SyncConfig, encoders: EncoderCache) -> ChangeResult:
     roots = config.sources()
-    changes = _changes(roots, config.index)
+    batches = _batches(roots, config.index)
     # The system collects changes from here on, so none is lost while the folder is compared.
-    next(changes)
+    next(batches)
     result = Change(config, "index sync", encoders)()
     # The first change would wait for the model, several seconds, and its first text for compiled parts.
     encoders.get(Index.open(config.index), config).encode_documents(["warm"])
     say(f"watching {', '.join(roots)}; Ctrl-C ends it", config.quiet)
+    waiting = _Waiting()
     try:
-        for changed in changes:
-            result = _take_in(config, encoders, changed, result)
-            if result["segments"] > MAX_SEGMENTS:
-                compacted = run_compact(CompactConfig(index=config.index, quiet=True))
-                result = {**result, **compacted}
+        for changed in batches:
+            waiting.add(changed)
+            if not waiting.is_due:
+                continue
+            taken_in = _take_in(config, encoders, waiting)
+            if taken_in is not None:
+                result = taken_in
+                waiting = _Waiting()
     except KeyboardInterrupt:
         say("stopped watching", config.quiet)
     return result
 
 
-def _take_in(
-    config: SyncConfig, encoders: EncoderCache, changed: Collection[str], before: ChangeResult
-) -> ChangeResult:
-    """Make the index agree with the changed files, and say what was done; ``before`` if there was nothing to do."""
+def _take_in(config: SyncConfig, encoders: EncoderCache, waiting: _Waiting) -> ChangeResult | None:
+    """Make the index agree with the changed files, and say what was done; None if they have to wait."""
     try:
-        result = Change(config, "index sync", encoders, changed)()
+        result = Change(config, "index sync", encoders, waiting.paths)()
     except (InputError, UsageError) as e:
-        # The next change may mend it, for example a folder that is mounted again.
-        say(f"note: {e}", config.quiet)
-        return before
+        # Another process changes the index, or a folder is not mounted.
+        waiting.failed(str(e), config.quiet)
+        return None
     counts = changes_in_words(result, "added", "updated", "deleted")
     if counts:
         say(f"{time.strftime('%H:%M:%S')} {counts} ({result['seconds']:.1f} s)", config.quiet)
-    return result
+    if result["segments"] <= MAX_SEGMENTS:
+        return result
+    try:
+        return {**result, **run_compact(CompactConfig(index=config.index, quiet=True))}
+    except UsageError:
+        return result  # another process changes the index; the next change compacts it
+
+
+def _batches(roots: Collection[str], index: str) -> Iterator[Collection[str] | None]:
+    """As :func:`_changes`, also after a root was replaced by another folder, of which the system says nothing; None
+    then, because any file may have changed."""
+    is_again = False
+    while True:
+        watched = _identities(roots)
+        changes = _changes(roots, index)
+        try:
+            paths = next(changes)
+        except FileNotFoundError:
+            if not is_again:
+                raise
+            time.sleep(RETRY_SECONDS)  # it was replaced, and is gone again
+            continue
+        yield None if is_again else paths
+        for paths in changes:
+            present = _identities(roots)
+            if None not in present and present != watched:
+                break
+            yield paths
+        else:
+            return
+        is_again = True
+
+
+def _identities(roots: Collection[str]) -> list[_Identity | None]:
+    """Which folder is at each root; None for one that is not there."""
+    identities: list[_Identity | None] = []
+    for root in roots:
+        try:
+            about = Path(root).stat()
+        except OSError:
+            identities.append(None)
+        else:
+            identities.append(_Identity(about.st_dev, about.st_ino))
+    return identities
 
 
 def _changes(roots: Collection[str], index: str) -> Iterator[Collection[str]]:
     """Nothing at first, when the system has begun to collect changes; then the absolute paths that changed, as soon as
-    they are complete, those that belong together at once."""
+    they are complete, those that belong together at once. Nothing again every :data:`RETRY_SECONDS` without changes."""
     from watchfiles import watch as events
 
     # The index may be inside the folder.
@@ -102,7 +201,7 @@ def _changes(roots: Collection[str], index: str) -> Iterator[Collection[str]]:
         name = os.path.basename(path)  # noqa: PTH119
         return not is_at(path, own_folders) and not is_hidden_or_temporary(name)
 
-    is_begun = False
+    next_empty = 0.0
     for batch in events(
         *roots,
         watch_filter=is_of_folder,
@@ -113,11 +212,12 @@ def _changes(roots: Collection[str], index: str) -> Iterator[Collection[str]]:
         rust_timeout=_POLL_MILLISECONDS,
         yield_on_timeout=True,
     ):
-        if is_begun and not batch:
+        if not batch and time.monotonic() < next_empty:
             continue
-        is_begun = True
+        next_empty = time.monotonic() + RETRY_SECONDS
         paths = sorted({os.path.abspath(path) for _, path in batch})  # noqa: PTH100 (links stay)
-        _wait_until_complete(paths)
+        if paths:
+            _wait_until_complete(paths)
         yield paths
 
 

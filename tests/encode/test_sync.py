@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +20,7 @@ from dupmae_ir.encode import sync
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.encode.sync import run_sync
 from dupmae_ir.errors import UsageError
+from dupmae_ir.index.changes.changes import ChangeJob
 from dupmae_ir.index.config import SyncConfig
 from dupmae_ir.index.index import Index
 
@@ -100,6 +104,151 @@ def test_a_folder_that_vanishes_for_a_while_deletes_nothing(
     run_sync(SyncConfig(index=index, corpus=str(folder), watch=True))
     assert "note: " in capsys.readouterr().err
     assert texts(index) == {**before, "c.txt": "Back again."}
+
+
+def test_changes_wait_while_another_process_changes_the_index(
+    folder: Path, index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sync, "RETRY_SECONDS", 0.0)
+
+    def edits() -> Iterator[list[str]]:
+        yield []
+        with ChangeJob(index, "index add"):
+            (folder / "a.txt").write_text("The boiler is gone.")
+            yield [str(folder / "a.txt")]
+            (folder / "c.txt").write_text("A third file.")
+            yield [str(folder / "c.txt")]
+            yield []
+        assert "c.txt" not in texts(index)
+        yield []
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sync, "_changes", lambda roots, own: edits())
+    run_sync(SyncConfig(index=index, corpus=str(folder), watch=True))
+    assert texts(index)["a.txt"] == "The boiler is gone."
+    assert texts(index)["c.txt"] == "A third file."
+    # The reason is said once, not at each try.
+    assert capsys.readouterr().err.count("wait until it is done") == 1
+
+
+def test_failed_tries_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    waiting = sync._Waiting()
+    assert not waiting.is_due
+    waiting.add(["a"])
+    for seconds in (2, 4, 8, 16, 32, 60, 60):
+        assert waiting.is_due
+        waiting.failed("no", quiet=True)
+        waiting.add([])
+        now[0] += seconds - 0.1
+        assert not waiting.is_due
+        now[0] += 0.1
+    waiting.failed("no", quiet=True)
+    waiting.add(["b"])  # at once
+    assert waiting.is_due
+    assert waiting.paths == ["a", "b"]
+
+
+def test_a_compaction_that_another_process_prevents_ends_no_watcher(
+    folder: Path, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "MAX_SEGMENTS", 1)
+
+    def refuse(config: object) -> None:
+        raise UsageError("another process")
+
+    monkeypatch.setattr(sync, "run_compact", refuse)
+
+    def edits() -> Iterator[list[str]]:
+        yield []
+        (folder / "a.txt").write_text("The boiler is gone.")
+        yield [str(folder / "a.txt")]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sync, "_changes", lambda roots, own: edits())
+    result = run_sync(SyncConfig(index=index, corpus=str(folder), watch=True, quiet=True))
+    assert result["segments"] == 2
+
+
+def test_after_a_burst_the_complete_folder_is_compared(
+    folder: Path, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system drops events without a word when too many wait."""
+    monkeypatch.setattr(sync, "BURST", 3)
+
+    def edits() -> Iterator[list[str]]:
+        yield []
+        (folder / "sub/b.txt").write_text("Changed, but its event was lost.")
+        paths = [folder / f"{number}.txt" for number in range(4)]
+        for path in paths:
+            path.write_text(f"A file called {path.name}.")
+        yield [str(path) for path in paths]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sync, "_changes", lambda roots, own: edits())
+    run_sync(SyncConfig(index=index, corpus=str(folder), watch=True, quiet=True))
+    assert len(texts(index)) == 6
+    assert texts(index)["sub/b.txt"] == "Changed, but its event was lost."
+
+
+def test_a_folder_that_is_replaced_is_watched_and_compared_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "RETRY_SECONDS", 0.2)
+    batches = sync._batches([str(folder)], str(tmp_path / "elsewhere"))
+    assert next(batches) == []
+    folder.rename(tmp_path / "old")
+    folder.mkdir()
+    seen = next(batches)
+    while seen is not None:
+        seen = next(batches)
+    (folder / "c.txt").write_text("In the new folder.")
+    seen = next(batches)
+    while not seen:
+        seen = next(batches)
+    assert seen == [str(folder / "c.txt")]
+    batches.close()
+
+
+def test_a_folder_that_is_gone_again_is_waited_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "RETRY_SECONDS", 0.0)
+    begun = []
+
+    def changes(roots: object, own: object) -> Iterator[list[str]]:
+        begun.append(roots)
+        if len(begun) == 2:
+            raise FileNotFoundError(str(folder))
+        yield []
+        folder.rename(tmp_path / "old")
+        folder.mkdir()
+        yield ["a.txt"]
+
+    monkeypatch.setattr(sync, "_changes", changes)
+    batches = sync._batches([str(folder)], "index")
+    assert [next(batches), next(batches)] == [[], None]
+    assert len(begun) == 3
+    monkeypatch.setattr(sync, "_changes", lambda roots, own: iter(Path("nowhere").iterdir()))
+    with pytest.raises(FileNotFoundError):
+        next(sync._batches(["nowhere"], "index"))
+
+
+def test_a_change_of_the_same_size_is_seen_although_the_clock_was_set_back(
+    folder: Path, index: str
+) -> None:
+    path = folder / "a.txt"
+    before = path.stat()
+    path.write_text("The boiler is in the garage.".ljust(before.st_size)[: before.st_size])
+    os.utime(path, (before.st_mtime - 86_400, before.st_mtime - 86_400))
+    run_sync(SyncConfig(index=index, corpus=str(folder), quiet=True))
+    assert "garage" in texts(index)["a.txt"]
+    path.write_text("The boiler is in the meadow.".ljust(before.st_size)[: before.st_size])
+    # The time and the size of the version before.
+    os.utime(path, (before.st_mtime - 86_400, before.st_mtime - 86_400))
+    run_sync(SyncConfig(index=index, corpus=str(folder), quiet=True))
+    assert "meadow" in texts(index)["a.txt"]
 
 
 def test_many_changes_are_compacted(
@@ -191,3 +340,51 @@ def test_a_watcher_follows_the_folder_and_a_killed_one_continues(folder: Path, i
         assert until(lambda: set(texts(index)) == {"c.txt", "d.txt", "sub/b.txt"})
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
+
+
+@pytest.mark.nightly
+def test_two_watchers_kills_and_a_burst_of_ten_thousand_changes(
+    folder: Path, index: str, tmp_path: Path
+) -> None:
+    """When the changes end, the index becomes the one that is built of the folder."""
+    rng = random.Random(3)
+    with watcher(folder, index), watcher(folder, index):
+        for number in range(300):
+            _edit(folder, rng, number)
+            time.sleep(0.02)
+        assert _becomes_rebuilt(folder, index, tmp_path / "first")
+    with watcher(folder, index) as first:
+        for number in range(10_000):
+            _edit(folder, rng, number)
+            if number == 4_000:
+                first.kill()  # in the middle of a change, or nearly
+                first.wait()
+        with watcher(folder, index):
+            for number in range(10_000):
+                _edit(folder, rng, number)
+            assert _becomes_rebuilt(folder, index, tmp_path / "second")
+
+
+def _becomes_rebuilt(folder: Path, index: str, built: Path) -> bool:
+    """Whether an index has what one that is built now has, within the time that a burst takes."""
+    words = ["--corpus", str(folder), "--index", str(built), "--model", "testing:hashing"]
+    assert encode([*words, "--quiet"]) == 0
+    expected = texts(str(built))
+    return until(lambda: texts(index) == expected, 120)
+
+
+def _edit(folder: Path, rng: random.Random, number: int) -> None:
+    """Write, replace, delete or move a file, with a time before or after now."""
+    path = folder / f"folder {rng.randrange(20)}" / f"{rng.randrange(300)}.txt"
+    path.parent.mkdir(exist_ok=True)
+    deed = rng.random()
+    if deed < 0.2:
+        path.unlink(missing_ok=True)
+    elif deed < 0.3 and path.exists():
+        path.rename(folder / f"moved {rng.randrange(300)}.txt")
+    elif deed < 0.31:
+        shutil.rmtree(path.parent)
+    else:
+        path.write_text(f"Version {number} of {path.name}.")
+        moment = time.time() + rng.choice((-1e6, 0, 1e6))
+        os.utime(path, (moment, moment))
