@@ -29,7 +29,14 @@ from dupmae_ir.io.documents.garbage import garbage_kind
 from dupmae_ir.io.documents.names import ending_of, is_at, path_id, shown_name
 from dupmae_ir.io.documents.passages import EstimatedTokens, TokenMeasure, structured_passages
 from dupmae_ir.io.documents.readers.extracted import Extracted, Unreadable, time_text
-from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
+from dupmae_ir.types import (
+    LONGEST_METADATA,
+    PASSAGE_DELIMITER,
+    Document,
+    Metadata,
+    MetadataScalar,
+    MetadataValue,
+)
 
 LENGTH = 300
 """Tokens of a passage at most."""
@@ -39,6 +46,8 @@ MAX_NAMED_FILES = 1000
 """Unreadable files that a record names; their number is always recorded."""
 DOMINATING_BYTES = 2_000_000
 """Bytes of a file that is named if it has half of a collection's."""
+MAX_LIST = 5_000
+"""Characters of a list in a passage's metadata: 50 addresses of a mail have about 1,500."""
 _MAX_TITLE = 300
 
 
@@ -288,7 +297,7 @@ class DocumentCollection(DocumentSource):
             about_file["member"] = shown_name(part.member)
         about_file["type"] = str(part.kind)
         about_file["title"] = title
-        about_file |= extracted.metadata
+        about_file |= _bounded(extracted.metadata)
         if extracted.guess is not None:
             about_file["encoding"] = extracted.guess.encoding
         modified = _modified(file.path)
@@ -307,7 +316,7 @@ class DocumentCollection(DocumentSource):
                 metadata["heading"] = span.heading
             metadata["start"] = span.start
             metadata["end"] = span.end
-            metadata |= extracted.place(span.start)
+            metadata |= _bounded(extracted.place(span.start))
             metadata["modified"] = modified
             # Progress inside a file: its bytes in proportion to the characters so far.
             self.bytes_read = bytes_before + size * span.end // len(extracted.text)
@@ -339,6 +348,32 @@ class DocumentCollection(DocumentSource):
         reasons = [f"{name}: {reason}" for name, reason in list(self.unreadable.items())[:3]]
         why = f" ({'; '.join(reasons)})" if reasons else ""
         return InputError(f"{self.source}: no text in any of its {len(self.files):,} files{why}")
+
+
+def _bounded(metadata: Metadata) -> dict[str, MetadataValue]:
+    """Metadata with long values cut: each passage has them again, so a header of a megabyte would be a gigabyte."""
+    bounded: dict[str, MetadataValue] = {}
+    for name, value in metadata.items():
+        if isinstance(value, str):
+            bounded[name] = value[:LONGEST_METADATA]
+        elif isinstance(value, list):
+            bounded[name] = _first_items(value)
+        else:
+            bounded[name] = value
+    return bounded
+
+
+def _first_items(values: list[MetadataScalar]) -> list[MetadataScalar]:
+    """The first values of a list, such as the addresses of a mail, as many as fit."""
+    room = MAX_LIST
+    items: list[MetadataScalar] = []
+    for value in values:
+        item = value[:LONGEST_METADATA] if isinstance(value, str) else value
+        room -= len(str(item)) + 1
+        if room < 0:
+            break
+        items.append(item)
+    return items
 
 
 def _short_name(path: Path) -> str:

@@ -222,7 +222,7 @@ def _checked(answer: _Answer) -> Extracted | Unreadable | None:
     try:
         if "problem" in answer.fields:
             problem = answer.fields["problem"]
-            return Unreadable(described(Unreadable(problem))) if isinstance(problem, str) else None
+            return Unreadable(_one_line(problem)) if isinstance(problem, str) else None
         extracted = _extracted(answer)
         is_right = _is_right(extracted)
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -237,7 +237,11 @@ def _extracted(answer: _Answer) -> Extracted:
     fields["blocks"] = [Block(*block) for block in fields["blocks"]]
     fields["borders"] = [Border(*border) for border in fields["borders"]]
     members = zip(fields["members"], answer.members, strict=True)
-    fields["members"] = [Member(name, data, problem) for (name, problem), data in members]
+    # Also names of members and of sheets come from the file, and messages quote them.
+    fields["members"] = [
+        Member(name, data, _one_line(problem)) for (name, problem), data in members
+    ]
+    fields["problems"] = [_one_line(problem) for problem in fields["problems"]]
     if fields["guess"] is not None:
         fields["guess"] = Guess(*fields["guess"])
     return Extracted(**fields)
@@ -288,11 +292,15 @@ def described(error: Exception) -> str:
     """Why a library could not read a file, in one line; what they raise for damaged files is not documented."""
     if isinstance(error, MemoryError):
         return f"needs more than {MEMORY >> 30} GiB of memory"
-    # Messages of parsers quote the file.
-    message = " ".join(str(error).split())[:_MAX_MESSAGE]
+    message = _one_line(str(error))
     if isinstance(error, Unreadable):
         return message
     return f"damaged: {message or type(error).__name__}"
+
+
+def _one_line(message: str) -> str:
+    """A message of a parser, which may quote much of the file."""
+    return " ".join(message.split())[:_MAX_MESSAGE]
 
 
 def _answer(kind: str, data: bytes, recognise: bool) -> tuple[bytes, Sequence[Member]]:

@@ -263,6 +263,18 @@ def test_archives_without_a_bottom_end_at_the_limit_of_depth() -> None:
     assert "more than 5 files deep" in problems
 
 
+def test_a_reason_that_quotes_the_file_is_one_short_line() -> None:
+    """Found by the campaign: a wrong length makes the name of a member of all that follows it."""
+    name = b"n" * 300 + b"\n"
+    archive = zip_with_entries((name.decode(), b"text"))
+    first = archive.index(name)
+    damaged = archive[:first] + b"m" * len(name) + archive[first + len(name) :]
+    _, part = parts_of("a.zip", damaged)
+    assert part.problem.startswith("File name in directory 'nnn")
+    assert len(part.problem) == 150
+    assert "\n" not in part.problem
+
+
 # --- documents ---------------------------------------------------------------------------------------------------
 
 
@@ -384,6 +396,16 @@ def test_pictures_that_state_a_huge_size(side: int) -> None:
     pytest.importorskip("PIL")
     (part,) = read_file_parts("a.png", png(side, side), FileOptions(ocr=True))
     assert "pixels" in part.problem
+
+
+def test_metadata_that_every_passage_repeats_is_short(tmp_path: Path) -> None:
+    many = ", ".join(f"someone{number}{'x' * 200}@example.org" for number in range(50))
+    head = f"From: {'A' * 100_000} <a@example.org>\nTo: {many}\nSubject: x\nMIME-Version: 1.0\n"
+    message = f"{head}\n{'A text of the mail. ' * 2_000}"
+    documents = read_with_a_good_file(tmp_path, "a.eml", message.encode())
+    assert len(documents) > 10
+    for document in documents:
+        assert 1_000 < len(json.dumps(document.metadata)) < 8_000
 
 
 # --- a reader that a file has taken over -------------------------------------------------------------------------
