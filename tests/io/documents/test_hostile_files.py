@@ -11,6 +11,7 @@ import stat
 import struct
 import sys
 import tarfile
+import tracemalloc
 import zipfile
 import zlib
 from pathlib import Path
@@ -26,6 +27,7 @@ from dupmae_ir.io.documents.files import FileOptions, FilePart, read_file_parts
 from dupmae_ir.io.documents.isolation import ISOLATION, Isolation
 from dupmae_ir.io.documents.names import UniqueNames, member_name
 from dupmae_ir.io.documents.readers.extracted import Unreadable
+from dupmae_ir.io.documents.readers.table import read_table
 from dupmae_ir.types import Document
 
 WITH_ARCHIVES = FileOptions(archives=True)
@@ -122,6 +124,19 @@ def test_a_text_of_headings_alone_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert json.loads(line) == {"problem": "more than 10 headings", "sizes": []}
     assert not members
     assert json.loads(isolation._answer("md", b"# a\n" * 10, False)[0])["headings"]
+
+
+def test_a_table_of_short_cells_is_not_in_memory_as_lists() -> None:
+    data = b"a\n" * 100_000
+    tracemalloc.start()
+    try:
+        text = read_table(data).text
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert text.startswith("a: a\na: a")
+    # As lists of cells, it took 86 times its bytes, and the lines of text take 42.
+    assert peak < 60 * len(data)
 
 
 # --- names -------------------------------------------------------------------------------------------------------
