@@ -94,6 +94,9 @@ class ToolAnswer(BaseModel):
     nothing_missed: bool = Field(
         description="whether it is proved that no text with a higher score was missed"
     )
+    assumes: str | None = Field(
+        None, description="what that proof takes for granted; null if all of it was checked"
+    )
     note: str | None = Field(None, description="a remark on the hits")
     hits: list[ToolHit]
 
@@ -274,6 +277,7 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
     return ToolAnswer(
         index=result.generation.name,
         nothing_missed=ranked.result.certificate.exact,
+        assumes=ranked.result.certificate.assumes,
         note=note,
         hits=tool_hits,
     )

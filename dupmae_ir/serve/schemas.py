@@ -192,6 +192,9 @@ class Certificate(BaseModel):
 
     exact: bool
     why_not: str | None = Field(None, description="why the list is not certified")
+    assumes: str | None = Field(
+        None, description="what a certified list takes for granted; null if all of it was checked"
+    )
     kth: float | None = Field(None, description="score of the last hit")
     bound: float | None = Field(
         None, description="upper bound on every other document's score; null if none is left"

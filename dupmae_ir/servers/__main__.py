@@ -6,7 +6,7 @@ import sys
 
 from dupmae_ir.command import Command, dispatch
 from dupmae_ir.console import megabytes
-from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
+from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig, VerifyTableConfig
 
 
 def summarize_load(config: LoadConfig, result: dict[str, object]) -> str:
@@ -31,6 +31,14 @@ def show_record(_: ShowTableConfig, result: dict[str, object]) -> str:
     return "\n".join(f"{name}: {value}" for name, value in result.items())
 
 
+def summarize_verification(config: VerifyTableConfig, result: dict[str, object]) -> str:
+    """How many rows were compared, and when they were loaded."""
+    return (
+        f"{config.table}: all {result['documents']:,} rows are as they were loaded at {result['loaded']}, "
+        f"{result['seconds']:.1f} s"
+    )
+
+
 def summarize_drop(config: DropConfig, result: dict[str, object]) -> str:
     """How many documents the table had."""
     return f"{config.table}: dropped, {result['documents']:,} documents"
@@ -40,11 +48,18 @@ load = Command(
     "servers load", LoadConfig, "dupmae_ir.servers.load:run", summarize=summarize_load, resumes=True
 )
 show = Command("servers show", ShowTableConfig, "dupmae_ir.servers.load:show", show=show_record)
+verify = Command(
+    "servers verify",
+    VerifyTableConfig,
+    "dupmae_ir.servers.load:verify",
+    summarize=summarize_verification,
+)
 drop = Command("servers drop", DropConfig, "dupmae_ir.servers.load:drop", summarize=summarize_drop)
 
 VERBS = {
     "load": ("load an index into a server, or push what changed", load),
     "show": ("what a table of a server holds", show),
+    "verify": ("compare every row of a table with what was loaded", verify),
     "drop": ("remove a table", drop),
 }
 

@@ -67,6 +67,18 @@ class ShowTableConfig(ServerOptions, OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VerifyTableConfig(ShowTableConfig):
+    """Read every row of a table and compare it with what was loaded. Exit status 1 if rows were edited, added, removed
+    or replaced.
+
+    Examples:
+        dupmae-ir servers verify --from qdrant://localhost --table mine
+    """
+
+    batch: int = server_option(500, "rows read in one request", at_least=1, at_most=10_000)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DropConfig(ShowTableConfig):
     """Remove a table that servers load made. Other tables are not touched.
 

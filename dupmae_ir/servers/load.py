@@ -11,8 +11,7 @@ The load record says ``loading`` from before the first change until after the la
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -26,10 +25,12 @@ from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.format.unread import check_read
 from dupmae_ir.index.index import Index
-from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
+from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig, VerifyTableConfig
 from dupmae_ir.servers.protocol import (
     COMPLETE,
+    FINGERPRINT,
     LOADING,
+    TEXTS,
     UNKNOWN,
     Record,
     Row,
@@ -37,6 +38,9 @@ from dupmae_ir.servers.protocol import (
     ServerTable,
     Spec,
     default_table,
+    digest_of_rows,
+    fingerprint_of,
+    is_as_loaded,
     open_table,
 )
 
@@ -112,14 +116,19 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
 
     # docid -> fingerprint of the rows that the server holds. Documents of the index are taken out, and what remains
     # is to be deleted.
-    stored = dict(table.stored())
+    stored: dict[str, bytes] = {}
+    for docid, fingerprint in table.stored():
+        # Another program can have added a second row of an id; written again, there is one.
+        stored[docid] = b"" if docid in stored else fingerprint
+    fingerprints = []
     written = 0
     unchanged = 0
     longest = 0.0
     with progress("load", "documents", index.documents, config.quiet) as bar:
-        for rows in batches(index, config.batch):
+        for rows in batches(index, table, config.batch):
             new = []
             for row in rows:
+                fingerprints.append(row.fingerprint)
                 if row.cls is not None:
                     # In float64, and of every row, because the bounds on rounding rely on it.
                     length = float(np.linalg.norm(row.cls.astype(np.float64)))
@@ -145,7 +154,13 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
         )
     now = datetime.now(UTC).isoformat(timespec="seconds")
     done = dataclasses.replace(
-        record, longest=longest, written=written, state=COMPLETE, changes=changes, loaded=now
+        record,
+        longest=longest,
+        written=written,
+        state=COMPLETE,
+        changes=changes,
+        loaded=now,
+        rows_digest=digest_of_rows(fingerprints),
     )
     table.write_record(done)
     return {
@@ -194,8 +209,12 @@ def _open_loaded(config: ShowTableConfig) -> Iterator[tuple[ServerTable, Record]
     with closing(open_table(config.where, config.table, config.timeout)) as table:
         record = table.read_record()
         if record is None:
-            raise UsageError(f"the server has no table {config.table!r} that dupmae-ir loaded")
+            raise _not_loaded(config.table)
         yield table, record
+
+
+def _not_loaded(table: str) -> UsageError:
+    return UsageError(f"the server has no table {table!r} that dupmae-ir loaded")
 
 
 def show(config: ShowTableConfig) -> dict[str, object]:
@@ -213,11 +232,69 @@ def show(config: ShowTableConfig) -> dict[str, object]:
         }
 
 
-def drop(config: DropConfig) -> dict[str, object]:
-    """Remove a table that was loaded, and nothing else."""
+def verify(config: VerifyTableConfig) -> dict[str, object]:
+    """Read every row and compare it with what was loaded. Returns counts.
+
+    Raises :class:`IndexMismatch` for a table that is not complete, :class:`ServerFailed` for one with rows that were
+    edited, added, removed or replaced.
+    """
+    started = time.perf_counter()
+    again = "load the index again with dupmae-ir servers load --rewrite"
     with _open_loaded(config) as (table, record):
+        if record.state != COMPLETE:
+            raise IndexMismatch(
+                f"table {config.table} is not complete: a load is running or was interrupted; {again}"
+            )
+        fields = [*record.spec.parts, *TEXTS, FINGERPRINT]
+        fingerprints = []
+        edited = []
+        with progress("verify", "rows", record.documents, config.quiet) as bar:
+            stored = table.stored()
+            while batch := list(itertools.islice(stored, config.batch)):
+                fingerprints += [fingerprint for _, fingerprint in batch]
+                docids = [docid for docid, _ in batch]
+                rows = table.read(docids, fields)
+                edited += [row.docid for row in rows if not is_as_loaded(row, fields)]
+                bar.update(len(batch))
+        # After the rows: a load that began meanwhile has changed the record, or the count of changes.
+        after, changes = table.state()
+    if after != record:
+        raise ServerFailed(
+            f"table {config.table}: it was loaded while it was read; verify it again"
+        )
+    if len(fingerprints) != record.documents:
+        raise ServerFailed(
+            f"table {config.table}: {len(fingerprints):,} rows, and {record.documents:,} were loaded; {again}"
+        )
+    if edited:
+        raise ServerFailed(
+            f"table {config.table}: {len(edited):,} of {record.documents:,} rows were edited, the first of them "
+            f"{edited[0]!r}; {again}"
+        )
+    if digest_of_rows(fingerprints) != record.rows_digest:
+        raise ServerFailed(f"table {config.table}: rows were replaced by others; {again}")
+    if changes != record.changes:
+        raise ServerFailed(
+            f"table {config.table}: another program changed its rows since it was loaded; {again}"
+        )
+    return {
+        "server": table.kind,
+        "table": config.table,
+        "documents": record.documents,
+        "loaded": record.loaded,
+        "status": "as loaded",
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+
+
+def drop(config: DropConfig) -> dict[str, object]:
+    """Remove a table that was loaded, by this version or another one, and nothing else."""
+    with closing(open_table(config.where, config.table, config.timeout)) as table:
+        fields = table.stored_record()
+        if fields is None:
+            raise _not_loaded(config.table)
         table.drop()
-    return {"table": config.table, "documents": record.documents, "status": "dropped"}
+    return {"table": config.table, "documents": fields.get("documents"), "status": "dropped"}
 
 
 def spec_of(index: Index) -> Spec:
@@ -231,15 +308,15 @@ def spec_of(index: Index) -> Spec:
     )
 
 
-def batches(index: Index, size: int) -> Iterator[list[Row]]:
-    """The live rows of all segments, at most ``size`` at a time."""
+def batches(index: Index, table: ServerTable, size: int) -> Iterator[list[Row]]:
+    """The live rows of all segments as ``table`` can store them, at most ``size`` at a time."""
     for segment, _, live in index.slices():
         numbers = np.flatnonzero(live).tolist()
         for start in range(0, len(numbers), size):
-            yield [_read(segment, number) for number in numbers[start : start + size]]
+            yield [_read(segment, number, table) for number in numbers[start : start + size]]
 
 
-def _read(segment: Segment, number: int) -> Row:
+def _read(segment: Segment, number: int, table: ServerTable) -> Row:
     """The row of a document, by its number in a segment."""
     docid = segment.docids[number]
     # In a text the character is replaced; in an id, a replacement would make it another document's.
@@ -256,17 +333,5 @@ def _read(segment: Segment, number: int) -> Row:
     document = StoredDocument(docid, "", "", {})
     if segment.texts is not None:
         document = segment.texts.get(number)
-    row = Row(docid, vector, impacts, document)
-    return row._replace(fingerprint=_fingerprint(row))
-
-
-def _fingerprint(row: Row) -> bytes:
-    """16 bytes that differ for rows with other contents: id, vector, impacts, title, text or metadata."""
-    digest = hashlib.blake2b(json.dumps(row.document, sort_keys=True).encode(), digest_size=16)
-    # Fixed types and byte order: fingerprints that a server holds may come from another machine.
-    if row.cls is not None:
-        digest.update(row.cls.astype("<f4").tobytes())
-    terms, impacts = row.impacts
-    digest.update(terms.astype("<u4").tobytes())
-    digest.update(impacts.astype("u1").tobytes())
-    return digest.digest()
+    row = Row(docid, vector, impacts, table.storable(document))
+    return row._replace(fingerprint=fingerprint_of(row))

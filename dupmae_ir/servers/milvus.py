@@ -26,8 +26,10 @@ import numpy as np
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Condition, Node
+from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.io.publishing import bytes_of
 from dupmae_ir.servers.protocol import (
+    FINGERPRINT,
     RECORDS,
     ConditionWriter,
     Record,
@@ -41,6 +43,7 @@ from dupmae_ir.servers.protocol import (
     Where,
     check_secret,
     first_line,
+    stored_fingerprint,
 )
 from dupmae_ir.types import MetadataScalar
 
@@ -97,8 +100,8 @@ class Milvus(ServerTable):
     def create_table(self, spec: Spec) -> None:
         strings = {
             "docid": _MAX_ID_BYTES,
-            # 16 bytes in hexadecimal digits: Milvus has no field for bytes.
-            "fingerprint": 32,
+            # 32 bytes in hexadecimal digits: Milvus has no field for bytes.
+            FINGERPRINT: 64,
             "title": _MAX_TEXT_BYTES,
             "text": _MAX_TEXT_BYTES,
         }
@@ -113,7 +116,7 @@ class Milvus(ServerTable):
             pages = self._client.query_iterator(
                 self.name,
                 batch_size=_ROWS_PER_PAGE,
-                output_fields=["docid", "fingerprint"],
+                output_fields=["docid", FINGERPRINT],
                 timeout=self.timeout,
             )
         while True:
@@ -124,16 +127,22 @@ class Milvus(ServerTable):
                 pages.close()
                 return
             for row in page:
-                yield str(row["docid"]), bytes.fromhex(row["fingerprint"])
+                yield str(row["docid"]), stored_fingerprint(row[FINGERPRINT])
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        terms = self.vocabulary
         with self.errors():
             rows = self._query(self.name, _expression(tuple(docids)), "docid", *fields)
         stored = []
         for row in rows:
             ot: dict[int, float] = row.get("ot", {})
-            stored.append(Row.of(row, row.get("cls"), list(ot), list(ot.values())))
+            # The term of a document without terms, see `_fields`.
+            impacts = {term: impact for term, impact in ot.items() if term < terms}
+            stored.append(Row.of(row, row.get("cls"), list(impacts), list(impacts.values())))
         return stored
+
+    def storable(self, document: StoredDocument) -> StoredDocument:
+        return document._replace(title=_cut(document.title), text=_cut(document.text))
 
     def upsert(self, rows: Sequence[Row]) -> None:
         terms = self.vocabulary
@@ -298,10 +307,8 @@ def _fields(row: Row, terms: int) -> dict[str, object]:
         raise UsageError(
             f"the document id {row.docid[:40]!r}... has more than {_MAX_ID_BYTES} bytes, the most in Milvus"
         )
-    fields: dict[str, object] = {"docid": row.docid, "fingerprint": row.fingerprint.hex()}
+    fields: dict[str, object] = {"docid": row.docid, FINGERPRINT: row.fingerprint.hex()}
     fields |= row.document._asdict()
-    fields["title"] = _cut(row.document.title)
-    fields["text"] = _cut(row.document.text)
     if row.cls is not None:
         fields["cls"] = row.cls
     if terms:

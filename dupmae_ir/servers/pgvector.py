@@ -27,6 +27,7 @@ import numpy as np
 from dupmae_ir.console import say
 from dupmae_ir.errors import EnvironmentProblem, UsageError
 from dupmae_ir.index.conditions import Condition, Node
+from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.io.lines import usable
 from dupmae_ir.servers.protocol import (
     LOADING,
@@ -254,6 +255,13 @@ class PgVector(ServerTable):
                 f"ON CONFLICT (docid) DO UPDATE SET {updates}"
             )
 
+    def storable(self, document: StoredDocument) -> StoredDocument:
+        # jsonb refuses the NUL character, which json.dumps escapes.
+        metadata = json.dumps(document.metadata).replace("\\u0000", "\\ufffd")
+        return document._replace(
+            title=_text(document.title), text=_text(document.text), metadata=json.loads(metadata)
+        )
+
     def delete(self, docids: Sequence[str]) -> None:
         with self.errors(), self._connection.transaction():
             self._execute("SET LOCAL dupmae_ir.loading = 'on'")
@@ -463,9 +471,8 @@ def _values(rows: Sequence[Row], terms: int) -> Iterator[list[object]]:
             values.append(_dense(row.cls))
         if terms:
             values.append(_sparse(*row.impacts, terms))
-        # jsonb refuses the NUL character, which json.dumps escapes.
-        metadata = json.dumps(row.document.metadata).replace("\\u0000", "\\ufffd")
-        values += [_text(row.document.title), _text(row.document.text), metadata]
+        document = row.document
+        values += [document.title, document.text, json.dumps(document.metadata)]
         yield values
 
 

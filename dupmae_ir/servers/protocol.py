@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
+import json
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,13 +26,18 @@ from dupmae_ir.index.conditions import TEXT_OPERATIONS, Condition, Joined, Node,
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.io.transfer import has_credentials
 from dupmae_ir.registry import suggest
-from dupmae_ir.types import MetadataScalar
+from dupmae_ir.types import Metadata, MetadataScalar
 
 LOADING = "loading"
 COMPLETE = "complete"
-FORMAT = 1
+FORMAT = 2
+"""Layout of rows and records. 2: a fingerprint has two digests, and the record has the digest of all fingerprints."""
 TEXTS = ("title", "text", "metadata")
 """The fields of a document."""
+FINGERPRINT = "fingerprint"
+"""The field of a row's fingerprint."""
+_DIGEST_BYTES = 16
+"""Bytes of each of the two digests of a fingerprint."""
 UNKNOWN = -1
 """A number of changes that cannot be relied on."""
 RECORDS = "dupmae_ir_collections"
@@ -81,7 +89,7 @@ class Record:
 
     ``digest``: of the index. ``longest``: the largest norm of a vector, for bounds on rounding. ``written``: rows
     written by the load so far. ``changes``: :meth:`ServerTable.changes` at the end of the load. ``loaded``: when that
-    was, ISO 8601.
+    was, ISO 8601. ``rows_digest``: :func:`digest_of_rows` of all rows.
     """
 
     spec: Spec
@@ -92,6 +100,7 @@ class Record:
     written: int = 0
     changes: int | None = None
     loaded: str = ""
+    rows_digest: str = ""
 
     def as_dict(self) -> dict[str, object]:
         """JSON-able fields."""
@@ -100,14 +109,42 @@ class Record:
     @classmethod
     def of(cls, fields: Mapping[str, object], where: str) -> Self:
         """The record with these fields. Raises :class:`IndexMismatch` for anything else."""
-        try:
-            spec = fields["spec"]
-            assert isinstance(spec, Mapping)
-            return cls(**{**fields, "spec": Spec(**spec)})  # type: ignore[arg-type]
-        except (KeyError, TypeError, AssertionError):
+        again = (
+            "load the index into another `table`, or remove this one with dupmae-ir servers drop"
+        )
+        spec = fields.get("spec")
+        layout = spec.get("format") if isinstance(spec, Mapping) else None
+        if layout != FORMAT:
             raise IndexMismatch(
-                f"{where}: its load record is not one of this version; load it again into another `table`"
-            ) from None
+                f"{where}: its rows have layout {layout}, and this version reads layout {FORMAT}; {again}"
+            )
+        if not _has_types(cls, fields) or not _has_types(Spec, cast(Mapping[str, object], spec)):
+            raise IndexMismatch(f"{where}: its load record was edited or damaged; {again}")
+        return cls(**{**fields, "spec": Spec(**cast(dict[str, Any], spec))})  # type: ignore[arg-type]
+
+
+_RECORD_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "int | None": (int, type(None)),
+    "Spec": (Mapping,),
+}
+"""The annotation of a field -> the types that its stored value may have."""
+
+
+def _has_types(record: type[Record] | type[Spec], fields: Mapping[str, object]) -> bool:
+    """Whether these are all fields of a record, with values of their types; numbers must be finite."""
+    annotations = {field.name: str(field.type) for field in dataclasses.fields(record)}
+    if set(fields) != set(annotations):
+        return False
+    for name, value in fields.items():
+        # A bool is an int to Python, and no field is a truth value.
+        if isinstance(value, bool) or not isinstance(value, _RECORD_TYPES[annotations[name]]):
+            return False
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+    return True
 
 
 class Row(NamedTuple):
@@ -118,7 +155,9 @@ class Row(NamedTuple):
     cls: np.ndarray | None
     impacts: tuple[np.ndarray, np.ndarray]
     document: StoredDocument
-    fingerprint: bytes = b""  #: differs for rows with other contents
+    fingerprint: bytes = (
+        b""  #: :func:`fingerprint_of` the row that was loaded; empty if it is not known
+    )
 
     @classmethod
     def of(
@@ -134,7 +173,65 @@ class Row(NamedTuple):
         document = StoredDocument(
             docid, values.get("title") or "", values.get("text") or "", values.get("metadata") or {}
         )
-        return cls(docid, vector, integers, document)
+        return cls(docid, vector, integers, document, stored_fingerprint(values.get(FINGERPRINT)))
+
+
+def stored_fingerprint(value: object) -> bytes:
+    """A fingerprint as a server returns it, in bytes or hexadecimal digits; empty if it is not one."""
+    if isinstance(value, bytes):
+        return value
+    try:
+        return bytes.fromhex(str(value))
+    except ValueError:
+        return b""
+
+
+def fingerprint_of(row: Row) -> bytes:
+    """Two digests of 16 bytes: of id, vector and impacts, and of id, title, text and metadata.
+
+    Computed from a row that was loaded and from the one that the server returns, so values are brought into one form
+    first. It detects changes by programs that do not know it, and not a forger who computes it anew.
+    """
+    numbers = hashlib.blake2b(row.docid.encode(), digest_size=_DIGEST_BYTES)
+    # Fixed types and byte order: the server may have been loaded from another machine.
+    if row.cls is not None:
+        # Adding 0 turns -0, whose sign a server may drop, into 0.
+        numbers.update((row.cls.astype("<f4") + np.float32(0)).tobytes())
+    terms, impacts = row.impacts
+    # Servers may return terms in another order.
+    order = np.argsort(terms, kind="stable")
+    numbers.update(np.asarray(terms)[order].astype("<i8").tobytes())
+    numbers.update(np.asarray(impacts)[order].astype("<i8").tobytes())
+    document = row.document._replace(docid=row.docid, metadata=_in_one_form(row.document.metadata))
+    contents = json.dumps(document, sort_keys=True).encode()
+    return numbers.digest() + hashlib.blake2b(contents, digest_size=_DIGEST_BYTES).digest()
+
+
+def _in_one_form(metadata: Metadata) -> dict[str, Any]:
+    """Metadata with numbers as text: PostgreSQL returns 1e16 as an integer."""
+    values: dict[str, Any] = {}
+    for name, value in metadata.items():
+        if isinstance(value, str | bool):
+            values[name] = value
+        elif isinstance(value, int | float):
+            # Adding 0 turns -0, which PostgreSQL has not, into 0.
+            values[name] = ["number", repr(float(value) + 0.0)]
+        else:
+            values[name] = ["list", _in_one_form({str(n): item for n, item in enumerate(value)})]
+    return values
+
+
+def is_as_loaded(row: Row, fields: Iterable[str]) -> bool:
+    """Whether the values of a row that was read are those that were loaded: ``cls`` and ``ot``, and the document too
+    if ``fields`` has :data:`TEXTS`."""
+    length = 2 * _DIGEST_BYTES if "text" in fields else _DIGEST_BYTES
+    complete = len(row.fingerprint) == 2 * _DIGEST_BYTES
+    return complete and fingerprint_of(row)[:length] == row.fingerprint[:length]
+
+
+def digest_of_rows(fingerprints: Iterable[bytes]) -> str:
+    """The sha256 of all fingerprints, in any order."""
+    return hashlib.sha256(b"".join(sorted(fingerprints))).hexdigest()
 
 
 class ServerQuery(NamedTuple):
@@ -242,15 +339,34 @@ class ServerTable(ABC):
 
     def read_record(self) -> Record | None:
         """The load record; None if the table does not exist. Another program's table of this name is refused."""
+        fields = self.stored_record()
+        if fields is None:
+            return None
+        return self.record_of(fields)
+
+    def stored_record(self) -> Mapping[str, object] | None:
+        """The fields of the load record, of any version; None if the table does not exist.
+
+        Raises :class:`UsageError` for another program's table of this name.
+        """
         with self.errors():
             fields = self.record_fields()
             if fields is None and self.exists(self.name):
                 raise UsageError(
                     f"{self.where}: the {self.noun} {self.name} was not made by dupmae-ir; choose another `table`"
                 )
-        if fields is None:
-            return None
-        return self.record_of(fields)
+        return fields
+
+    def foreign_row(self, what: str) -> ServerFailed:
+        """The error of a row that no load wrote and that a load cannot replace."""
+        return ServerFailed(
+            f"{self.where}: the {self.noun} {self.name} has a row that dupmae-ir did not write: {what}; delete it, "
+            "or run dupmae-ir servers drop and load the index again"
+        )
+
+    def storable(self, document: StoredDocument) -> StoredDocument:
+        """The document as this server can store it. Fingerprints are computed from that."""
+        return document
 
     def record_of(self, fields: Mapping[str, object]) -> Record:
         """The load record with these stored fields."""
@@ -291,11 +407,12 @@ class ServerTable(ABC):
 
     @abstractmethod
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """The id and the fingerprint of each stored row."""
+        """The id and the fingerprint of each stored row; :func:`stored_fingerprint` of what the server has."""
 
     @abstractmethod
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
-        """The rows of some documents, in any order: ``fields`` of ``cls``, ``ot`` and :data:`TEXTS`.
+        """The rows of some documents, in any order: ``fields`` of ``cls``, ``ot``, :data:`TEXTS` and
+        :data:`FINGERPRINT`.
 
         Numbers are the stored ones, to the last bit.
         """

@@ -25,9 +25,11 @@ import numpy as np
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Node
+from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.io.lines import usable
 from dupmae_ir.io.publishing import bytes_of
 from dupmae_ir.servers.protocol import (
+    FINGERPRINT,
     RECORDS,
     ConditionWriter,
     Record,
@@ -41,6 +43,7 @@ from dupmae_ir.servers.protocol import (
     Where,
     check_secret,
     first_line,
+    stored_fingerprint,
 )
 from dupmae_ir.types import MetadataScalar
 
@@ -115,12 +118,12 @@ class Qdrant(ServerTable):
                     self.name,
                     limit=_ROWS_PER_PAGE,
                     offset=offset,
-                    with_payload=["docid", "fingerprint"],
+                    with_payload=["docid", FINGERPRINT],
                     with_vectors=False,
                 )
             for point in points:
                 payload = point.payload or {}
-                yield str(payload["docid"]), bytes.fromhex(str(payload["fingerprint"]))
+                yield self._docid(point.id, payload), stored_fingerprint(payload.get(FINGERPRINT))
             if offset is None:
                 return
 
@@ -209,7 +212,7 @@ class Qdrant(ServerTable):
         # A document without a term has no sparse vector, so an impact list may be shorter than the depth.
         lists = []
         for answer in answers:
-            docids = [str((point.payload or {})["docid"]) for point in answer.points]
+            docids = [self._docid(point.id, point.payload or {}) for point in answer.points]
             scores = np.array([point.score for point in answer.points], np.float64)
             lists.append(ServerHits(docids, scores))
         return lists
@@ -217,6 +220,17 @@ class Qdrant(ServerTable):
     def close(self) -> None:
         with self.errors():
             self._client.close()
+
+    def storable(self, document: StoredDocument) -> StoredDocument:
+        return document._replace(title=usable(document.title), text=usable(document.text))
+
+    def _docid(self, number: object, payload: Mapping[str, object]) -> str:
+        """The document of a point. Raises :class:`ServerFailed` for another program's point, which may have the id of
+        a document in its payload."""
+        docid = str(payload.get("docid"))
+        if str(number) != _point(docid):
+            raise self.foreign_row(f"the point {number}")
+        return docid
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -291,9 +305,9 @@ def _point_of(row: Row) -> models.PointStruct:
     metadata = dict(row.document.metadata)
     payload: dict[str, object] = {
         "docid": row.docid,
-        "fingerprint": row.fingerprint.hex(),
-        "title": usable(row.document.title),
-        "text": usable(row.document.text),
+        FINGERPRINT: row.fingerprint.hex(),
+        "title": row.document.title,
+        "text": row.document.text,
         "metadata": metadata,
         # For conditions on whether a document has a value, see `_Filters.present`.
         "names": list(metadata),

@@ -469,7 +469,7 @@ def test_the_commands(
     assert all(json.loads(line)["exact"] for line in (tmp_path / "r").read_text().splitlines())
     assert main(["search", *index, *through, "--query", "sort a list of dates", "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
-    assert answer["server"] == {"server": "pgvector", "table": name, "exact": True, "since": ""}
+    assert answer["server"] == {"server": "pgvector", "table": name, "exact": True}
     assert answer["report"]["exact"]
     shown = show(ShowTableConfig(where=postgres, table=name))
     assert (shown["state"], shown["rows"], shown["dim"]) == ("complete", rows, 16)

@@ -81,8 +81,7 @@ class ServedSegment:
         self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
     ) -> np.ndarray:
         """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
-        # The last entry is the term that Milvus gives documents without a term.
-        table = np.zeros(len(self.terms) + 1, np.int64)
+        table = np.zeros(len(self.terms), np.int64)
         table[query_ids] = query_impacts
         sums = []
         for row in rows.tolist():

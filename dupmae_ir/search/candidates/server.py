@@ -10,8 +10,9 @@ certified if the server's last score plus the largest error of its arithmetic is
 with ``u = 2**-24`` and ``c`` the server's own :attr:`~dupmae_ir.servers.protocol.ServerTable.rounding`. Every score in
 a list must agree with the exact one within that error. Otherwise the server holds other vectors, or rounds them, and
 the search ends with an error. After each list the load record must still name this index, and the
-server's count of changes must be what it was after the load. A server without a count is taken to hold what was loaded,
-and the summary says so.
+server's count of changes must be what it was after the load. A server without a count must have as many rows as were
+loaded, and every row that is read from it must have the fingerprint that it was loaded with. Rows that are in no list
+are not read, so the certificate names what it takes for granted: that they are unchanged.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.servers.load import check_spec, spec_of
 from dupmae_ir.servers.protocol import (
     COMPLETE,
+    FINGERPRINT,
     Record,
     Row,
     ServerFailed,
@@ -42,6 +44,7 @@ from dupmae_ir.servers.protocol import (
     Untranslatable,
     Where,
     default_table,
+    is_as_loaded,
     open_table,
 )
 
@@ -63,7 +66,7 @@ class ServerSummary:
     server: str
     table: str
     exact: bool
-    since: str  #: lists are exact if the table is unchanged since this time; empty if the server counts changes
+    assumes: str | None  #: see :attr:`ServerIndex.assumes`
 
 
 class ServerIndex:
@@ -107,8 +110,14 @@ class ServerIndex:
 
     def summary(self) -> ServerSummary:
         """For the summary of a run."""
-        since = self.record.loaded if self.record.changes is None else ""
-        return ServerSummary(self.table.kind, self.name, not self.approximate, since)
+        return ServerSummary(self.table.kind, self.name, not self.approximate, self.assumes)
+
+    @property
+    def assumes(self) -> str | None:
+        """What must hold for a certified list to be exact, in words; None if the server counts changes."""
+        if self.record.changes is not None:
+            return None
+        return f"table {self.name} is unchanged since {self.record.loaded}"
 
     def parts(
         self,
@@ -169,8 +178,14 @@ class ServerIndex:
 
     def read(self, docids: Sequence[str], fields: Sequence[str]) -> list[Row]:
         """The rows of documents that the table has. Raises as :meth:`top`."""
-        rows = self.table.read(docids, fields) if docids else []
+        rows = self.table.read(docids, [*fields, FINGERPRINT]) if docids else []
         self._check_state()
+        for row in rows:
+            # Without fields, only the presence of the ids is of interest.
+            if fields and not is_as_loaded(row, fields):
+                raise ServerFailed(
+                    f"table {self.name}: the row of {row.docid!r} is not as it was loaded; {AGAIN}"
+                )
         return rows
 
     def restrict(self, where: Where) -> RowSet:
@@ -199,6 +214,13 @@ class ServerIndex:
             raise ServerFailed(
                 f"table {self.name}: another program changed its rows since it was loaded; {AGAIN}"
             )
+        if changes is None:
+            rows = self.table.count()
+            if rows != record.documents:
+                raise ServerFailed(
+                    f"table {self.name}: {rows:,} rows, and {record.documents:,} were loaded; another program added "
+                    f"or removed some; {AGAIN}"
+                )
         return record
 
     def _where(self, allowed: RowSet | None, condition: Node | None) -> Where | None:
@@ -270,6 +292,10 @@ class ServerPart:
         return self.score(query, rows)
 
     def _candidates(self, query: int, answer: ServerHits, count: int) -> Candidates:
+        if len(set(answer.docids)) < len(answer.docids):
+            raise ServerFailed(
+                f"table {self.server.name}: two rows of one document, of which another program added one; {AGAIN}"
+            )
         rows = self.rows_of(answer.docids)
         if -1 in rows:
             unknown = answer.docids[rows.tolist().index(-1)]

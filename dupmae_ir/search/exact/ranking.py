@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,8 @@ class ListReport:
     #: first hits that a reranker has ordered; the rest of the report is about candidates
     reranked: int | None = None
     rerank_seconds: float | None = None  #: what that took
+    #: what must hold for an exact list to be exact, in words; None if all of it was checked
+    assumes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ class Ranker:
         is_complete = self.index.folder.missing is None
         for query, outcome in zip(queries, outcomes, strict=True):
             report = _report(query, outcome, names, is_complete)
+            if server:
+                report = dataclasses.replace(report, assumes=server.assumes)
             answers.append(Answer(query, self._hits(outcome), report))
         return answers
 

@@ -104,8 +104,8 @@ def _exact(searched: Searched, name: str = "certified exact") -> str:
     """What an exact list is called; of a list that is reranked, the candidates are exact."""
     if searched.rerank:
         return f"candidates: {_exact(dataclasses.replace(searched, rerank=None), name)}"
-    if searched.server and searched.server.since:
-        return f"{name} if table {searched.server.table} is unchanged since {searched.server.since}"
+    if searched.server and searched.server.assumes:
+        return f"{name} if {searched.server.assumes}"
     if searched.unread_bytes:
         return f"{name} ({megabytes(searched.unread_bytes)} not read in full; see dupmae-ir index verify)"
     return name
