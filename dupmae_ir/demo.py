@@ -139,7 +139,7 @@ def run(config: DemoConfig) -> dict[str, object]:
         for system in SYSTEMS:
             _search(folder, system, config)
         # Only if it is installed: the demonstration downloads nothing.
-        competitors = importlib.util.find_spec(PACKAGED[MINILM]) is not None
+        competitors = importlib.util.find_spec(PACKAGED[MINILM].package) is not None
         if competitors:
             _encode(folder, replace(config, model=MINILM), MINILM, parts="cls")
             _search(folder, "dense", config, MINILM)

