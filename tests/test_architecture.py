@@ -26,6 +26,7 @@ ORDER = [
     "console",
     "tables",
     "device",
+    "compiled",
     "command",
     "testing",
     "pyserini",

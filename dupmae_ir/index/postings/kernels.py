@@ -18,9 +18,9 @@ import contextlib
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
+from dupmae_ir.compiled import compiled
 from dupmae_ir.index.postings.code_products import block_products, near_rows, row_product
 from dupmae_ir.index.postings.compiling import BLOCK, CHUNK
 
@@ -44,7 +44,7 @@ _MIN_TOTAL = -3.0e38
 """Below every total of a row that is searched; the totals of other rows are -inf."""
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def search(files, window, documents, queries, ranks, allowed, k, keys, counts):  # type: ignore[no-untyped-def]
     """The best rows of several queries, unsorted: ``counts[q]`` keys in ``keys[q]``, the ``k`` best among them.
 
@@ -92,7 +92,7 @@ def search(files, window, documents, queries, ranks, allowed, k, keys, counts): 
             )
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def search_sum(w, files, window, documents, queries, unit, others, k, slacks, kept, counts, floors):  # type: ignore[no-untyped-def]
     """One window of a search for the best sums of impacts and another score.
 
@@ -130,14 +130,14 @@ def search_sum(w, files, window, documents, queries, unit, others, k, slacks, ke
         sums[:row_count] = 0
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _mask(sums, allowed):  # type: ignore[no-untyped-def]
     """Make the sums of other rows 0, as if they shared no term with the query."""
     for i in range(len(allowed)):
         sums[i] *= np.int32(allowed[i])
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _first_total(totals, k):  # type: ignore[no-untyped-def]
     """A value that at least ``k`` of the totals reach, estimated from a sample and then counted; or -inf."""
     sample = totals[::_SAMPLING_STEP].copy()
@@ -152,7 +152,7 @@ def _first_total(totals, k):  # type: ignore[no-untyped-def]
     return np.float64(guess) if above >= k else -np.inf
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _collect_totals(totals, sums, first, k, slack, kept_rows, kept_sums, kept_totals, count, floor):  # type: ignore[no-untyped-def]
     """Keep totals of at least ``floor``. Returns their number, -1 if they do not fit, and the new floor."""
     low = np.float32(floor)
@@ -188,7 +188,7 @@ def _collect_totals(totals, sums, first, k, slack, kept_rows, kept_sums, kept_to
     return count, floor
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _accumulate(files, w, queries, q, row_count, sums):  # type: ignore[no-untyped-def]
     """Add the impacts of query ``q`` in window ``w``, which has ``row_count`` rows, to ``sums``.
 
@@ -225,26 +225,26 @@ def _accumulate(files, w, queries, q, row_count, sums):  # type: ignore[no-untyp
         _add_columns(one, weights[waiting], one, np.int32(0), sums)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _add_postings(rows, impacts, weight, sums):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         sums[rows[i]] += weight * np.int32(impacts[i])
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _column(dense, start, number, row_count):  # type: ignore[no-untyped-def]
     """The impacts of column ``number``, counted from 1, of a window whose columns begin at ``start``."""
     begin = start + (np.int64(number) - 1) * row_count
     return dense[begin : begin + row_count]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _add_columns(one, one_weight, two, two_weight, sums):  # type: ignore[no-untyped-def]
     for i in range(min(len(one), len(two))):
         sums[i] += np.int32(one_weight * np.int32(one[i]) + two_weight * np.int32(two[i]))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _collect(sums, row_count, first, ranks, by_row, k, keys, count, floor, scratch, histogram):  # type: ignore[no-untyped-def]
     """Turn sums above ``floor`` into keys and reset all sums. Returns the number of keys and the new floor.
 
@@ -285,7 +285,7 @@ def _collect(sums, row_count, first, ranks, by_row, k, keys, count, floor, scrat
     return count, floor
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _first_floor(sums, row_count, k, scratch, histogram):  # type: ignore[no-untyped-def]
     """A score that at least ``k`` of the sums exceed, estimated from a sample and then counted; or 0."""
     sample_size = row_count // _SAMPLING_STEP
@@ -303,7 +303,7 @@ def _first_floor(sums, row_count, k, scratch, histogram):  # type: ignore[no-unt
     return guess if above >= k else np.int64(0)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _keep_best(keys, k, room, by_row, histogram):  # type: ignore[no-untyped-def]
     """Move the ``k`` best keys to the front, with at most ``room`` in all if some tie. Returns their number and the
     score that a later row must exceed."""
@@ -331,7 +331,7 @@ def _keep_best(keys, k, room, by_row, histogram):  # type: ignore[no-untyped-def
     return kept, score - 1  # a later row that ties may come first
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _kth_score(keys, k, histogram):  # type: ignore[no-untyped-def]
     """The ``k``-th highest score, and how many of the ``k`` best have it: ten bits at a time from the top.
 
@@ -366,7 +366,7 @@ def _kth_score(keys, k, histogram):  # type: ignore[no-untyped-def]
         shift = max(0, shift - _DIGIT_BITS)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def inner_products(indptr, terms, impacts, rows, table, out):  # type: ignore[no-untyped-def]
     """``out[i]`` = sum over the terms of ``rows[i]`` of impact times ``table[term]``; int64 throughout."""
     for i in range(len(rows)):
@@ -380,7 +380,7 @@ def inner_products(indptr, terms, impacts, rows, table, out):  # type: ignore[no
         out[i] = total
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def search_codes(  # type: ignore[no-untyped-def]
     files, window, documents, queries, q, codes, code_query, allowed, windows, k, threshold, kept
 ):
@@ -440,7 +440,7 @@ def search_codes(  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _first_bounds(sums, row_count, first, codes, code_query, totals, bounds):  # type: ignore[no-untyped-def]
     """Set totals of impacts and the first chunk, and upper bounds, of the rows of a window."""
     products = np.empty(BLOCK, np.int32)
@@ -462,7 +462,7 @@ def _first_bounds(sums, row_count, first, codes, code_query, totals, bounds):  #
     bounds[row_count : row_count + BLOCK] = -np.inf
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _bound(sums, products, code_query, errors, rests, totals, bounds):  # type: ignore[no-untyped-def]
     for i in range(BLOCK):
         product = np.float32(np.int32(2 * products[i] - code_query.offsets[0])) * (
@@ -472,7 +472,7 @@ def _bound(sums, products, code_query, errors, rests, totals, bounds):  # type: 
         bounds[i] = totals[i] + code_query.lengths[0] * errors[i] + code_query.spread * rests[i]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _near(bounds, start, stop, threshold, near):  # type: ignore[no-untyped-def]
     """List the rows whose bound is not below ``threshold`` in ``near``; returns how many."""
     count = 0
@@ -485,7 +485,7 @@ def _near(bounds, start, stop, threshold, near):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _keep(near, sums, first, codes, code_query, totals, k, threshold, mark, kept, count):  # type: ignore[no-untyped-def]
     """Keep near rows, unless the high halves of all chunks or complete codes exclude them. Returns the number of kept
     rows, -1 if they do not fit, and the new threshold."""
@@ -512,7 +512,7 @@ def _keep(near, sums, first, codes, code_query, totals, k, threshold, mark, kept
     return count, mark, threshold
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _narrow(near, stage, first, codes, code_query, totals, threshold):  # type: ignore[no-untyped-def]
     """Add what a stage reads to the totals of near rows; returns how many, moved to the front, it does not exclude.
 
@@ -544,7 +544,7 @@ def _narrow(near, stage, first, codes, code_query, totals, threshold):  # type: 
     return remaining
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _raise_threshold(kept, count, k, threshold):  # type: ignore[no-untyped-def]
     """Raise the threshold to the ``k``-th highest lower bound, which ``k`` rows reach, and drop the rows below it.
 
@@ -573,7 +573,10 @@ def _remove_old_caches() -> None:
     numba reads a cache before it compares the source's date, and fails if one of its classes has moved.
     """
     changed = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
-    for path in Path(search.stats.cache_path).glob(f"{Path(__file__).stem}.*.nbi"):
+    folder = search.stats.cache_path
+    if not folder:
+        return  # nothing is kept
+    for path in Path(folder).glob(f"{Path(__file__).stem}.*.nbi"):
         with contextlib.suppress(OSError):  # another process was faster, or the folder is not ours
             if path.stat().st_mtime < changed:
                 path.unlink()

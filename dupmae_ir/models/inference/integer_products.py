@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from dupmae_ir.compiled import compiled
 from dupmae_ir.models.checkpoints.stored import GROUP
 
 ROWS = 4
@@ -31,7 +32,7 @@ _TOGETHER = [list(_PARTS)] if _HAS_WIDE_REGISTERS else [[part] for part in _PART
 """Parts whose sums are in registers together: all, in 32 registers of 64 bytes (AVX-512); one, in 16 of 32 bytes."""
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def multiply(inputs, units, codes, factors, outputs):  # type: ignore[no-untyped-def]
     """See :class:`~dupmae_ir.models.inference.quantised_linear.QuantisedLinear`.
 

@@ -8,8 +8,8 @@ time. No operation is fused with the next, since that would round once where num
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from dupmae_ir.compiled import compiled
 from dupmae_ir.models.checkpoints.stored import GROUP
 
 _WHOLE = np.float32(1.5 * 2**23)
@@ -19,7 +19,7 @@ _BLOCK = 512
 """Numbers that each loop over a block handles; their intermediate results stay in the cache."""
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def round_groups(x, largest_input, smallest, inputs, units):  # type: ignore[no-untyped-def]
     """See :class:`~dupmae_ir.models.inference.quantised_linear.QuantisedLinear`.
 
@@ -39,7 +39,7 @@ def round_groups(x, largest_input, smallest, inputs, units):  # type: ignore[no-
                 rounded[i] = np.int16(numbers[i] / unit + _WHOLE - _WHOLE)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def gelu(x, values, slopes, steps, max_point, outputs):  # type: ignore[no-untyped-def]
     """See :func:`~dupmae_ir.models.inference.one_query.gelu` and
     :func:`~dupmae_ir.models.inference.one_query.erf`.
