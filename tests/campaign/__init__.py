@@ -28,6 +28,7 @@ _NAMES = [
     "hostile",
     "readers",
     "exactness",
+    "oracle",
     "kills",
     "faults",
     "servers",
