@@ -540,7 +540,9 @@ def _absolute(path: str | Path) -> str:
 
 
 def _reopened(source: IndexSource) -> Index:
-    """The index of a pickle. Raises :class:`IndexMismatch` if it has changed since."""
+    """The index of a pickle. Raises :class:`IndexMismatch` if it has changed since, or is not one of this version."""
+    if not isinstance(source, IndexSource) or not isinstance(source.paths, tuple):
+        raise IndexMismatch("not an index that this version pickled; open it, and pickle it again")
     index = Index.open(*source.paths, record=source.record)
     if index.digest != source.digest:
         raise IndexMismatch(
