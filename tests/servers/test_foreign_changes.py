@@ -162,7 +162,7 @@ def test_rows_that_are_edited_in_place(opened: Opened) -> None:
     assert best not in [hit.docid for hit in answer.hits]
     assert answer.report is not None
     assert str(answer.report.assumes).startswith("table mine is unchanged since 20")
-    assert certificate(answer.report).assumes == answer.report.assumes
+    assert certificate(answer.report, None).assumes == answer.report.assumes
     with pytest.raises(ServerFailed, match=f"1 of 40 rows were edited, the first of them '{best}'"):
         opened.verify()
 
