@@ -48,6 +48,7 @@ from dupmae_ir.io.documents.passages import EstimatedTokens, TokenMeasure
 from dupmae_ir.io.publishing import read_json_object, write_json
 from dupmae_ir.io.sources import READING, file_report
 from dupmae_ir.models import load_encoder
+from dupmae_ir.models.heads.lexical import terms_in_languages
 from dupmae_ir.models.names import DEFAULT
 from dupmae_ir.models.word_pieces import read_word_pieces
 from dupmae_ir.types import Document, Encoder, EncoderOptions
@@ -292,13 +293,16 @@ class Change:
         encoder = self.encoders.get(index, self.config)
         languages = _Languages(work, index)
         paths = self._encode_windows(job, work, index, encoder, plan, languages)
+        terms = index.terms if index.has_ot else None
+        if languages.factors and encoder.terms is not None:
+            terms = terms_in_languages(encoder.terms)
         new = job.fresh("segment")
         with progress("index", collection.unit, total=plan.encoded, quiet=self.config.quiet) as bar:
             meta = build_index(
                 map(EncodedWindow.read, paths),
                 new,
                 dim=index.dim,
-                terms=index.terms if index.has_ot else None,
+                terms=terms,
                 scale=index.scale,
                 describe=lambda: {
                     "made_by": f"dupmae-ir {self.command}",

@@ -22,7 +22,7 @@ from dupmae_ir.models.language_detection import language_of_document
 from dupmae_ir.models.languages import LANG, LANGUAGES, OTHER
 from dupmae_ir.types import Document, Encoder, Representation
 
-_DECIMALS = 4
+_DECIMALS = 8
 
 
 def document_languages(documents: Iterable[Document], usual: str) -> list[str]:

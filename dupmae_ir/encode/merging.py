@@ -58,7 +58,9 @@ def run(config: MergeConfig) -> MergeResult:
                     interleaved(shards, shards[0].meta["settings"]["window"]),
                     folder,
                     dim=shards[0].dim,
-                    terms=shards[0].terms if shards[0].has_ot else None,
+                    terms=max((shard.terms for shard in shards), key=len)
+                    if shards[0].has_ot
+                    else None,
                     scale=shards[0].scale,
                     describe=lambda: _describe(config, shards),
                     on_documents=bar.update,

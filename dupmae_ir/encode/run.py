@@ -53,6 +53,7 @@ from dupmae_ir.io.jobs import Job, JobRecord
 from dupmae_ir.io.publishing import combined_digest, move_into_place, read_json_object
 from dupmae_ir.io.transfer import is_url
 from dupmae_ir.models.checkpoints.layout import CONFIG
+from dupmae_ir.models.heads.lexical import terms_in_languages
 from dupmae_ir.models.language_detection import described, language_shares, main_language
 from dupmae_ir.models.languages import AUTO, ENGLISH, LANGUAGES
 from dupmae_ir.models.names import DEFAULT, MULTILINGUAL, is_installed, model_folder
@@ -395,12 +396,15 @@ class _Run:
         # A new folder: a run that was killed while it built the index leaves a part of one.
         folder = job.fresh("index")
         total = self.encoded + self.resumed
+        terms = self.encoder.terms
+        if terms is not None and files.factors:
+            terms = terms_in_languages(terms)
         with progress("index", self.collection.unit, total=total, quiet=self.config.quiet) as bar:
             meta = build_index(
                 files,
                 folder,
                 dim=self.encoder.dim,
-                terms=self.encoder.terms,
+                terms=terms,
                 scale=files.scale.value if files.scale else None,
                 describe=lambda: self._describe(job, files),
                 on_documents=bar.update,

@@ -392,10 +392,14 @@ def build_index(
         folder, dim=dim, terms=terms, scale=scale, texts=texts, postings=postings, excerpts=excerpts
     ) as builder:
         for window in encoded:
+            impacts = window.impacts
+            # No document of the window is in an additional language, but one of another window is.
+            if impacts is not None and terms is not None and 2 * impacts.shape[1] == len(terms):
+                impacts.resize(len(window.docids), len(terms))
             builder.add_impacts(
                 window.docids,
                 window.cls,
-                window.impacts,
+                impacts,
                 window.clipped,
                 window.dropped,
                 window.documents,

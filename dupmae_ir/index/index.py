@@ -187,8 +187,19 @@ class Index:
 
     @cached_property
     def terms(self) -> list[str]:
-        """The index term of each vocabulary id; empty for an index without impacts, and for a record."""
-        return self.segments[0].terms if self.segments else []
+        """The index term of each vocabulary id; empty for an index without impacts, and for a record.
+
+        Segments that have documents in additional languages have terms that others lack.
+        """
+        return max((segment.terms for segment in self.segments), key=len, default=[])
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of vocabulary ids that documents of this index have, or can get in additional languages."""
+        encoder = self.meta.get("encoder") or {}
+        if encoder.get("vocabulary") and "languages" in encoder:
+            return 2 * int(encoder["vocabulary"]["size"])
+        return len(self.terms)
 
     @property
     def frequencies(self) -> np.ndarray:

@@ -9,7 +9,7 @@ without function words, and the fastest but one (experiments/multilingual.md).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ import regex
 
 from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.io.publishing import sha256_file
-from dupmae_ir.models.languages import AUTO, ENGLISH, LANGUAGES, OTHER
+from dupmae_ir.models.languages import AUTO, ENGLISH, LANGUAGES, OTHER, written_function_words
 
 SURE = 0.8
 """Probability from which a document has another language than its collection. In 33,000 English passages, with and
@@ -28,6 +28,9 @@ LIKELY = 0.5
 """Probability from which a text counts in the language of a collection, and a query is in a language."""
 MIN_WORDS = 4
 """Words of a text that has another language than its collection, in a script that several languages share."""
+_MIN_FUNCTION_WORDS = 2
+"""Function words that tell the language of a query. One may be a word of another language, as in "die hard"."""
+_PUNCTUATION = ".,;:!?\"'()¿¡„“”«»"
 _MIN_ENGLISH_SHARE = 0.5
 _MIN_SHARE = 0.6
 """Shares of a collection from which one language is that of all its words."""
@@ -96,12 +99,26 @@ def language_of_document(text: str, usual: str) -> str:
     return recognised.language
 
 
-def language_of_query(text: str) -> str | None:
-    """The language that a query is probably in; None if none is probable."""
+def language_of_query(text: str, candidates: Sequence[str] = ()) -> str | None:
+    """The language that a query is probably in; None if none is probable.
+
+    If fastText's model is not sure, it is the one of several ``candidates`` with the most function words in the query,
+    at least :data:`_MIN_FUNCTION_WORDS`: questions in all languages contain English names.
+    """
     recognised = recognise(text)
-    if recognised is None or recognised.probability < LIKELY:
+    if recognised is None:
         return None
-    return recognised.language
+    if recognised.probability >= LIKELY:
+        return recognised.language
+    if len(candidates) < 2:
+        return None
+    words = [word.strip(_PUNCTUATION) for word in text.lower().split()]
+    counts: Counter[str] = Counter()
+    for language in candidates:
+        function_words = written_function_words(language)
+        counts[language] = sum(word in function_words for word in words)
+    (language, count), (_, next_count) = counts.most_common(2)
+    return language if count >= _MIN_FUNCTION_WORDS and count > next_count else None
 
 
 def language_shares(texts: Iterable[str]) -> dict[str, float]:

@@ -84,7 +84,7 @@ def function_words(language: str) -> frozenset[str]:
 
 
 @cache
-def _written_function_words(language: str) -> frozenset[str]:
+def written_function_words(language: str) -> frozenset[str]:
     """The function words of a language as they are written, in lower case."""
     return frozenset(_lists().get(language, ()))
 
@@ -193,7 +193,7 @@ class Analyzer:
         if query_language in (None, self.language):
             terms = self.terms(text)
         else:
-            terms = self._terms_without(text, _written_function_words(query_language))
+            terms = self._terms_without(text, written_function_words(query_language))
         if self.language != ENGLISH:
             return terms
         unimportant = function_words(ENGLISH)

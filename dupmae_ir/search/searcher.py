@@ -164,7 +164,7 @@ class Searcher:
         check_encoder(folder, encoder, frozenset(overrides))
         if not folder.segments:
             # A record has the digest of its encoder instead of the terms.
-            folder.terms = encoder.terms or []
+            folder.terms = for_index(encoder, folder).terms or []
 
         # What cannot be opened fails here rather than at the first query.
         opened = OpenedIndex(folder)

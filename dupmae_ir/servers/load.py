@@ -303,7 +303,7 @@ def spec_of(index: Index) -> Spec:
     return Spec(
         model=str(encoder.get("digest", "")),
         dim=index.dim or 0,
-        terms=len(index.terms),
+        terms=index.vocabulary,
         scale=float(index.scale or 1.0),
     )
 

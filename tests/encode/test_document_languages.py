@@ -26,6 +26,7 @@ from dupmae_ir.index.config import AddConfig, CompactConfig, DeleteConfig
 from dupmae_ir.index.index import Index
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.heads import lexical
+from dupmae_ir.models.language_detection import language_of_document
 from dupmae_ir.types import Document, Query, Representation
 
 ENGLISH = {
@@ -337,7 +338,7 @@ def test_the_first_window_with_a_language_decides_for_all(tmp_path, model, monke
     read_ahead = make(tmp_path / "ahead", model, texts, window=4)
     factor = weight_of_window(None, [Document("de1-0", GERMAN["de1"])], "de") ** 0.5
     for index in (one, read_ahead):
-        assert Index.open(index).meta["encoder"]["languages"] == {"de": round(factor, 4)}
+        assert Index.open(index).meta["encoder"]["languages"] == {"de": pytest.approx(factor)}
     assert Index.open(one).digest == Index.open(read_ahead).digest
 
 
@@ -348,3 +349,75 @@ def test_the_first_window_decides_on_the_scale_for_all(tmp_path, monkeypatch):
     monkeypatch.setattr(ThisProcess, "encode", lambda self, ahead: plain(self, list(ahead)))
     read_ahead = make(tmp_path / "ahead", "testing:hashing", texts, window=4)
     assert Index.open(one).digest == Index.open(read_ahead).digest
+
+
+# Subjects, what they do, and where.
+PARTS = {
+    "en": (
+        ("the old miller", "a young sailor", "my neighbour", "the village doctor", "our teacher"),
+        (
+            "has repaired the gate",
+            "was looking for the letter",
+            "would like to sell the grey horse",
+        ),
+        ("behind the church", "near the long bridge", "before the winter came", "after the storm"),
+    ),
+    "de": (
+        (
+            "der alte Müller",
+            "ein junger Matrose",
+            "mein Nachbar",
+            "der Arzt des Dorfes",
+            "sie alle",
+        ),
+        ("hat das Tor repariert", "suchte nach dem Brief", "möchte das graue Pferd verkaufen"),
+        ("hinter der Kirche", "nahe der langen Brücke", "bevor der Winter kam", "nach dem Sturm"),
+    ),
+    "ru": (
+        ("старый мельник", "молодой моряк", "мой сосед", "деревенский врач", "наш учитель"),
+        ("починил деревянные ворота", "искал потерянное письмо", "хотел бы продать лошадь"),
+        ("за церковью", "недалеко от длинного моста", "до прихода зимы", "после сильной бури"),
+    ),
+}
+NAMES = ("Gandalf", "Rotterdam", "Zanzibar", "Kowalski", "Beaufort", "Obelix", "Timbuktu")
+
+
+def sentences(language: str, count: int, shift: int = 0) -> list[str]:
+    """Different sentences of a language. Each has a name that is in sentences of all languages."""
+    who, what, where = PARTS[language]
+    texts = []
+    for number in range(shift, shift + count):
+        subject = who[number % len(who)]
+        verb = what[number % len(what)]
+        place = where[number % len(where)]
+        texts.append(f"{subject} {verb} {place} {NAMES[number % len(NAMES)]}.")
+    return texts
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory):
+    # So few buckets that words of two languages would share many.
+    folder = tmp_path_factory.mktemp("crowded")
+    return str(make_lexical(folder, buckets=256, top_k=99))
+
+
+@pytest.mark.parametrize("foreign", [10, 60])
+@pytest.mark.parametrize(("small", "large"), [("en", "de"), ("de", "en"), ("ru", "de")])
+def test_twenty_files_have_their_scores_with_a_large_file_of_another_language(
+    tmp_path, crowded, small, large, foreign
+):
+    """The language of the index is that of most of the text: of the twenty files, or of the large file."""
+    twenty = {f"{small}{n:02}": text for n, text in enumerate(sentences(small, 20))}
+    rows = {f"{large}-{n:02}": text for n, text in enumerate(sentences(large, foreign, shift=3))}
+    assert [language_of_document(text, large) for text in twenty.values()] == [small] * 20
+    assert [language_of_document(text, small) for text in rows.values()] == [large] * foreign
+    alone = Searcher.open(make(tmp_path / "alone", crowded, twenty))
+    together = Searcher.open(make(tmp_path / "together", crowded, twenty | rows))
+    assert together.index.language == (small if foreign < len(twenty) else large)
+    for text in sentences(small, 10, shift=11):
+        for mode in ("impact", "hybrid"):
+            hits = together.search(text, len(twenty | rows), mode)
+            of_twenty = {hit.docid: hit.score for hit in hits if hit.docid in twenty}
+            expected = {hit.docid: hit.score for hit in alone.search(text, 20, mode)}
+            assert list(of_twenty) == list(expected)
+            assert of_twenty == pytest.approx(expected, rel=1e-6)

@@ -65,6 +65,15 @@ def test_text_without_letters_is_in_no_language():
     assert main_language({}) == "en"
 
 
+def test_function_words_tell_the_language_of_a_query_with_foreign_names():
+    query = "Wo liegen die Harvard Medical School, School of Dental Medicine und School of Public Health?"
+    assert language_of_query(query) is None
+    assert language_of_query(query, ["en", "de"]) == "de"
+    assert language_of_query(query, ["en", "fr"]) == "en"
+    # No candidate has two function words in it.
+    assert language_of_query(query, ["ru", "el"]) is None
+
+
 def test_capitals_line_feeds_and_half_characters():
     assert recognise(TEXTS["de"].upper()).language == "de"
     assert recognise(TEXTS["fr"].replace(" ", "\n")).language == "fr"

@@ -357,6 +357,8 @@ def _copy(index: Index, new: Path, bar: tqdm[Any]) -> None:
                 impacts = None
                 if segment.has_ot:
                     impacts = segment.forward.matrix(block)
+                    # Another segment may have terms of additional languages.
+                    impacts.resize(len(block), len(index.terms))
                 digests = None
                 if segment.digests is not None:
                     digests = [segment.digests[row].tobytes() for row in block]

@@ -227,9 +227,13 @@ class Forward:
     def scores(
         self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
     ) -> np.ndarray:
-        """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
+        """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64.
+
+        Ids beyond the vocabulary are of terms that only other segments have.
+        """
         table = np.zeros(self.vocabulary, np.int64)
-        table[query_ids] = query_impacts
+        has_term = query_ids < self.vocabulary
+        table[query_ids[has_term]] = query_impacts[has_term]
         rows = np.asarray(rows, dtype=np.int64)
         # Compiled code checks no bounds.
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):

@@ -55,12 +55,12 @@ class JoinedForward:
         parts = np.split(rows, self._starts[1:-1])
         for part, part_rows in zip(self._parts, parts, strict=True):
             counts.append(part.frequencies_of(part_rows))
-        return np.sum(counts, axis=0)
+        return _total(counts)
 
     @cached_property
     def frequencies(self) -> np.ndarray:
         """(V,) int64: the number of documents of each term, without deleted documents."""
-        counts = np.sum([part.frequencies for part in self._parts], axis=0)
+        counts = _total([part.frequencies for part in self._parts])
         live_by_segment = np.split(self._live, self._starts[1:-1])
         for part, live in zip(self._parts, live_by_segment, strict=True):
             deleted_terms = []
@@ -70,6 +70,15 @@ class JoinedForward:
             if deleted_terms:
                 counts -= np.bincount(np.concatenate(deleted_terms), minlength=len(counts))
         return counts
+
+
+def _total(counts: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum of the counts of all segments, of which those without documents in additional languages have fewer
+    terms."""
+    total = np.zeros(max(map(len, counts)), np.int64)
+    for segment_counts in counts:
+        total[: len(segment_counts)] += segment_counts
+    return total
 
 
 class JoinedTexts:

@@ -11,10 +11,17 @@ the bucket in hexadecimal. With the constants of
 Function words of a query count only if it has no other words.
 In other languages than English there are no rates, so no prior, and b is Anserini's.
 
-The documents of an index may have other languages than the index (:mod:`dupmae_ir.models.language_detection`). The
-words of each language have dimensions of their own, hash(language:s) mod ``buckets``, and their own N, at least
-:data:`MIN_DOCUMENTS`. A query has the sum of its weights in all languages of the index, so that a document has the
-score that it would have in an index of its language alone.
+The documents of an index may have other languages than the index (:mod:`dupmae_ir.models.language_detection`). Their
+words have dimensions behind the V of the index's language, V + (hash(s) + shift) mod ``buckets``, where the shift
+depends on the language: a word never shares a dimension with one of the index's language, and shares it with the same
+words of its language as in an index of this language alone. Words of two additional languages can share a dimension.
+
+Each language has its own N and df, and a query has the sum of its weights in all languages of the index. Documents in
+the language of the query have the scores that they would have in an index of this language alone. A few documents have
+low idfs, below those of documents in other languages that only have a name in common with the query. So the weights in
+other languages are multiplied by the sum of the weights in the language of the query, divided by what this sum would be
+with :data:`MIN_DOCUMENTS` documents. N of an additional language is at least this number if the query is in another
+language, or if it has fewer than :data:`FEW_DOCUMENTS` documents, whose vectors are not measured either.
 
 If ``head_scale`` s is above 0, the tokenizer's V word pieces come first, weighted by s times the output of the
 masked-LM head (DupMAE Eq. 6-7), and the stems follow.
@@ -34,7 +41,7 @@ import copy
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +66,9 @@ _TENSOR = "document_frequency"
 _ANSERINI_B = 0.4
 """For other languages than English. The model's b was chosen on English text."""
 MIN_DOCUMENTS = 100
-"""Documents that are counted for a language beside that of the index: a few documents alone have no useful idf."""
+"""Documents of a language whose idfs compare with those of other languages, unless it has a prior."""
+FEW_DOCUMENTS = 8
+"""Documents of an additional language from which they have the scores of an index of their own."""
 _CODES_PER_DOUBLING = 12
 """Steps of a document frequency's code between df and 2 df."""
 TermWeights = dict[int, float]
@@ -75,15 +84,22 @@ class LanguageWords:
         settings: the constants.
         rates: (buckets,) float64, the share of documents that contain each stem in English, 0 to 1.
         language: determines words and stems.
-        prefix: before stems whose language is not that of the index.
+        first: the dimension of bucket 0.
+        shift: the bucket of a word is moved by it.
     """
 
     def __init__(
-        self, settings: LexicalSettings, rates: np.ndarray, language: str, prefix: str = ""
+        self,
+        settings: LexicalSettings,
+        rates: np.ndarray,
+        language: str,
+        first: int = 0,
+        shift: int = 0,
     ) -> None:
         self.language = language
         self.analyzer = analyzer_of(settings, language)
-        self._prefix = prefix
+        self._first = first
+        self._shift = shift
         self._buckets = settings.buckets
         self._rates = rates
         if language == ENGLISH:
@@ -92,10 +108,12 @@ class LanguageWords:
         else:
             self._prior = 0
             self.b = _ANSERINI_B
+        self.min_documents = 0 if self._prior else MIN_DOCUMENTS
 
-    def bucket(self, stemmed: str) -> int:
-        """The bucket of a stem."""
-        return bucket_of(self._prefix + stemmed, self._buckets)
+    def dimension(self, stemmed: str) -> int:
+        """The dimension of a stem."""
+        bucket = bucket_of(stemmed, self._buckets)
+        return self._first + (bucket + self._shift) % self._buckets
 
     def idf(self, stemmed: str, documents: int, frequency: int) -> float:
         """Inverse document frequency of a stem that ``frequency`` of ``documents`` have, together with the prior."""
@@ -172,20 +190,33 @@ class Lexicon:
 
     @property
     def width(self) -> int:
-        """Number of dimensions."""
+        """V, the number of dimensions of an index of one language."""
         return self.pieces + len(self.rates)
 
+    def width_of(self, rows: Iterable[TermWeights]) -> int:
+        """The number of dimensions of a matrix of ``rows``: 2 V if one has words of an additional language."""
+        highest = max((max(row, default=0) for row in rows), default=0)
+        return self.width if highest < self.width else 2 * self.width
+
     def terms(self, pieces: Sequence[str]) -> list[str]:
-        """The index term of each dimension, given those of the word pieces."""
+        """The index term of each dimension, given those of the word pieces; of 2 V dimensions for a collection of
+        several languages."""
         stems = [f"={bucket:x}" for bucket in range(self.settings.buckets)]
-        return [*pieces, *stems]
+        terms = [*pieces, *stems]
+        if self.collection is not None and self.collection.languages:
+            return terms_in_languages(terms)
+        return terms
 
     def words(self, language: str | None = None) -> LanguageWords:
         """The words of a language; None is that of the index."""
         language = language or self.language
         if language not in self._words:
-            prefix = "" if language == self.language else f"{language}:"
-            self._words[language] = LanguageWords(self.settings, self.rates, language, prefix)
+            first = self.pieces
+            shift = 0
+            if language != self.language:
+                first = self.width
+                shift = bucket_of(f"{language}:", self.settings.buckets)
+            self._words[language] = LanguageWords(self.settings, self.rates, language, first, shift)
         return self._words[language]
 
     @property
@@ -196,7 +227,7 @@ class Lexicon:
 
     def dimension(self, stemmed: str, language: str | None = None) -> int:
         """The dimension of a stem."""
-        return self.pieces + self.words(language).bucket(stemmed)
+        return self.words(language).dimension(stemmed)
 
     def names(self, text: str) -> dict[int, str]:
         """Dimension -> the words of ``text`` that it stands for, in lower case, joined by ``/``."""
@@ -212,7 +243,7 @@ class Lexicon:
         spans = []
         for words in self.all_words:
             for stemmed, start, end in words.analyzer.spans(text):
-                spans.append((self.pieces + words.bucket(stemmed), start, end))
+                spans.append((words.dimension(stemmed), start, end))
         if len(self.all_words) > 1:
             spans.sort(key=lambda span: span[1])
         return spans
@@ -223,18 +254,19 @@ class Lexicon:
         words = self.words(language)
         title_stems = words.analyzer.terms(title) if title else []
         stems = title_stems + words.analyzer.terms(text)
-        buckets = Counter(map(words.bucket, stems))
+        frequencies = Counter(map(words.dimension, stems))
         # The title counts once already. Repetitions do not add to the length.
-        buckets.update(Counter(map(words.bucket, title_stems * (settings.title_times - 1))))
+        title_dimensions = map(words.dimension, title_stems * (settings.title_times - 1))
+        frequencies.update(Counter(title_dimensions))
         average = settings.average_stems * words.analyzer.terms_per_word
         norm = settings.k1 * (1 - words.b + words.b * len(stems) / average)
         weights = {}
-        for bucket, tf in buckets.items():
+        for dimension, tf in frequencies.items():
             # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either
             # way.
             impact = round(settings.document_scale * tf / (tf + norm))
             if impact:
-                weights[self.pieces + bucket] = impact / settings.document_scale
+                weights[dimension] = impact / settings.document_scale
         return weights
 
     def query(self, text: str) -> TermWeights:
@@ -242,34 +274,67 @@ class Lexicon:
         all_words = self.all_words
         query_language = None
         if len(all_words) > 1 or self.any_query or self.language == OTHER:
-            query_language = language_of_query(text)
-        weights: TermWeights = {}
+            query_language = language_of_query(text, [words.language for words in all_words])
+        own_words = self.words(self._searched_language(query_language))
+        own_min_documents = 0
+        if own_words.language != self.language and self._counts(own_words)[0] < FEW_DOCUMENTS:
+            own_min_documents = own_words.min_documents
+        weights = self._query_in(own_words, text, query_language, own_min_documents)
+        if len(all_words) == 1:
+            return weights
+        comparable = self._query_in(own_words, text, query_language, own_words.min_documents)
+        scale = 1.0
+        if comparable:
+            scale = math.fsum(weights.values()) / math.fsum(comparable.values())
         for words in all_words:
-            for dimension, weight in self._query_in(words, text, query_language).items():
-                weights[dimension] = weights.get(dimension, 0.0) + weight
+            if words is own_words:
+                continue
+            min_documents = 0 if words.language == self.language else words.min_documents
+            others = self._query_in(words, text, query_language, min_documents)
+            for dimension, weight in others.items():
+                weights[dimension] = weights.get(dimension, 0.0) + scale * weight
         return weights
 
-    def _query_in(self, words: LanguageWords, text: str, query_language: str | None) -> TermWeights:
+    def _searched_language(self, query_language: str | None) -> str:
+        """The language whose documents have the scores of an index of their own: the language of a query, or that of
+        the index if no document is in it."""
+        if query_language is not None and self.collection is not None:
+            if query_language in self.collection.languages:
+                return query_language
+        return self.language
+
+    def _query_in(
+        self, words: LanguageWords, text: str, query_language: str | None, min_documents: int = 0
+    ) -> TermWeights:
         """The weights of a query in one language; if there are several, without those of words that no text has, whose
-        buckets may have words of another language."""
-        documents, frequencies = self._counts(words)
-        # Stems of one bucket are one term.
-        stems_by_bucket: dict[int, list[str]] = {}
-        for stemmed in words.analyzer.query_terms(text, query_language):
-            stems_by_bucket.setdefault(words.bucket(stemmed), []).append(stemmed)
-        weights = {}
-        for bucket, stems in stems_by_bucket.items():
-            frequency = 0 if frequencies is None else int(frequencies[self.pieces + bucket])
-            idf = words.idf(stems[0], documents, frequency)
-            weights[self.pieces + bucket] = len(stems) * idf
+        dimensions may have words of another additional language."""
+        weights = self._idfs(words, text, query_language, min_documents)
         # fsum is exact, so the order of the words does not matter.
         total = math.fsum(weights.values())
         if total <= 0:
             return {}
         divisor = total**self.settings.query_power
+        _, frequencies = self._counts(words)
         if frequencies is not None and len(self.all_words) > 1:
             weights = {d: weight for d, weight in weights.items() if frequencies[d]}
         return {dimension: weight / divisor for dimension, weight in weights.items()}
+
+    def _idfs(
+        self, words: LanguageWords, text: str, query_language: str | None, min_documents: int = 0
+    ) -> TermWeights:
+        """qtf * idf of each term of a query in one language, as if it had at least ``min_documents`` documents."""
+        documents, frequencies = self._counts(words)
+        documents = max(documents, min_documents)
+        # Stems of one dimension are one term.
+        stems_by_dimension: dict[int, list[str]] = {}
+        for stemmed in words.analyzer.query_terms(text, query_language):
+            stems_by_dimension.setdefault(words.dimension(stemmed), []).append(stemmed)
+        weights = {}
+        for dimension, stems in stems_by_dimension.items():
+            frequency = 0 if frequencies is None else int(frequencies[dimension])
+            idf = words.idf(stems[0], documents, frequency)
+            weights[dimension] = len(stems) * idf
+        return weights
 
     def _counts(self, words: LanguageWords) -> tuple[int, np.ndarray | None]:
         """The number of documents in a language and the frequencies of terms in them; None without a collection."""
@@ -278,22 +343,25 @@ class Lexicon:
         if words.language == self.language:
             return self.collection.usual.documents, self.collection.usual.frequencies
         statistics = self.collection.languages[words.language]
-        return max(MIN_DOCUMENTS, statistics.documents), statistics.frequencies
+        return statistics.documents, statistics.frequencies
 
     def query_factor(self, text: str) -> float:
         """The factor of a query's vector: that of its language in a collection of several languages."""
         if self.collection is None or not self.collection.languages:
             return 1.0
-        language = language_of_query(text) or self.language
+        candidates = [self.language, *self.collection.languages]
+        query_language = language_of_query(text, candidates)
+        language = self._searched_language(query_language)
         statistics = self.collection.languages.get(language)
         return statistics.factor if statistics else 1.0
 
     def matrix(
         self, rows: Sequence[TermWeights], keep: int, heads: Sequence[np.ndarray] | None = None
     ) -> sp.csr_matrix:
-        """Weights of n texts as (n, width) float32 CSR: the ``keep`` largest of each; equal ones by dimension.
+        """Weights of n texts as (n, :meth:`width_of`) float32 CSR: the ``keep`` largest of each; equal ones by
+        dimension.
 
-        ``heads``: for each text the (V,) float32 weights of its word pieces by the head, scaled, which are added.
+        ``heads``: for each text the float32 weights of its word pieces by the head, scaled, which are added.
         """
         import scipy.sparse as sp  # importing it takes a tenth of a second, and a single query does without
 
@@ -305,7 +373,7 @@ class Lexicon:
         # The empty arrays give the dtype if there are no texts.
         indices = np.concatenate([*(dimensions for dimensions, _ in arrays), _NO_IDS])
         data = np.concatenate([*(weights for _, weights in arrays), _NO_WEIGHTS])
-        return sp.csr_matrix((data, indices, ends), shape=(len(rows), self.width))
+        return sp.csr_matrix((data, indices, ends), shape=(len(rows), self.width_of(rows)))
 
     def arrays(
         self, row: TermWeights, keep: int, head: np.ndarray | None = None
@@ -324,6 +392,12 @@ class Lexicon:
             weights = weights[largest]
         order = np.argsort(dimensions)
         return dimensions[order], weights[order]
+
+
+def terms_in_languages(terms: Sequence[str]) -> list[str]:
+    """The 2 V index terms of a collection of several languages, given the V of the index's language."""
+    additional = [f"={dimension:x}" for dimension in range(len(terms), 2 * len(terms))]
+    return [*terms, *additional]
 
 
 def analyzer_of(settings: LexicalSettings, language: str = ENGLISH) -> Analyzer:

@@ -184,16 +184,18 @@ class TextEncoder(TermEncoder):
         if not self._pools:
             return super()._encode_lexical(pieces, side, rows, keep)
         cls = np.zeros((len(rows), self.dim), np.float32) if self.dim else None
-        matrices: list[sp.csr_matrix] = [
-            sp.csr_matrix((1, self._lexicon.width), dtype=np.float32)
-        ] * len(rows)
+        width = self._lexicon.width_of(rows)
+        matrices: list[sp.csr_matrix] = [sp.csr_matrix((1, width), dtype=np.float32)] * len(rows)
         for batch, (dense, _, head) in self._batches(pieces, side, WHOLE):
             if cls is not None and dense is not None:
                 cls[batch] = dense.float().numpy()
             assert head is not None
             for row, head_weights in zip(batch, head.float().numpy(), strict=True):
-                matrices[row] = self._lexicon.matrix([rows[row]], keep, [head_weights])
-        empty = sp.csr_matrix((0, self._lexicon.width), dtype=np.float32)
+                matrix = self._lexicon.matrix([rows[row]], keep, [head_weights])
+                # Also of a text in the index's language among others.
+                matrix.resize(1, width)
+                matrices[row] = matrix
+        empty = sp.csr_matrix((0, width), dtype=np.float32)
         return Representation(cls, sp.vstack([empty, *matrices], format="csr"))
 
     def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:

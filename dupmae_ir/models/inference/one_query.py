@@ -312,7 +312,7 @@ class LazyTextEncoder(TermEncoder):
         if self._lexicon is None:
             return self
         other = copy.copy(self)
-        other._lexicon = self._lexicon.for_collection(collection)
+        other._use_collection(collection)
         other._complete = _once(lambda: self.whole().for_collection(collection))
         return other
 

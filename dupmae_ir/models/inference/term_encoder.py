@@ -137,8 +137,15 @@ class TermEncoder:
         if self._lexicon is None:
             return self
         other = copy.copy(self)
-        other._lexicon = self._lexicon.for_collection(collection)
+        other._use_collection(collection)
         return other
+
+    def _use_collection(self, collection: CollectionStatistics) -> None:
+        """Let the query weights, and the terms of additional languages, be those of a collection."""
+        assert self._lexicon is not None
+        self._lexicon = self._lexicon.for_collection(collection)
+        # A copy has what was cached of the encoder that it is copied from.
+        self.__dict__.pop("terms", None)
 
     def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:
         """The parts that the model computes."""

@@ -131,7 +131,10 @@ class ImpactPart:
     def _terms(self, query: int) -> dict[str, int]:
         ids, impacts = self.impact_queries[query]
         terms = self.index.terms
-        return {terms[i]: int(impact) for i, impact in zip(ids, impacts, strict=True)}
+        # A segment without documents in additional languages lacks the terms of these.
+        return {
+            terms[i]: int(impact) for i, impact in zip(ids, impacts, strict=True) if i < len(terms)
+        }
 
     def _candidates(self, rows: np.ndarray, sums: np.ndarray, depth: int) -> Candidates:
         """If the list is exhausted, the bound is 0: other rows have no term in common with the query."""

@@ -42,6 +42,7 @@ class ServedSegment:
         self.path = record.path
         self.documents = record.documents
         self.terms = record.terms
+        self._vocabulary = record.vocabulary
         self.dim = record.dim
         self.scale = record.scale
         self.docids: list[str] = []
@@ -81,7 +82,7 @@ class ServedSegment:
         self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray
     ) -> np.ndarray:
         """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
-        table = np.zeros(len(self.terms), np.int64)
+        table = np.zeros(self._vocabulary, np.int64)
         table[query_ids] = query_impacts
         sums = []
         for row in rows.tolist():
