@@ -452,9 +452,8 @@ class _Run:
         )
         output = Output(config.index, overwrite=True, quiet=config.quiet)
         collection = config.collection()
-        if isinstance(collection, DocumentCollection) and isinstance(
-            self.collection, DocumentCollection
-        ):
+        if isinstance(self.collection, DocumentCollection):
+            assert isinstance(collection, DocumentCollection), "the same sources are read again"
             collection.measure = self.collection.measure
         choice = EncoderChoice.of(config, self.encoder.settings.language)
         with closing(ThisProcess(choice, config.device)) as executor:
