@@ -172,7 +172,14 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS)
+BY_NIGHT = ("OT:V", "384+260", "no activation")
+"""Rows that are like others, with another number or without a part."""
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=pytest.mark.nightly) if row in BY_NIGHT else row for row in ROWS],
+)
 def test_the_rows_of_the_ablation(row, folder, tmp_path):
     """The paper's dimensions at the tiny model's scale: trained, stored, and encoded as they were trained."""
     changes, dim = ROWS[row]

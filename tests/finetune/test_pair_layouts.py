@@ -219,7 +219,13 @@ def two_steps(pairs, base, output):
     return trained
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+def some(names, often):
+    """Names as parameters: all are read in every run, and those not in ``often`` are trained by night."""
+    for name in names:
+        yield pytest.param(name, marks=() if name in often else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("name", list(some(LAYOUTS, ("ours.jsonl", "dpr.json"))))
 def test_each_layout_trains(tmp_path, base, name):
     two_steps(written(tmp_path, name, LAYOUTS[name]), base, tmp_path / "model")
 

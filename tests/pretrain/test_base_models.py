@@ -98,7 +98,7 @@ def family(name, folder):
         pytest.param("retromae", marks=pytest.mark.nightly),
         "dupmae",
         pytest.param("cot-mae", marks=pytest.mark.nightly),
-        "cot-mote",
+        pytest.param("cot-mote", marks=pytest.mark.nightly),
     ],
 )
 def test_other_families_train(name, method, corpus, tmp_path):
