@@ -2,7 +2,7 @@
 import modules with such loops inside functions only.
 
 numba reads its cache by pickle and runs the machine code in it, so whoever can write there runs code as the user. The
-cache is used only if nobody can write there who could not change the source code as well. Otherwise the loops are
+cache is used only if everybody who can write there could also change the source code. Otherwise the loops are
 compiled in each process: the results are the same, and the process starts later.
 """
 
@@ -21,8 +21,8 @@ from dupmae_ir.console import say
 
 
 def compiled(loop: Callable[..., object]) -> Any:
-    """``loop`` without Python's lock, compiled when it is first called, and kept for other processes if nobody else can
-    write to numba's cache."""
+    """``loop``, compiled when it is first called and run without Python's lock. Other processes use the machine code,
+    too, if nobody else can write to numba's cache."""
     try:
         kept = njit(nogil=True, cache=True)(loop)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The excerpts of a document: runs of whole sentences, each with a vector, so that one sentence of it is found.
+"""The excerpts of a document: runs of whole sentences that have vectors, too, for questions about one sentence.
 
 Each excerpt begins where half of the one before has passed, and has the title of its document. A document that is no
 longer than an excerpt has none. The length and the share were chosen by experiments/sentences-and-titles.md.

@@ -52,15 +52,17 @@ def run(config: MergeConfig) -> MergeResult:
             for shard in shards:
                 # Damage would be copied, and the new index would record digests of it.
                 shard.verify()
+            terms = None
+            if shards[0].has_ot:
+                # A shard without documents in additional languages lacks the terms of these.
+                terms = max((shard.terms for shard in shards), key=len)
             total = sum(len(shard.docids) for shard in shards)
             with progress("merge", "documents", total=total, quiet=config.quiet) as bar:
                 meta = build_index(
                     interleaved(shards, shards[0].meta["settings"]["window"]),
                     folder,
                     dim=shards[0].dim,
-                    terms=max((shard.terms for shard in shards), key=len)
-                    if shards[0].has_ot
-                    else None,
+                    terms=terms,
                     scale=shards[0].scale,
                     describe=lambda: _describe(config, shards),
                     on_documents=bar.update,

@@ -146,7 +146,7 @@ class EncodedWindow:
         """The encoded window of ``documents``: vectors unchanged, weights as impacts.
 
         ``recorded``: the documents with what was found out about them, if that is more, for the stored texts.
-        ``excerpts``: those of the documents.
+        ``excerpts``: the excerpts of the documents.
 
         Raises :class:`IndexMismatch` for a value that is not finite.
         """

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.format.forward import NpyWriter, PartWriter, mapped
+from dupmae_ir.index.format.forward import NpyWriter, PartWriter, entries_of_rows, mapped
 from dupmae_ir.index.format.integrity import AGAIN
 
 FILES = ("starts.npy", "codes.npy", "steps.npy")
@@ -48,10 +48,7 @@ class Excerpts:
 
     def of_rows(self, rows: np.ndarray) -> Self:
         """The excerpts of some documents, in their order: (m,) int64 rows."""
-        counts = np.diff(self.starts)[rows]
-        starts = np.cumsum([0, *counts])
-        # Each excerpt's number here: its number among those of the rows, moved from its document's start there.
-        numbers = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], counts)
+        starts, numbers = entries_of_rows(self.starts, rows)
         return type(self)(starts, self.codes[numbers], self.steps[numbers])
 
     def times(self, factors: np.ndarray) -> Self:

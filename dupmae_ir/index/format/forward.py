@@ -34,6 +34,16 @@ def term_dtype(vocabulary: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
 
 
+def entries_of_rows(starts: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of some rows, in the order of the rows: where those of each row begin (m + 1,), and the position of
+    each entry in the files. ``starts``: (n + 1,), where the entries of each row begin in the files."""
+    lengths = np.diff(starts)[rows]
+    own_starts = np.cumsum([0, *lengths])
+    # The position among the entries, moved from its row's start there to its row's start in the files.
+    positions = np.arange(own_starts[-1]) + np.repeat(starts[rows] - own_starts[:-1], lengths)
+    return own_starts, positions
+
+
 class PartWriter(ABC):
     """Writes a part of an index. Leaving the context manager finishes it; after an error, it is abandoned."""
 
@@ -214,12 +224,7 @@ class Forward:
         """(m, V) uint8 CSR: the impacts of some rows, in their order."""
         from scipy.sparse import csr_matrix  # takes longer to import than a search of a small index
 
-        starts = self.indptr[rows]
-        lengths = np.diff(self.indptr)[rows]
-        indptr = np.cumsum([0, *lengths])
-        # Each posting's position in the files: its position in the matrix, moved from its row's start there to its
-        # row's start in the files.
-        positions = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+        indptr, positions = entries_of_rows(self.indptr, rows)
         impacts = self.impacts[positions]
         terms = self.terms[positions].astype(np.int32)
         return csr_matrix((impacts, terms, indptr), shape=(len(rows), self.vocabulary))

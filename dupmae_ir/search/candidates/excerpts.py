@@ -38,7 +38,8 @@ class ExcerptIndex(DenseIndex):
         """The largest Euclidean norm of a document or an excerpt; reads all vectors."""
         longest = DenseIndex(None, self.vectors).longest
         for start in range(0, len(self.excerpts), _BLOCK):
-            codes, steps, _ = _of_rows(self.excerpts, slice(start, start + _BLOCK))
+            rows = np.arange(start, min(start + _BLOCK, len(self.excerpts)))
+            codes, steps, _ = _of_rows(self.excerpts, rows)
             wide = codes.astype(np.float64)
             lengths = steps * np.sqrt(np.vecdot(wide, wide))
             longest = max(longest, float(lengths.max(initial=0.0)))
@@ -96,12 +97,8 @@ class ExcerptPart(DensePart):
         return np.where(np.isneginf(best), own, weighted)
 
 
-def _of_rows(
-    excerpts: Excerpts, rows: slice | np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _of_rows(excerpts: Excerpts, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Codes (m, d) and steps (m,) of the excerpts of some documents, and how many each document has."""
-    if isinstance(rows, slice):
-        rows = np.arange(len(excerpts))[rows]
     found = excerpts.of_rows(rows)
     return found.codes, found.steps, np.diff(found.starts)
 
