@@ -79,9 +79,12 @@ class HashingEncoder:
         time.sleep(self.pause)
         rows = np.zeros((len(texts), self.width), np.float32)
         cls = np.zeros((len(texts), self.dim or 1), np.float32)
+        truncated = 0
         for number, text in enumerate(texts):
+            words = _WORD.findall(text.lower())
             # Two positions are [CLS] and [SEP] in a model, so as many words as a model would read.
-            for word in _WORD.findall(text.lower())[: length - 2]:
+            truncated += len(words) > length - 2
+            for word in words[: length - 2]:
                 rows[number, self._column(word)] += 1
             rows[number] = np.log1p(rows[number])
             # Row by row, since the rounding of a batched product may depend on the batch size.
@@ -90,5 +93,7 @@ class HashingEncoder:
             dropped = np.argsort(-rows[number], kind="stable")[keep:]
             rows[number, dropped] = 0
         return Representation(
-            cls if self.dim else None, sp.csr_matrix(rows) if self.terms is not None else None
+            cls if self.dim else None,
+            sp.csr_matrix(rows) if self.terms is not None else None,
+            truncated,
         )

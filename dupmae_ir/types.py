@@ -94,10 +94,12 @@ class Representation:
     ``cls``: (n, d') float32, the projected [CLS] vectors, or None if not requested.
     ``ot``: (n, V) float32 CSR, sorted column indices, the strictly non-zero ordinary-token weights
     kept for each text, or None. An empty text has a zero-length row and a real [CLS] vector.
+    ``truncated``: number of documents that are longer than the model reads.
     """
 
     cls: np.ndarray | None
     ot: sp.csr_matrix | None
+    truncated: int = 0
 
     def __len__(self) -> int:
         part = self.cls if self.cls is not None else self.ot

@@ -4,8 +4,10 @@
     python experiments/code_pairs.py make --cache PACKAGES --output runs/code-pairs
 
 ``draw`` was run once. ``make`` downloads the packages of the list, checks their sha256 and writes ``train.jsonl.gz``,
-``dev.jsonl.gz``, ``test`` (the packages that are held out, in BEIR's layout) and ``counts.json``. Both need pip, npm
-and apt-get with their sources; nothing of a package is run. Files that are there already are not downloaded again.
+``mining.jsonl.gz`` (the pairs of ``train`` from a sample of packages, all of each, since its other functions are the
+negatives that matter), ``dev.jsonl.gz``, ``test`` (the packages that are held out, in BEIR's layout) and
+``counts.json``. Both need pip, npm and apt-get with their sources; nothing of a package is run. Files that are there
+already are not downloaded again.
 """
 
 from __future__ import annotations
@@ -106,6 +108,8 @@ HELD_OUT = tuple(_HELD_OUT_WORDS.split())
 DEV_SHARE = 0.02
 MOST_OF_A_PACKAGE = 1500
 """Pairs of one package at most, drawn with seed 0."""
+PAIRS_TO_MINE = 20_000
+"""Pairs of ``mining`` at least: as many as are encoded in ten minutes."""
 _BATCH = 12
 """Wheels that one process of pip downloads."""
 _LARGEST_FILE = 400_000
@@ -536,6 +540,8 @@ def make(args: argparse.Namespace) -> None:
     train = [pair for name in sorted(set(names) - dev) for pair in others[name]]
     random.Random(0).shuffle(train)
     write_pairs(args.output / "train.jsonl.gz", train)
+    to_mine = pairs_to_mine(train)
+    write_pairs(args.output / "mining.jsonl.gz", to_mine)
     test = QuestionSet()
     for pair in chain.from_iterable(held_out.values()):
         test.documents[pair.docid] = (pair.title, pair.text)
@@ -545,12 +551,35 @@ def make(args: argparse.Namespace) -> None:
         "packages": len(packages),
         "packages with pairs": len(others) + len(held_out),
         "train": len(train),
+        "mining": len(to_mine),
         "dev": sum(len(others[name]) for name in dev),
         "test": len(test.questions),
         "languages": Counter(pair.language for pair in train).most_common(),
     }
     (args.output / "counts.json").write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(counts))
+
+
+def pairs_to_mine(train: Sequence[Pair]) -> list[Pair]:
+    """The pairs of packages drawn with seed 0, until there are :data:`PAIRS_TO_MINE`; in the order of ``train``."""
+    counts = Counter(_package_of(pair) for pair in train)
+    names = sorted(counts)
+    random.Random(0).shuffle(names)
+    sample: set[str] = set()
+    pair_count = 0
+    for name in names:
+        if pair_count >= PAIRS_TO_MINE:
+            break
+        sample.add(name)
+        pair_count += counts[name]
+    return [pair for pair in train if _package_of(pair) in sample]
+
+
+def _package_of(pair: Pair) -> str:
+    """The source of a pair's package and its name, which may have a scope (``npm/@scope/name``)."""
+    parts = pair.docid.split("/")
+    has_scope = parts[1].startswith("@")
+    return "/".join(parts[: 3 if has_scope else 2])
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:

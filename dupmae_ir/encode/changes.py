@@ -24,7 +24,7 @@ from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.document_languages import document_languages, measured_factors
 from dupmae_ir.encode.excerpts import excerpt_measure, excerpt_record
-from dupmae_ir.encode.run import vocabulary_record
+from dupmae_ir.encode.run import truncation_note, vocabulary_record
 from dupmae_ir.encode.window_encoding import quantised_window, represent_with_excerpts
 from dupmae_ir.encode.windows import (
     EncodedWindow,
@@ -320,6 +320,8 @@ class Change:
                 f"{self.config.index} can store ({index.scale:g}, fixed when it was made) and were clipped at 255",
                 self.config.quiet,
             )
+        note = truncation_note(meta, encoder.settings, collection.unit)
+        say(note, self.config.quiet or not note)
         return new, meta["clipped"]
 
     def _encode_windows(

@@ -37,6 +37,7 @@ class IndexSummary(TypedDict):
     scale_source: str | None
     postings: int | None
     clipped: int | None
+    truncated: int
     digest: str
     sources: NotRequired[FileReport]
 

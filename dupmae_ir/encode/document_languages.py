@@ -13,6 +13,7 @@ so it stays exact for every program that reads the index.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -106,7 +107,7 @@ def weighted(
     row_factors = _row_factors(languages, factors)
     if row_factors is None or representation.cls is None:
         return representation
-    return Representation(representation.cls * row_factors[:, None], representation.ot)
+    return replace(representation, cls=representation.cls * row_factors[:, None])
 
 
 def weighted_excerpts(

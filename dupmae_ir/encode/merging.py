@@ -20,7 +20,7 @@ from dupmae_ir.encode.run import IndexJob, index_summary
 from dupmae_ir.encode.windows import EncodedWindow, build_index, split_digests, window_size
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.object_store import Output
-from dupmae_ir.index.format.manifest import check_target
+from dupmae_ir.index.format.manifest import NO_LOSSES, check_target
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.jobs import JobRecord
 from dupmae_ir.io.publishing import combined_digest
@@ -141,12 +141,8 @@ def _window_of(shard: Index, start: int, end: int) -> EncodedWindow:
     vectors = None
     if shard.dim is not None:
         vectors = segment.vectors[start:end]
-    # A shard records how many weights were clipped in all; the count goes with its first window.
-    clipped = 0
-    dropped = 0
-    if start == 0:
-        clipped = shard.meta["clipped"]
-        dropped = shard.meta["dropped"]
+    # A shard has one count for all of its rows: added with its first window.
+    losses = segment.record.losses if start == 0 else NO_LOSSES
     documents = None
     if shard.texts:
         documents = shard.texts.get_all(range(start, end))
@@ -157,7 +153,7 @@ def _window_of(shard: Index, start: int, end: int) -> EncodedWindow:
     if segment.excerpts is not None:
         excerpts = segment.excerpts.of_rows(np.arange(start, end))
     docids = list(shard.docids[start:end])
-    return EncodedWindow(docids, vectors, impacts, clipped, dropped, documents, digests, excerpts)
+    return EncodedWindow(docids, vectors, impacts, losses, documents, digests, excerpts)
 
 
 def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, object]:

@@ -58,7 +58,7 @@ from dupmae_ir.models.language_detection import described, language_shares, main
 from dupmae_ir.models.languages import AUTO, ENGLISH, LANGUAGES
 from dupmae_ir.models.names import DEFAULT, MULTILINGUAL, is_installed, model_folder
 from dupmae_ir.models.word_pieces import read_word_pieces
-from dupmae_ir.types import SEPARATORS, Document, Encoder
+from dupmae_ir.types import SEPARATORS, Document, Encoder, EncoderSettings
 
 MOSTLY = 0.5
 """Share of text in other languages than English from which ``--model auto`` is the model for all languages."""
@@ -217,6 +217,7 @@ def index_summary(meta: Meta) -> dict[str, object]:
         "scale_source",
         "postings",
         "clipped",
+        "truncated",
         "digest",
     )
     summary = {name: meta.get(name) for name in names}
@@ -412,6 +413,8 @@ class _Run:
                 postings=self.config.postings,
                 excerpts=self.config.excerpts,
             )
+        note = truncation_note(meta, self.encoder.settings, self.collection.unit)
+        say(note, self.config.quiet or not note)
         return job.publish(folder, index_summary(meta), inputs=self.collection.digests())
 
     def _words_come_first(self, job: EncodeJob) -> bool:
@@ -651,6 +654,18 @@ def factors_note(factors: Mapping[str, float]) -> str:
     if not little:
         return ""
     return f"note: the model knows little of {', '.join(little)}: words decide there. {_all_languages()}"
+
+
+def truncation_note(meta: Meta, settings: EncoderSettings, unit: str) -> str:
+    """How many documents are longer than the model reads; empty if none is."""
+    count = meta["truncated"]
+    if not count:
+        return ""
+    scope = "; words count to the end" if settings.ot == "lexical" else ""
+    return (
+        f"note: {count:,} of {meta['documents']:,} {unit} are longer than the {settings.document_length} word pieces "
+        f"that are read of each, so vectors are of their beginnings{scope}. dupmae-ir encode.passages splits them"
+    )
 
 
 def _all_languages() -> str:

@@ -27,7 +27,7 @@ from dupmae_ir.errors import IndexMismatch, OutputError
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.excerpts import Excerpts
 from dupmae_ir.index.format.integrity import DIGEST_BYTES
-from dupmae_ir.index.format.manifest import Meta
+from dupmae_ir.index.format.manifest import NO_LOSSES, Losses, Meta
 from dupmae_ir.index.format.quantisation import CALIBRATION, Scale, dropped, quantise
 from dupmae_ir.index.format.texts import StoredDocument, pack, stored, unpack
 from dupmae_ir.io.publishing import atomic_write, disk_full, read_json_object, write_json
@@ -35,6 +35,8 @@ from dupmae_ir.types import Document, Representation
 
 STATE = "windows.json"
 _NAME = "window-*.safetensors"
+_LOSSES = "losses"
+"""Key of a window file's header."""
 
 
 @dataclass(frozen=True)
@@ -118,16 +120,15 @@ def documents_digest(documents: Iterable[Document]) -> str:
 class EncodedWindow:
     """``docids``: n ids. ``cls``: (n, dim) float32 or None. ``impacts``: (n, V) CSR of uint8, sorted columns, or None.
 
-    ``clipped`` and ``dropped`` count the weights that were above 255 and that rounded to 0. ``documents``: titles,
-    texts and metadata, if the index stores them. ``digests``: one for each document
-    (:func:`~dupmae_ir.encode.windows.document_digest`). ``excerpts``: their vectors, if the index has them.
+    ``losses``: what is not in them. ``documents``: titles, texts and metadata, if the index stores them. ``digests``:
+    one for each document (:func:`~dupmae_ir.encode.windows.document_digest`). ``excerpts``: their vectors, if the
+    index has them.
     """
 
     docids: list[str]
     cls: np.ndarray | None
     impacts: sp.csr_matrix | None
-    clipped: int = 0
-    dropped: int = 0
+    losses: Losses = NO_LOSSES
     documents: list[StoredDocument] | None = None
     digests: list[bytes] | None = None
     excerpts: Excerpts | None = None
@@ -160,19 +161,17 @@ class EncodedWindow:
                 )
         weights = representation.ot
         impacts = None
-        clipped = 0
-        lost = 0  # weights that rounded to 0
+        losses = Losses(truncated=representation.truncated)
         if weights is not None:
             if scale is None:
                 raise ValueError("OT weights need a scale")
             impacts, clipped = quantise(weights, scale)
-            lost = dropped(weights, impacts)
+            losses = Losses(clipped, dropped(weights, impacts), representation.truncated)
         return cls(
             [document.docid for document in documents],
             vectors,
             impacts,
-            clipped,
-            lost,
+            losses,
             stored(recorded or documents) if texts else None,
             [document_digest(document) for document in documents],
             excerpts,
@@ -189,7 +188,7 @@ class EncodedWindow:
             tensors["excerpt_starts"] = self.excerpts.starts
             tensors["excerpt_codes"] = self.excerpts.codes
             tensors["excerpt_steps"] = self.excerpts.steps
-        header = {"documents": digest, "clipped": str(self.clipped), "dropped": str(self.dropped)}
+        header = {"documents": digest, _LOSSES: json.dumps(self.losses._asdict())}
         if encoder:
             header["encoder"] = encoder
         if self.impacts is not None:
@@ -236,8 +235,7 @@ class EncodedWindow:
             docids,
             vectors,
             impacts,
-            int(header["clipped"]),
-            int(header["dropped"]),
+            Losses(**json.loads(header[_LOSSES])),
             documents,
             digests,
             excerpts,
@@ -400,8 +398,7 @@ def build_index(
                 window.docids,
                 window.cls,
                 impacts,
-                window.clipped,
-                window.dropped,
+                window.losses,
                 window.documents,
                 window.digests,
                 window.excerpts,

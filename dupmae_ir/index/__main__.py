@@ -133,6 +133,8 @@ def _meta_rows(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "meaning", "unread: encode has made an index of words first, and adds the vectors"
     if meta["dim"] is not None:
         yield "vectors", f"{meta['dim']} wide, float32, inner product"
+    if meta["truncated"]:
+        yield "truncated", f"{meta['truncated']:,} documents: the model read their beginnings"
     if meta["scale"] is not None:
         yield (
             "impacts",

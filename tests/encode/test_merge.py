@@ -22,7 +22,7 @@ def merge(capsys, *arguments) -> tuple[int, str]:
 @pytest.mark.parametrize(("documents", "of"), [(700, 2), (730, 3), (1210, 11)])
 def test_merged_shards_are_the_unsharded_index(tmp_path, encode, capsys, documents, of):
     corpus = write_corpus(tmp_path / "c.jsonl", documents)
-    settings = ["--window", 100, "--top-k", 7]
+    settings = ["--window", 100, "--top-k", 7, "--document-length", 20]
     assert encode(corpus, tmp_path / "whole", *settings)[0] == 0
     for i in range(of):
         assert encode(corpus, tmp_path / f"I.{i}", *settings, "--shard", f"{i}/{of}")[0] == 0
@@ -39,6 +39,7 @@ def test_merged_shards_are_the_unsharded_index(tmp_path, encode, capsys, documen
         "sum_of_impacts",
         "clipped",
         "dropped",
+        "truncated",
         "scale",
         "encoder",
         "inputs",

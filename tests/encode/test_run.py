@@ -19,6 +19,7 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run
 from dupmae_ir.encode.windows import EncodedWindow
 from dupmae_ir.errors import IndexMismatch
+from dupmae_ir.index.__main__ import main as index_main
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import compare_postings
 from dupmae_ir.io.collections import read_collection
@@ -50,6 +51,37 @@ def test_the_index_holds_what_the_encoder_said(corpus, tmp_path, encode):
     assert record["inputs"][0]["documents"] == 700
     assert record["encoder"]["digest"] == HashingEncoder().digest
     assert sorted(p.name for p in tmp_path.iterdir()) == ["I", "corpus.jsonl"]
+
+
+@pytest.mark.parametrize("parts", ["cls", "ot", "cls,ot"])
+def test_documents_longer_than_the_model_reads_are_counted(tmp_path, encode, capsys, parts):
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 250)
+    index = tmp_path / "I"
+    long = 0
+    for document in read_collection(corpus):
+        long += len(document.joined().split()) > 18
+    status, report = encode(
+        corpus, index, "--window", 100, "--document-length", 20, "--parts", parts
+    )
+    assert status == 0
+    assert f"{long} of 250 documents are longer than the 20 word pieces" in report
+    assert meta(index)["truncated"] == long > 50
+    index_main(["show", "--index", str(index)])
+    assert f"{long} documents: the model read their beginnings" in capsys.readouterr().out
+
+    # A new segment counts those that it has, and a compact index all of them.
+    more = tmp_path / "more.jsonl"
+    lines = [{"_id": "a", "text": "word " * 18}, {"_id": "b", "text": "word " * 19}]
+    more.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert index_main(["add", "--index", str(index), "--corpus", str(more)]) == 0
+    assert "1 of 2 documents are longer" in capsys.readouterr().err
+    assert meta(index)["truncated"] == long + 1
+    assert index_main(["compact", "--index", str(index)]) == 0
+    assert meta(index)["truncated"] == long + 1
+
+
+def test_nothing_is_said_of_documents_that_fit(corpus, tmp_path, encode):
+    assert "longer than" not in encode(corpus, tmp_path / "I")[1]
 
 
 @pytest.mark.parametrize("parts", ["cls", "ot"])

@@ -18,6 +18,7 @@ from dupmae_ir.encode.windows import (
     write_window,
 )
 from dupmae_ir.errors import IndexMismatch
+from dupmae_ir.index.format.manifest import Losses
 from dupmae_ir.index.format.quantisation import CALIBRATION, calibrated_scale
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Representation
@@ -62,7 +63,7 @@ def test_an_encoded_window_comes_back_as_it_was(tmp_path, settings):
     assert read_header(tmp_path / "p")["documents"] == "digest"
     assert (back.documents, back.digests) == (part.documents, part.digests)
     assert back.docids == part.docids
-    assert (back.clipped, back.dropped) == (part.clipped, part.dropped)
+    assert back.losses == part.losses
     for name in ("cls", "impacts"):
         a = getattr(part, name)
         b = getattr(back, name)
@@ -88,7 +89,7 @@ def test_quantising_counts_what_it_changes():
     )
     # 0.4 -> 0 is dropped, 300 -> 255 is clipped, 0.5 -> 0 (half to even) is dropped, 254.9 -> 255.
     assert part.impacts.toarray().tolist() == [[0, 100, 0], [255, 0, 255]]
-    assert (part.clipped, part.dropped) == (1, 2)
+    assert part.losses == Losses(clipped=1, dropped=2)
 
 
 def test_the_calibrated_scale_leaves_headroom():

@@ -14,6 +14,9 @@ from models.test_languages import TEXTS
 from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.models import language_detection
 from dupmae_ir.models.language_detection import (
+    EXCLUDED,
+    LIKELY,
+    SURE,
     collection_language,
     language_of_document,
     language_of_query,
@@ -26,7 +29,7 @@ from dupmae_ir.models.languages import LANGUAGES, OTHER
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 TITLES = (
     "Zirconia crown, shade A2",
-    "Mini HDMI to VGA adapter cable 1.8 m black",
+    "Mini HDMI VGA adapter 1.8 m",
     "Pro Vita Max 300 mg capsules num 60",
     "Nike Air Max 90 Essential",
     "Crème brûlée",
@@ -56,6 +59,18 @@ def test_a_sentence_is_enough(language):
 def test_odd_text_is_in_the_language_of_its_collection(text):
     assert language_of_document(text, "en") == "en"
     assert language_of_document(text, "de") == "de"
+
+
+def test_a_likely_language_counts_where_that_of_the_collection_is_excluded():
+    title = "On The Equivalence and Transformation of Program Schemes Friedman, M. D."
+    recognised = recognise(title)
+    assert recognised.language == "en"
+    assert LIKELY <= recognised.probability < SURE
+    assert recognised.probability_of("de") < EXCLUDED
+    assert recognised.probability_of("xx") == 0
+    assert language_of_document(title, "de") == "en"
+    # Between languages that are both possible, that of the collection is kept.
+    assert language_of_document("Tables for Automatic Computation Wilf, H. S.", "de") == "de"
 
 
 def test_text_without_letters_is_in_no_language():

@@ -31,8 +31,10 @@ from dupmae_ir.index.format.integrity import (
     names_of,
 )
 from dupmae_ir.index.format.manifest import (
+    NO_LOSSES,
     SEGMENTS,
     SUMS,
+    Losses,
     Meta,
     SegmentRecord,
     content_digest,
@@ -138,23 +140,23 @@ class IndexBuilder:
             self.add_impacts(docids, cls, ot, documents=documents)
             return
         impacts, clipped = quantise(ot, self.scale)
-        self.add_impacts(docids, cls, impacts, clipped, dropped(ot, impacts), documents)
+        losses = Losses(clipped, dropped(ot, impacts))
+        self.add_impacts(docids, cls, impacts, losses, documents)
 
     def add_impacts(
         self,
         docids: Sequence[str],
         cls: np.ndarray | None,
         impacts: sp.csr_matrix | None,
-        clipped: int = 0,
-        dropped: int = 0,
+        losses: Losses = NO_LOSSES,
         documents: Sequence[StoredDocument] | None = None,
         digests: Sequence[bytes] | None = None,
         excerpts: Excerpts | None = None,
     ) -> None:
         """As :meth:`add`, for weights already quantised: (n, V) uint8 CSR, ascending columns.
 
-        ``clipped`` and ``dropped`` count the weights that were above 255 and that rounded to 0. ``digests``: 16 bytes
-        for each document, by which ``index update`` and ``index sync`` see that it changed.
+        ``losses``: what is not in the parts of these documents. ``digests``: 16 bytes for each document, by which
+        ``index update`` and ``index sync`` see that it changed.
         """
         for row, docid in enumerate(docids, self.documents):
             checked_docid(docid, f"document {row}")
@@ -190,9 +192,8 @@ class IndexBuilder:
                 postings=impacts.nnz,
                 sum_of_impacts=int(impacts.data.sum(dtype=np.int64)),
                 empty_documents=int(np.count_nonzero(np.diff(impacts.indptr) == 0)),
-                clipped=clipped,
-                dropped=dropped,
             )
+        self._counts.update(losses._asdict())
         self.documents += len(docids)
 
     def finish(self, meta: Mapping[str, object]) -> Meta:

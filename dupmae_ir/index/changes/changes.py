@@ -31,6 +31,7 @@ from dupmae_ir.index.filters import satisfying
 from dupmae_ir.index.format import manifest, rotated
 from dupmae_ir.index.format.integrity import part_of
 from dupmae_ir.index.format.manifest import (
+    NO_LOSSES,
     SEGMENTS,
     DeletedRecord,
     Meta,
@@ -345,8 +346,7 @@ def _copy(index: Index, new: Path, bar: tqdm[Any]) -> None:
     ) as builder:
         for segment, _, live in index.slices():
             # A segment has one count for all of its rows: added with the first block.
-            clipped = segment.record.clipped
-            dropped = segment.record.dropped
+            losses = segment.record.losses
             rows = np.flatnonzero(live)
             for start in range(0, len(rows), _BLOCK):
                 block = rows[start : start + _BLOCK]
@@ -368,10 +368,7 @@ def _copy(index: Index, new: Path, bar: tqdm[Any]) -> None:
                 excerpts = None
                 if segment.excerpts is not None:
                     excerpts = segment.excerpts.of_rows(block)
-                builder.add_impacts(
-                    docids, vectors, impacts, clipped, dropped, documents, digests, excerpts
-                )
-                clipped = 0
-                dropped = 0
+                builder.add_impacts(docids, vectors, impacts, losses, documents, digests, excerpts)
+                losses = NO_LOSSES
                 bar.update(len(block))
         builder.finish({"made_by": "dupmae-ir index compact"})

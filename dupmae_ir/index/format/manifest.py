@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dupmae_ir import __version__, pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from dupmae_ir.types import EncoderOptions
 
 META = "meta.json"
-FORMAT = 3
+FORMAT = 4
 SEGMENTS = "segments"
 """The folder of the segments and of the lists of deleted rows."""
 OWN_DIGEST = "manifest_sha256"
-SUMS = ("empty_documents", "postings", "sum_of_impacts", "clipped", "dropped")
+SUMS = ("empty_documents", "postings", "sum_of_impacts", "clipped", "dropped", "truncated")
 """Counts of all segments, rows that were deleted since included."""
 _NEEDED = (
     "documents",
@@ -77,6 +77,17 @@ Meta = dict[str, Any]
 """The contents of ``meta.json``."""
 
 
+class Losses(NamedTuple):
+    """What an index does not have of its documents, in counts."""
+
+    clipped: int = 0  #: weights above 255, stored as 255
+    dropped: int = 0  #: weights that were rounded to 0
+    truncated: int = 0  #: documents of which the model read the beginning alone
+
+
+NO_LOSSES = Losses()
+
+
 @dataclass(frozen=True)
 class SegmentRecord:
     """A segment of an index."""
@@ -89,9 +100,15 @@ class SegmentRecord:
     sum_of_impacts: int
     clipped: int  #: weights that were above 255
     dropped: int  #: weights that were rounded to 0
+    truncated: int  #: documents of which the model read the beginning alone
     lucene: bool  #: whether its impacts are in Lucene, too
     made_by: str  #: the command that made it
     files: Files  #: by name in its folder
+
+    @property
+    def losses(self) -> Losses:
+        """What its parts do not have of its documents."""
+        return Losses(self.clipped, self.dropped, self.truncated)
 
     def has(self, part: str) -> bool:
         """Whether files of ``part`` are recorded: ``excerpts``, ``texts``, ``postings``, ``cls/rotated``."""

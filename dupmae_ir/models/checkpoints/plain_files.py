@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
@@ -155,6 +155,15 @@ def vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
     return None
 
 
+class PlainEncodings(dict[str, list[list[int]]]):
+    """``input_ids`` of texts, and their encodings by the library ``tokenizers``, as transformers' BatchEncoding has
+    them."""
+
+    def __init__(self, encodings: list[Encoding]) -> None:
+        super().__init__(input_ids=[encoding.ids for encoding in encodings])
+        self.encodings = encodings
+
+
 class PlainTokenizer:
     """A tokenizer from ``tokenizer.json``, with the members of a transformers tokenizer that encoding uses.
 
@@ -213,7 +222,7 @@ class PlainTokenizer:
 
     def __call__(
         self, texts: Sequence[str], max_length: int, add_special_tokens: bool = True, **_: bool
-    ) -> dict[str, list[list[int]]]:
+    ) -> PlainEncodings:
         """``input_ids`` of each text, cut to ``max_length`` with special tokens. Safe for several threads."""
         # Truncation is a state of the tokenizer, so each length has its own copy; most processes use one length, which
         # the original serves. A lock, because two threads may ask for a new length at once.
@@ -227,7 +236,7 @@ class PlainTokenizer:
         encodings = self._truncated[max_length].encode_batch(
             list(texts), add_special_tokens=add_special_tokens
         )
-        return {"input_ids": [encoding.ids for encoding in encodings]}
+        return PlainEncodings(encodings)
 
     @property
     def backend_tokenizer(self) -> Tokenizer:

@@ -133,9 +133,7 @@ class TextEncoder(TermEncoder):
         if side == "query":
             pieces = self._query_pieces(texts)
         else:
-            pieces = self._tokenise(
-                texts, self.config.document_prompt, self.settings.document_length
-            )
+            pieces = self._document_pieces(texts).pieces
         packed = self._on(side)
         vectors = [torch.empty(0)] * len(pieces)
         with torch.inference_mode():

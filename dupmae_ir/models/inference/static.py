@@ -19,7 +19,14 @@ from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.modules import TABLE, Modules, read_json, read_modules
 from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 from dupmae_ir.models.checkpoints.stored import StoredWeights
-from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings, with_head
+from dupmae_ir.models.inference.term_encoder import (
+    PARTS,
+    TermEncoder,
+    TokenisedTexts,
+    count_truncated,
+    encoder_settings,
+    with_head,
+)
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import EncoderOptions, Representation
 
@@ -64,15 +71,17 @@ class StaticEncoder(TermEncoder):
         prompt: str,
         length: int,
         special: bool = True,  # noqa: ARG002
-    ) -> list[list[int]]:
+    ) -> TokenisedTexts:
         texts = [(prompt + text)[: self._max_characters] for text in texts]
-        pieces = self.tokenizer(texts, max_length=length, add_special_tokens=False)["input_ids"]
+        out = self.tokenizer(texts, max_length=length, add_special_tokens=False)
+        pieces = out["input_ids"]
+        truncated = count_truncated(out.encodings, length)
         if self._unknown is None:
-            return pieces
+            return TokenisedTexts(pieces, truncated)
         known_pieces = []
         for text_pieces in pieces:
             known_pieces.append([piece for piece in text_pieces if piece != self._unknown])
-        return known_pieces
+        return TokenisedTexts(known_pieces, truncated)
 
     def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:  # noqa: ARG002
         if self.dim is None:

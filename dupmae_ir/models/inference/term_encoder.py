@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.models.checkpoints.layout import LEXICON, folder_digest
@@ -35,6 +35,23 @@ if TYPE_CHECKING:
 
 PARTS = ("cls", "ot")
 _SPACES = "\u0120\u2581"  # a leading space in byte-level and in SentencePiece vocabularies
+
+
+class TokenisedTexts(NamedTuple):
+    """``pieces``: the word pieces of each text, ``truncated``: how many of the texts were cut to them."""
+
+    pieces: list[list[int]]
+    truncated: int = 0
+
+
+def count_truncated(encodings: Sequence[Encoding] | None, length: int) -> int:
+    """How many of these were cut to ``length`` word pieces; 0 for a tokenizer written in Python, which has none."""
+    truncated = 0
+    for encoding in encodings or ():
+        # A text may have exactly this length.
+        if len(encoding) == length and encoding.overflowing:
+            truncated += 1
+    return truncated
 
 
 class TermEncoder:
@@ -87,8 +104,9 @@ class TermEncoder:
         """
         if self._lexicon is not None:
             return self.encode_collection([Document("", text) for text in texts])
-        pieces = self._tokenise(texts, self.config.document_prompt, self.settings.document_length)
-        return self._encode(pieces, "document", self.settings.top_k)
+        pieces, truncated = self._document_pieces(texts)
+        representation = self._encode(pieces, "document", self.settings.top_k)
+        return replace(representation, truncated=truncated)
 
     def encode_collection(
         self,
@@ -105,13 +123,14 @@ class TermEncoder:
         texts = [document.joined(between) for document in documents]
         if self._lexicon is None:
             return self.encode_documents(texts)
-        pieces = self._tokenise(texts, self.config.document_prompt, self.settings.document_length)
+        pieces, truncated = self._document_pieces(texts)
         if languages is None:
             languages = [self.settings.language] * len(documents)
         rows = []
         for document, language in zip(documents, languages, strict=True):
             rows.append(self._lexicon.document(document.title, document.text, language))
-        return self._encode_lexical(pieces, "document", rows, self.settings.top_k)
+        representation = self._encode_lexical(pieces, "document", rows, self.settings.top_k)
+        return replace(representation, truncated=truncated)
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``cap`` largest OT weights of each text.
@@ -225,12 +244,12 @@ class TermEncoder:
 
     def _tokenise(
         self, texts: Sequence[str], prompt: str, length: int, special: bool = True
-    ) -> list[list[int]]:
+    ) -> TokenisedTexts:
         """The word pieces of texts, with ``prompt`` before each, cut to ``length``; with ``special`` tokens."""
         if not len(texts):
-            return []
+            return TokenisedTexts([])
         if "cls" not in self.parts and self._lexicon is not None and not self._lexicon.pieces:
-            return [[] for _ in texts]  # no layer of the model reads them
+            return TokenisedTexts([[] for _ in texts])  # no layer of the model reads them
         out = self.tokenizer(
             [prompt + self._readable(text) for text in texts],
             add_special_tokens=special,
@@ -241,8 +260,9 @@ class TermEncoder:
             return_token_type_ids=False,
         )
         pieces: list[list[int]] = out["input_ids"]
+        truncated = count_truncated(out.encodings, length)
         if len(self.tokenizer) <= self._width:
-            return pieces
+            return TokenisedTexts(pieces, truncated)
         # A tokenizer with more tokens than the model has rows.
         unknown = self.tokenizer.unk_token_id or self.tokenizer.pad_token_id or 0
         known_pieces = []
@@ -250,7 +270,7 @@ class TermEncoder:
             known_pieces.append(
                 [piece if piece < self._width else unknown for piece in text_pieces]
             )
-        return known_pieces
+        return TokenisedTexts(known_pieces, truncated)
 
     def _readable(self, text: str) -> str:
         """A text for the tokenizer. That of an embedded model has ``efficient`` but no ligature in it; a trained model
@@ -260,9 +280,12 @@ class TermEncoder:
     def _query_pieces(self, texts: Sequence[str]) -> list[list[int]]:
         # A table of query weights has none for special tokens.
         special = self._table is None
-        return self._tokenise(
-            texts, self.config.query_prompt, self.settings.query_length, special=special
-        )
+        length = self.settings.query_length
+        return self._tokenise(texts, self.config.query_prompt, length, special=special).pieces
+
+    def _document_pieces(self, texts: Sequence[str]) -> TokenisedTexts:
+        length = self.settings.document_length
+        return self._tokenise(texts, self.config.document_prompt, length)
 
     def _query_terms(self, cap: int) -> int:
         """The number of OT weights kept of a query."""

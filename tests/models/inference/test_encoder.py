@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from support.tiny_models import load_padded
+from transformers import AutoTokenizer
 
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import load_encoder
+from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 from dupmae_ir.models.inference import packed, packed_layers
 from dupmae_ir.models.inference.encoder import TextEncoder, batches_by_tokens
 from dupmae_ir.models.pooling import strongest
@@ -144,8 +146,22 @@ def test_bad_settings_are_refused_in_one_line(tiny_folder, bad):
 
 def test_truncation_keeps_the_closing_sep(encoder):
     long = "cat " * 500
-    assert encoder._tokenise([long], "", 10)[0][-1] == encoder.tokenizer.sep_token_id
-    assert len(encoder._tokenise([long], "", 10)[0]) == 10
+    assert encoder._tokenise([long], "", 10).pieces[0][-1] == encoder.tokenizer.sep_token_id
+    assert len(encoder._tokenise([long], "", 10).pieces[0]) == 10
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_texts_longer_than_the_model_reads_are_counted(tiny_folder, plain):
+    encoder = TextEncoder.load(tiny_folder, document_length=8)
+    if not plain:
+        encoder.tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    assert isinstance(encoder.tokenizer, PlainTokenizer) == plain
+    word = TEXTS[0].split()[0]
+    room = 6 // len(encoder._tokenise([word], "", 32, special=False).pieces[0])
+    # The second fits exactly.
+    texts = ["", " ".join([word] * room), " ".join([word] * (room + 1)), " ".join([word] * 500)]
+    assert encoder.encode_documents(texts).truncated == 2
+    assert encoder.encode_documents(texts[:2]).truncated == 0
 
 
 def test_batches_group_similar_lengths_within_the_budget():
@@ -195,7 +211,7 @@ def test_mixed_has_bfloat16_products_and_float32_between(tiny_folder, monkeypatc
 
 def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
     packed = encoder._on("document")
-    pieces = sorted(encoder._tokenise(TEXTS, "", 32), key=len, reverse=True)
+    pieces = sorted(encoder._tokenise(TEXTS, "", 32).pieces, key=len, reverse=True)
     with torch.inference_mode():
         whole = strongest(packed(pieces)[2], 5)
         _, *top = packed(pieces, keep=5)
@@ -208,7 +224,9 @@ def test_cls_alone_is_cls_of_all_tokens(tiny_folder, dtype):
     """The last layer for the first tokens alone gives their states after the whole layer."""
     side = TextEncoder.load(tiny_folder, dtype=dtype)._on("document")
     pieces = sorted(
-        TextEncoder.load(tiny_folder)._tokenise([*TEXTS, *TEXTS], "", 32), key=len, reverse=True
+        TextEncoder.load(tiny_folder)._tokenise([*TEXTS, *TEXTS], "", 32).pieces,
+        key=len,
+        reverse=True,
     )
     with torch.inference_mode():
         alone, *nothing = side(pieces, keep=0)
