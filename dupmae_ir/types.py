@@ -196,7 +196,7 @@ class Encoder(Protocol):
     settings: EncoderSettings
 
     @property
-    def terms(self) -> list[str] | None:
+    def terms(self) -> Sequence[str] | None:
         """The index term of each dimension of the OT part; None without one."""
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:

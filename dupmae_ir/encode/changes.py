@@ -293,7 +293,7 @@ class Change:
         encoder = self.encoders.get(index, self.config)
         languages = _Languages(work, index)
         paths = self._encode_windows(job, work, index, encoder, plan, languages)
-        terms = index.terms if index.has_ot else None
+        terms: Sequence[str] | None = index.terms if index.has_ot else None
         if languages.factors and encoder.terms is not None:
             terms = terms_in_languages(encoder.terms)
         new = job.fresh("segment")

@@ -69,7 +69,7 @@ class EncoderFacts:
     name: str
     digest: str
     dim: int | None
-    terms: list[str] | None
+    terms: Sequence[str] | None
     settings: EncoderSettings
     running: Mapping[str, str] = field(default_factory=dict)
     version: str = __version__  #: of this package

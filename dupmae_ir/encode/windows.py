@@ -373,7 +373,7 @@ def build_index(
     folder: Path,
     *,
     dim: int | None,
-    terms: list[str] | None,
+    terms: Sequence[str] | None,
     scale: float | None,
     describe: Callable[[], Mapping[str, object]],
     on_documents: Callable[[int], object],

@@ -9,11 +9,6 @@ from dupmae_ir.config import OneOf, OutputOptions, Requires, ThreadOptions, opti
 from dupmae_ir.io.sources import CorpusOptions
 from dupmae_ir.models.languages import AUTO, LANGUAGES, check_language
 
-FLAT = "flat"
-"""The dense index that every index folder with vectors has."""
-ROTATED = "rotated"
-"""The codes that exclude most of its vectors from a search: :mod:`dupmae_ir.index.format.rotated`."""
-
 
 class IndexResult(TypedDict):
     """An index after a command."""

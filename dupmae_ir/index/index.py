@@ -186,7 +186,7 @@ class Index:
         return "ot" in self.parts
 
     @cached_property
-    def terms(self) -> list[str]:
+    def terms(self) -> Sequence[str]:
         """The index term of each vocabulary id; empty for an index without impacts, and for a record.
 
         Segments that have documents in additional languages have terms that others lack.

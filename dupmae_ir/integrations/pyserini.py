@@ -21,12 +21,13 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from importlib.abc import Loader  # importing it takes a third of the time for dupmae_ir
+
     from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder, DupmaeQueryEncoder
 
 DENSE = "dupmae:"
@@ -42,7 +43,7 @@ def install() -> None:
         sys.meta_path.insert(0, StockImports())
 
 
-class StockImports(MetaPathFinder):
+class StockImports:
     """Finds two modules of Pyserini as the other finders do, and prepares the process before they are executed."""
 
     def __init__(self) -> None:
@@ -59,11 +60,11 @@ class StockImports(MetaPathFinder):
         finally:
             self._searching.discard(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Prepared(spec.loader, _PREPARATIONS[fullname])
+            spec.loader = _Prepared(spec.loader, _PREPARATIONS[fullname])  # type: ignore[assignment]  # as importlib.abc.Loader
         return spec
 
 
-class _Prepared(Loader):
+class _Prepared:
     """A loader that executes a module within a context."""
 
     def __init__(

@@ -14,7 +14,6 @@ from dupmae_ir.console import say
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.format.row_set import row_set
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
-from dupmae_ir.io.sources import CorpusOptions
 from dupmae_ir.search.config import MODES, QUERY_HITS, SearchConfig, SearchSettings
 from dupmae_ir.search.exact.hits import without
 from dupmae_ir.search.exact.ranking import Answer
@@ -283,6 +282,8 @@ def find_documents(corpus: str | None, docids: set[str]) -> dict[str, Document]:
     documents: dict[str, Document] = {}
     if corpus is None or not docids:
         return documents
+    from dupmae_ir.io.sources import CorpusOptions  # only here: readers of files take 25 ms
+
     for document in CorpusOptions(corpus=corpus).collection():
         if document.docid in docids:
             documents[document.docid] = document

@@ -10,7 +10,7 @@ from typing import ClassVar
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, ThreadOptions, option
 from dupmae_ir.device import IMPACT_SEARCHES, processors
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.config import FLAT, ROTATED
+from dupmae_ir.index.dense_kinds import FLAT, ROTATED
 from dupmae_ir.search.fusion import METHODS, FusionOptions, fusion_option
 
 MODES = {"dense": ("cls",), "impact": ("ot",), "hybrid": ("cls", "ot")}

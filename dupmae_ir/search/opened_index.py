@@ -11,7 +11,7 @@ import numpy as np
 
 from dupmae_ir.device import pick_impact_search
 from dupmae_ir.errors import UnknownName, UsageError
-from dupmae_ir.index.config import FLAT, ROTATED
+from dupmae_ir.index.dense_kinds import FLAT, ROTATED
 from dupmae_ir.index.format.rotated import PART, open_rotated
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.index.format.segment import Segment

@@ -24,7 +24,6 @@ The path of a query, one file after the other:
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack, overload
 from dupmae_ir.arguments import check_fields, checked, wrong_type
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.config import ROTATED
+from dupmae_ir.index.dense_kinds import ROTATED
 from dupmae_ir.index.filters import DocumentFilter
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index, for_index
@@ -52,7 +51,13 @@ from dupmae_ir.search.config import MODES, QUERY_HITS, RUN_HITS, SearchSettings
 from dupmae_ir.search.exact.ranking import Answer, Ranker, Request
 from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.opened_index import OpenedIndex
-from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
+from dupmae_ir.search.query.encoder import (
+    GROUP,
+    LastQuery,
+    QueryEncodings,
+    check_encoder,
+    load_query_encoder,
+)
 from dupmae_ir.search.query.filters import Selection, select, select_on
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
 from dupmae_ir.search.query_batching import Pending, QueryBatches
@@ -108,6 +113,7 @@ class Searcher:
         # Several calls may describe the hits of one query. A cached method would keep the searcher alive.
         words = lru_cache(8)(QueryWords)
         self._query_words: Callable[[Encoder, str], QueryWords] = words  # type: ignore[assignment]  # hashed by identity
+        self._last_query = LastQuery()
 
     @classmethod
     @checked
@@ -213,6 +219,7 @@ class Searcher:
     @encoder.setter
     def encoder(self, encoder: Encoder) -> None:
         self._model = encoder
+        self._last_query = LastQuery()
 
     @property
     def index(self) -> Index:
@@ -348,6 +355,8 @@ class Searcher:
     ) -> HitList | list[HitList] | Rankings:
         """:meth:`search` in another thread, for asynchronous programs. Single queries that are awaited at the same time
         are searched together."""
+        import asyncio  # only here: it would take 15 ms of every other search
+
         search: Callable[..., HitList | list[HitList] | Rankings] = self.search
         return await asyncio.to_thread(search, queries, hits, mode, **options)
 
@@ -581,7 +590,13 @@ class Searcher:
     def _encodings(self, texts: list[str], group: int = GROUP) -> QueryEncodings:
         settings = self.settings
         return QueryEncodings(
-            self.encoder, self.index.scale, settings.query_terms, texts, settings.threads, group
+            self.encoder,
+            self.index.scale,
+            settings.query_terms,
+            texts,
+            settings.threads,
+            group,
+            self._last_query,
         )
 
     def _check(self, request: Request) -> None:

@@ -87,7 +87,7 @@ class CachingEncoder:
         self._width = 0
 
     @property
-    def terms(self) -> list[str] | None:
+    def terms(self) -> Sequence[str] | None:
         """The index terms of the encoder."""
         return self.encoder.terms
 

@@ -12,7 +12,7 @@ from support.search_fakes import World, rotated
 from support.seeds import sample
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.config import FLAT, ROTATED
+from dupmae_ir.index.dense_kinds import FLAT, ROTATED
 from dupmae_ir.index.postings.compiling import CHUNK
 from dupmae_ir.search.candidates import rotated_dense
 from dupmae_ir.search.candidates.dense import DenseIndex, DenseSummary, inner_products

@@ -7,12 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from dupmae_ir.command import Command, dispatch
-from dupmae_ir.eval.regressions.config import (
-    CaseOptions,
-    ListOptions,
-    ReportOptions,
-    RunCasesOptions,
-)
+from dupmae_ir.eval.regressions.config import ListOptions, ReportOptions, RunCasesOptions
 
 if TYPE_CHECKING:
     from dupmae_ir.eval.regressions.report import JudgedCases
@@ -31,7 +26,7 @@ def _show_run(config: RunCasesOptions, judged: JudgedCases) -> str:
 
 def _run_json(config: RunCasesOptions, judged: JudgedCases) -> str:
     if config.dry_run:
-        return _cases_json(config, judged)
+        return judged.cases_json()
     return judged.json()
 
 
@@ -41,17 +36,12 @@ def _run_status(config: RunCasesOptions, judged: JudgedCases) -> int:
     return judged.exit_status
 
 
-def _cases_json(_: CaseOptions, judged: JudgedCases) -> str:
-    from dupmae_ir.eval.regressions.report import case_dict
-
-    cases = [{**case_dict(row.case), "commands": row.commands()} for row in judged.rows]
-    return json.dumps({"cases": cases}, ensure_ascii=False)
+def _list_json(_: ListOptions, judged: JudgedCases) -> str:
+    return judged.cases_json()
 
 
 def _show_list(_: ListOptions, judged: JudgedCases) -> str:
-    from dupmae_ir.eval.regressions.report import as_list
-
-    return as_list(judged.rows)
+    return judged.listing()
 
 
 def _summarize_report(config: ReportOptions, report: CasesReport) -> str:
@@ -86,7 +76,7 @@ list_cases = Command(
     ListOptions,
     "dupmae_ir.eval.regressions.run:list_cases",
     show=_show_list,
-    as_json=_cases_json,
+    as_json=_list_json,
 )
 report = Command(
     "eval.regressions report",

@@ -202,6 +202,15 @@ class JudgedCases:
             parts.append(_count_statuses("mean", self.means))
         return "; ".join(parts)
 
+    def listing(self) -> str:
+        """A table with one line per case: what it measures, the paper's number, the accepted value."""
+        return as_list(self.rows)
+
+    def cases_json(self) -> str:
+        """The cases and their commands."""
+        cases = [{**case_dict(row.case), "commands": row.commands()} for row in self.rows]
+        return json.dumps({"cases": cases}, ensure_ascii=False)
+
     def json(self) -> str:
         """Everything: ``summary``, ``passed``, ``cases``, ``means``."""
         everything: dict[str, object] = {"summary": self.summary}
@@ -374,7 +383,7 @@ def side_counts(rows: Sequence[CaseRow]) -> dict[str, str]:
 
 
 def as_list(rows: Sequence[CaseRow]) -> str:
-    """A table with one line per case: what it measures, the paper's number, the accepted value."""
+    """See :meth:`JudgedCases.listing`."""
     body = []
     for row in rows:
         case = row.case

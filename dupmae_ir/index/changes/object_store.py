@@ -20,6 +20,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dupmae_ir.console import byte_bar
 from dupmae_ir.errors import (
@@ -30,7 +31,6 @@ from dupmae_ir.errors import (
     OutputError,
     UsageError,
 )
-from dupmae_ir.index.config import PushResult
 from dupmae_ir.index.format import integrity, manifest
 from dupmae_ir.index.format.integrity import FileRecord
 from dupmae_ir.index.format.manifest import META, Manifest, Meta, read_manifest
@@ -44,6 +44,9 @@ from dupmae_ir.io.publishing import (
     sha256_file,
 )
 from dupmae_ir.io.transfer import Moved, Remote, cache_folder, is_url, json_object, offline_by
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.config import PushResult
 
 UPLOAD = "upload.json"
 AGAIN = "push the index again with `overwrite`, or restore the object from a backup"

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import platform
 import shutil
@@ -471,11 +470,13 @@ def content_digest(folder: str | Path, dim: int | None) -> str:
 
 def versions(java: bool = False) -> dict[str, str | None]:
     """What could change an index: this package, Python and the libraries; with ``java`` also the JVM that runs."""
+    from importlib import metadata  # only here: a search need not wait for it
+
     numbers: dict[str, str | None] = {"dupmae_ir": __version__, "python": platform.python_version()}
     for name in ("torch", "transformers", "faiss", "pyserini"):
         try:
-            numbers[name] = importlib.metadata.version("faiss-cpu" if name == "faiss" else name)
-        except importlib.metadata.PackageNotFoundError:
+            numbers[name] = metadata.version("faiss-cpu" if name == "faiss" else name)
+        except metadata.PackageNotFoundError:
             numbers[name] = None
     numbers["java"] = pyserini.start_jvm().version if java else None
     return numbers

@@ -35,7 +35,7 @@ import numpy as np
 from dupmae_ir.console import megabytes
 from dupmae_ir.device import blas_threads
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.config import ROTATED
+from dupmae_ir.index.dense_kinds import ROTATED
 from dupmae_ir.index.format.faiss import mapped_vectors
 from dupmae_ir.index.format.forward import release
 from dupmae_ir.index.format.manifest import sweep_lock

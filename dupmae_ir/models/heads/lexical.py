@@ -44,7 +44,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from safetensors import safe_open
@@ -198,11 +198,12 @@ class Lexicon:
         highest = max((max(row, default=0) for row in rows), default=0)
         return self.width if highest < self.width else 2 * self.width
 
-    def terms(self, pieces: Sequence[str]) -> list[str]:
+    def terms(self, pieces: Sequence[str]) -> Sequence[str]:
         """The index term of each dimension, given those of the word pieces; of 2 V dimensions for a collection of
         several languages."""
-        stems = [f"={bucket:x}" for bucket in range(self.settings.buckets)]
-        terms = [*pieces, *stems]
+        terms: Sequence[str] = BucketTerms(self.settings.buckets)
+        if pieces:
+            terms = [*pieces, *terms]
         if self.collection is not None and self.collection.languages:
             return terms_in_languages(terms)
         return terms
@@ -394,9 +395,47 @@ class Lexicon:
         return dimensions[order], weights[order]
 
 
-def terms_in_languages(terms: Sequence[str]) -> list[str]:
+class BucketTerms(Sequence[str]):
+    """The index terms of ``count`` buckets of stems: ``=``, and the number of the bucket in hexadecimal digits.
+
+    A search reads a few of them, and to make all 131,072 would take 25 ms of its start.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._numbers = range(count)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [_bucket_term(number) for number in self._numbers[index]]
+        return _bucket_term(self._numbers[index])
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, BucketTerms):
+            return self._numbers == other._numbers
+        return isinstance(other, Sequence) and self[:] == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)})"
+
+
+def _bucket_term(number: int) -> str:
+    return f"={number:x}"
+
+
+def terms_in_languages(terms: Sequence[str]) -> Sequence[str]:
     """The 2 V index terms of a collection of several languages, given the V of the index's language."""
-    additional = [f"={dimension:x}" for dimension in range(len(terms), 2 * len(terms))]
+    if isinstance(terms, BucketTerms):
+        return BucketTerms(2 * len(terms))
+    additional = map(_bucket_term, range(len(terms), 2 * len(terms)))
     return [*terms, *additional]
 
 

@@ -221,7 +221,7 @@ class TermEncoder:
         return own
 
     @cached_property
-    def terms(self) -> list[str] | None:
+    def terms(self) -> Sequence[str] | None:
         """The index term of each dimension of the OT part; None without one."""
         if "ot" not in self.parts:
             return None

@@ -17,7 +17,7 @@ import numpy as np
 
 from dupmae_ir.device import faiss_threads
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.config import FLAT
+from dupmae_ir.index.dense_kinds import FLAT
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.search.exact.certified_topk import Candidates
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dupmae_ir.device import pays
-from dupmae_ir.index.config import ROTATED
+from dupmae_ir.index.dense_kinds import ROTATED
 from dupmae_ir.index.format.rotated import Rotated
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.index.postings.compiling import (

@@ -111,13 +111,30 @@ GROUP = 256
 the rows of the batch, by up to about 2e-6 of a score, and a score must not depend on how the search is divided."""
 
 
+class LastQuery:
+    """The query that was encoded alone last. Whoever searches for it describes the hits next, or asks for more."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, int, EncodedQuery] | None = None
+
+    def get(self, text: str, cap: int) -> EncodedQuery | None:
+        """The encoding of a text with ``cap`` OT weights; None unless it is the last."""
+        # Read once: another thread may replace it.
+        last = self._last
+        return last[2] if last is not None and last[:2] == (text, cap) else None
+
+    def set(self, text: str, cap: int, encoded: EncodedQuery) -> None:
+        """Remember an encoding instead of the one before."""
+        self._last = (text, cap, encoded)
+
+
 class QueryEncodings:
     """Encodes each distinct text of ``texts`` once and drops the encoding after its last use.
 
     Texts are encoded in groups of ``group``, in the order of their first use.
 
-    ``scale`` is the index's impact scale S; ``cap`` the number of OT weights kept; ``threads``
-    limits those of torch.
+    ``scale`` is the index's impact scale S; ``cap`` the number of OT weights kept; ``threads`` limits those of torch;
+    ``last_query`` has the query that the same encoder encoded alone before.
     """
 
     def __init__(
@@ -128,11 +145,13 @@ class QueryEncodings:
         texts: list[str],
         threads: int | None = None,
         group: int = GROUP,
+        last_query: LastQuery | None = None,
     ) -> None:
         self.encoder = encoder
         self.scale = scale
         self.cap = cap
         self.threads = threads
+        self.last_query = last_query or LastQuery()
         self.highest = highest_query_impact(encoder.settings.ot)
         #: how often each text is still to be taken
         self._uses = Counter(texts)
@@ -148,7 +167,8 @@ class QueryEncodings:
         for text in texts:
             if text not in self._encoded:
                 group = self._group_of[text]
-                self._encoded.update(zip(group, self._encode(group), strict=True))
+                encoded = self._encode_alone(text) if len(group) == 1 else self._encode(group)
+                self._encoded.update(zip(group, encoded, strict=True))
         taken = [self._encoded[text] for text in texts]
         # A run has many topics, whose encodings need not all be kept until its end.
         self._uses.subtract(texts)
@@ -157,9 +177,14 @@ class QueryEncodings:
                 del self._encoded[text]
         return taken
 
+    def _encode_alone(self, text: str) -> list[EncodedQuery]:
+        encoded = self.last_query.get(text, self.cap)
+        if encoded is None:
+            (encoded,) = self._encode([text])
+            self.last_query.set(text, self.cap, encoded)
+        return [encoded]
+
     def _encode(self, texts: list[str]) -> list[EncodedQuery]:
-        if not texts:
-            return []
         rows: Iterable[tuple[np.ndarray, np.ndarray]] | None
         if isinstance(self.encoder, LazyEncoder) and self.encoder.is_quick(texts):
             vectors, row = self.encoder.encode_query(texts[0], self.cap)
