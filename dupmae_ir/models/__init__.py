@@ -40,11 +40,11 @@ def load_lazy_encoder(
 ) -> Encoder:
     """As :func:`load_encoder`, for queries: torch is imported when it is needed, which one query alone does not.
 
-    A :class:`~dupmae_ir.models.inference.one_query.LazyTextEncoder` if the model and the machine allow it.
+    A :class:`~dupmae_ir.models.inference.query_model.LazyTextEncoder` if the model and the machine allow it.
     """
     if model in (WEIGHTLESS, SLOW):
         return load_encoder(model, **options)
-    from dupmae_ir.models.inference.one_query import read_lazy
+    from dupmae_ir.models.inference.query_model import read_lazy
 
     lazy = read_lazy(model, options, lambda: load_text_encoder(model, **options))
     return lazy or load_encoder(model, **options)

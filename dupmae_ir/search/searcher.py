@@ -64,7 +64,7 @@ from dupmae_ir.search.query_batching import Pending, QueryBatches
 from dupmae_ir.search.reranking import RERANK_SECONDS, reranked
 from dupmae_ir.search.view.notebook import HitList
 from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
-from dupmae_ir.types import Document, Encoder, Query
+from dupmae_ir.types import Document, Encoder, Query, WordEncoder
 
 
 class SearchKeywords(TypedDict, total=False):
@@ -114,6 +114,7 @@ class Searcher:
         words = lru_cache(8)(QueryWords)
         self._query_words: Callable[[Encoder, str], QueryWords] = words  # type: ignore[assignment]  # hashed by identity
         self._last_query = LastQuery()
+        self._word_encoder: tuple[Encoder, Encoder | None] | None = None
 
     @classmethod
     @checked
@@ -220,6 +221,15 @@ class Searcher:
     def encoder(self, encoder: Encoder) -> None:
         self._model = encoder
         self._last_query = LastQuery()
+
+    @property
+    def word_encoder(self) -> Encoder | None:
+        """The encoder of queries by words alone; None if it would need the model all the same."""
+        encoder = self.encoder
+        if self._word_encoder is None or self._word_encoder[0] is not encoder:
+            words = encoder.without_vectors() if isinstance(encoder, WordEncoder) else None
+            self._word_encoder = (encoder, words)
+        return self._word_encoder[1]
 
     @property
     def index(self) -> Index:
@@ -471,7 +481,8 @@ class Searcher:
         self, queries: Sequence[Query], request: Request, group: int = GROUP
     ) -> Iterator[Answer]:
         """Answers batch by batch; ``group`` texts are encoded together."""
-        encodings = self._encodings([query.text for query in queries if query.text.strip()], group)
+        texts = [query.text for query in queries if query.text.strip()]
+        encodings = self._encodings(texts, group, vectors="cls" in request.parts)
         for start in range(0, len(queries), self.settings.batch_size):
             batch = queries[start : start + self.settings.batch_size]
             nonblank = [query for query in batch if query.text.strip()]
@@ -587,16 +598,24 @@ class Searcher:
             hits.append(describe(words, explanation, document, longest))
         return hits
 
-    def _encodings(self, texts: list[str], group: int = GROUP) -> QueryEncodings:
+    def _encodings(
+        self, texts: list[str], group: int = GROUP, *, vectors: bool = True
+    ) -> QueryEncodings:
+        """The encodings of texts; without ``vectors``, these are left out if that saves the model's work."""
         settings = self.settings
+        encoder = self.encoder
+        last_query = self._last_query
+        if not vectors and self.word_encoder is not None:
+            encoder = self.word_encoder
+            last_query = LastQuery()
         return QueryEncodings(
-            self.encoder,
+            encoder,
             self.index.scale,
             settings.query_terms,
             texts,
             settings.threads,
             group,
-            self._last_query,
+            last_query,
         )
 
     def _check(self, request: Request) -> None:

@@ -54,6 +54,8 @@ DESCRIPTION = (
     "Search by meaning (dense), by words (impact) and by both (hybrid) over indexes of dupmae_ir. Every list carries a "
     "certificate: whether it is proved that no document of the index was missed."
 )
+MAX_BYTES_WRITTEN_HERE = 10_000
+"""Bytes of an answer that the event loop writes as JSON itself, which takes less time than another thread would."""
 IndexName = Annotated[Name | None, Query(description="name of the index; without it, the first")]
 
 
@@ -291,13 +293,19 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 async def search_response(result: SearchResult) -> Response:
     """A search's result as the API returns it."""
     head = SearchResponse(**source(result.generation), mode=cast(Mode, result.mode), results=[])
-    return await json_response(head, result.results)
+    is_small = result.bytes <= MAX_BYTES_WRITTEN_HERE
+    return await json_response(head, result.results, is_small=is_small)
 
 
-async def json_response(head: BaseModel, items: Sequence[BaseModel]) -> Response:
-    """``head``, whose last field is a list, with ``items`` in it. They are written one by one in another thread: no
-    other request waits for all of a large answer."""
-    written = [await asyncio.to_thread(item.model_dump_json) for item in items]
+async def json_response(
+    head: BaseModel, items: Sequence[BaseModel], *, is_small: bool = False
+) -> Response:
+    """``head``, whose last field is a list, with ``items`` in it. Unless they are small, they are written one by one in
+    another thread: no other request waits for all of a large answer."""
+    if is_small:
+        written = [item.model_dump_json() for item in items]
+    else:
+        written = [await asyncio.to_thread(item.model_dump_json) for item in items]
     content = head.model_dump_json().removesuffix("]}") + ",".join(written) + "]}"
     return Response(content, media_type="application/json")
 

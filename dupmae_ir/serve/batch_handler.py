@@ -175,6 +175,7 @@ class SearchResult:
     generation: OpenIndex
     mode: str
     lists: list[RankedQuery]
+    bytes: int  #: of the hits, about
 
     @property
     def results(self) -> list[QueryResult]:
@@ -249,6 +250,15 @@ class WorkPiece(NamedTuple):
         """The number of queries; a long one counts as several."""
         return sum(map(query_weight, self.texts)) or 1
 
+    @property
+    def by_words(self) -> bool:
+        """Whether the searcher encodes its queries without the model."""
+        if not isinstance(self.work, Search):
+            return False
+        searcher = self.generation.searcher
+        mode = self.work.ranking.mode or searcher.mode
+        return mode == "impact" and searcher.word_encoder is not None
+
 
 class Answerer:
     """Computes batches of pieces."""
@@ -276,10 +286,11 @@ class Answerer:
         """Encode the queries of one generation together; the searches find them in the encoder's cache."""
         texts: list[str] = []
         for pending in batch:
-            if pending.work.generation is generation:
-                texts.extend(text for text in pending.work.texts if text.strip())
+            piece = pending.work
+            if piece.generation is generation and not piece.by_words:
+                texts.extend(text for text in piece.texts if text.strip())
         if texts:
-            generation.encoder.encode_queries(texts, generation.searcher.settings.query_terms)
+            generation.encoder.prepare(texts, generation.searcher.settings.query_terms)
 
     def _rank_searches(self, batch: list[Pending[WorkPiece, None]]) -> None:
         """Rank the searches of the batch, those with the same settings together."""

@@ -43,11 +43,14 @@ from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.types import (
     CollectionStatistics,
     Document,
+    EncodedRows,
     Encoder,
     LazyEncoder,
     LexicalEncoder,
     Query,
+    QuickEncoder,
     Representation,
+    WordEncoder,
 )
 
 Signature = tuple[str, int, int, int]
@@ -58,11 +61,10 @@ ROWS_OF_A_THREAD = 50_000
 
 
 class _Row(NamedTuple):
-    """One text: its [CLS] vector and its OT weights, None for a part that the encoder lacks."""
+    """One text: its [CLS] vector, and the ids and weights of its words; None for a part that the encoder lacks."""
 
     cls: np.ndarray | None
-    terms: np.ndarray | None
-    weights: np.ndarray | None
+    words: tuple[np.ndarray, np.ndarray] | None
 
 
 class CachingEncoder:
@@ -84,7 +86,6 @@ class CachingEncoder:
         self.settings = encoder.settings
         self.encoded = 0  #: texts encoded so far
         self._rows: OrderedDict[tuple[int, str], _Row] = OrderedDict()
-        self._width = 0
 
     @property
     def terms(self) -> Sequence[str] | None:
@@ -97,25 +98,58 @@ class CachingEncoder:
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """The encodings of queries; only texts that are not cached are encoded, in one call."""
-        # Nothing is dropped here: the searches of the batch find the encodings until :meth:`trim`.
+        if not texts:
+            return self.encoder.encode_queries([])
+        cls, rows = self.encode_rows(texts, cap)
+        if rows is None:
+            return Representation(cls, None)
+        starts = np.cumsum([0, *(len(ids) for ids, _ in rows)])
+        ids = np.concatenate([ids for ids, _ in rows])
+        weights = np.concatenate([weights for _, weights in rows])
+        shape = (len(rows), len(self.terms or ()))
+        return Representation(cls, sp.csr_matrix((weights, ids, starts), shape))
+
+    def is_quick(self, texts: Sequence[str]) -> bool:  # noqa: ARG002
+        """As :meth:`QuickEncoder.is_quick`: always, since what is in the cache are rows."""
+        return True
+
+    def encode_rows(
+        self, texts: Sequence[str], cap: int = 1024, threads: int | None = None
+    ) -> EncodedRows:
+        """As :meth:`QuickEncoder.encode_rows`, on the threads of this encoder."""
+        del threads
+        self.prepare(texts, cap)
+        rows = [self._rows[cap, text] for text in texts]
+        vectors = [row.cls for row in rows if row.cls is not None]
+        words = [row.words for row in rows if row.words is not None]
+        return EncodedRows(
+            np.stack(vectors) if self.dim is not None else None,
+            words if self.terms is not None else None,
+        )
+
+    def prepare(self, texts: Sequence[str], cap: int) -> None:
+        """Encode the queries that are not cached. Nothing is dropped before :meth:`trim`."""
         new = [text for text in dict.fromkeys(texts) if (cap, text) not in self._rows]
         if new:
             self.encoded += len(new)
             self._encode_and_keep(new, cap)
         for text in texts:
             self._rows.move_to_end((cap, text))
-        return self._stack([self._rows[cap, text] for text in texts])
 
     def _encode_and_keep(self, texts: list[str], cap: int) -> None:
         """Encode texts on the threads of this encoder, and put the encodings into the cache."""
+        encoder = self.encoder
+        if isinstance(encoder, QuickEncoder) and encoder.is_quick(texts):
+            self._keep(texts, cap, encoder.encode_rows(texts, cap, self.threads))
+            return
         thread_count = min(self.threads, len(texts))
         if thread_count == 1:
-            self._keep(texts, cap, self.encoder.encode_queries(texts, cap))
+            self._keep(texts, cap, EncodedRows.of(encoder.encode_queries(texts, cap)))
             return
 
-        def encode(share: list[str]) -> Representation:
+        def encode(share: list[str]) -> EncodedRows:
             with torch_threads(1):
-                return self.encoder.encode_queries(share, cap)
+                return EncodedRows.of(encoder.encode_queries(share, cap))
 
         # Dealt out in turn by length, so that every thread gets about as much to do.
         by_length = sorted(texts, key=len)
@@ -135,37 +169,17 @@ class CachingEncoder:
         self._rows.clear()
         self.encoded = 0
 
-    def _keep(self, texts: list[str], cap: int, encoding: Representation) -> None:
+    def _keep(self, texts: list[str], cap: int, encoded: EncodedRows) -> None:
+        # Copies: a view would keep the memory of the complete batch.
         for i, text in enumerate(texts):
-            # Copies: a view would keep the memory of the complete batch.
             cls = None
-            if encoding.cls is not None:
-                cls = encoding.cls[i].copy()
-            terms = None
-            weights = None
-            if encoding.ot is not None:
-                self._width = int(encoding.ot.shape[1])
-                entries = slice(encoding.ot.indptr[i], encoding.ot.indptr[i + 1])
-                terms = encoding.ot.indices[entries].copy()
-                weights = encoding.ot.data[entries].copy()
-            self._rows[cap, text] = _Row(cls, terms, weights)
-
-    def _stack(self, rows: list[_Row]) -> Representation:
-        """One representation of all rows; every row has the same parts."""
-        if not rows:
-            return self.encoder.encode_queries([])
-        cls = None
-        if rows[0].cls is not None:
-            cls = np.stack([row.cls for row in rows if row.cls is not None])
-        if rows[0].terms is None:
-            return Representation(cls, None)
-        terms = [row.terms for row in rows if row.terms is not None]
-        weights = [row.weights for row in rows if row.weights is not None]
-        starts = np.concatenate(([0], np.cumsum([len(part) for part in terms])))
-        ot = sp.csr_matrix(
-            (np.concatenate(weights), np.concatenate(terms), starts), shape=(len(rows), self._width)
-        )
-        return Representation(cls, ot)
+            if encoded.cls is not None:
+                cls = encoded.cls[i].copy()
+            words = None
+            if encoded.ot is not None:
+                ids, weights = encoded.ot[i]
+                words = (ids.copy(), weights.copy())
+            self._rows[cap, text] = _Row(cls, words)
 
 
 class CachingLexicalEncoder(CachingEncoder):
@@ -188,6 +202,12 @@ class CachingLexicalEncoder(CachingEncoder):
     def for_collection(self, collection: CollectionStatistics) -> Encoder:
         """The encoder for a collection, with a cache of its own."""
         return cached(self.lexical.for_collection(collection), self.most, self.threads)
+
+    def without_vectors(self) -> Encoder | None:
+        """As :meth:`WordEncoder.without_vectors`; its encodings are not cached, since they take as long to find."""
+        if isinstance(self.lexical, WordEncoder):
+            return self.lexical.without_vectors()
+        return None
 
     def term_names(self, text: str) -> dict[str, str]:
         """Index term -> the word of ``text`` that it stands for."""

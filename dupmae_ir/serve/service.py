@@ -156,7 +156,7 @@ class Service:
                     if isinstance(work, IndexTask):
                         return generation, work.results
                     mode = work.ranking.mode or generation.searcher.mode
-                    return SearchResult(generation, mode, work.lists)
+                    return SearchResult(generation, mode, work.lists, work.bytes)
         except Busy:
             self.rejected.labels("queue full").inc()
             raise

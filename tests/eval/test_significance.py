@@ -163,7 +163,7 @@ def test_nothing_differs():
     assert bootstrap_intervals(np.zeros((8, 1))) == [Interval(0.0, 0.0)]
 
 
-def test_one_query_says_nothing():
+def test_query_model_says_nothing():
     assert t_test(np.array([0.4])) is None
     assert one_test(np.array([0.4])).p == 1.0
     assert bootstrap_intervals(np.array([[0.4, 0.1]])) == [None, None]

@@ -9,7 +9,8 @@ from support.search_fakes import World
 from dupmae_ir.search.candidates.impact import ImpactQuery, _ceiling
 from dupmae_ir.search.config import MOST_TERMS
 from dupmae_ir.search.exact.certified_topk import exact_top
-from dupmae_ir.search.query.encoder import _rows, quantise
+from dupmae_ir.search.query.encoder import quantise
+from dupmae_ir.types import EncodedRows, Representation
 
 
 def test_quantise_rounds_half_to_even_clips_and_drops_zeros() -> None:
@@ -30,7 +31,7 @@ def test_rows_of_an_encoder_are_put_in_order() -> None:
     matrix = sp.csr_matrix(
         (np.array([2.0, 1.0, 3.0, 1.0]), np.array([5, 0, 2, 2]), np.array([0, 0, 4])), shape=(2, 6)
     )
-    empty, row = _rows(matrix)
+    empty, row = EncodedRows.of(Representation(None, matrix)).ot
     assert [array.tolist() for array in row] == [[0, 2, 5], [1, 4, 2]]
     assert len(empty[0]) == 0
     assert matrix.indices.tolist() == [5, 0, 2, 2]  # left as it was

@@ -243,7 +243,7 @@ def test_blank_topics_are_counted(
     assert "1 topics match nothing" in err
 
 
-def test_one_query(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
+def test_query_model(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
     text = "wait for the thread"
     assert (
         search(
@@ -279,7 +279,7 @@ def test_one_query(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixtu
     assert sum(line.startswith(("1 ", "2 ")) for line in lines) == 2
 
 
-def test_one_query_as_json(
+def test_query_model_as_json(
     folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = str(folder / "corpus.jsonl")

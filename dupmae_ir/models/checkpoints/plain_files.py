@@ -1,7 +1,7 @@
 """What makes a folder a plain BERT model, and its tokenizer: read with the library ``tokenizers`` alone, without torch.
 
 :mod:`dupmae_ir.models.checkpoints.loading` reads the weights of such a folder for torch,
-:mod:`dupmae_ir.models.inference.one_query` for numpy. Everything else is left to transformers, which reports what is
+:mod:`dupmae_ir.models.inference.query_model` for numpy. Everything else is left to transformers, which reports what is
 wrong with it.
 """
 

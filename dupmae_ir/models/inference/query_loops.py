@@ -41,8 +41,8 @@ def round_groups(x, largest_input, smallest, inputs, units):  # type: ignore[no-
 
 @compiled
 def gelu(x, values, slopes, steps, max_point, outputs):  # type: ignore[no-untyped-def]
-    """See :func:`~dupmae_ir.models.inference.one_query.gelu` and
-    :func:`~dupmae_ir.models.inference.one_query.erf`.
+    """See :func:`~dupmae_ir.models.inference.query_model.gelu` and
+    :func:`~dupmae_ir.models.inference.query_model.erf`.
 
     ``x`` and ``outputs`` (n,) float32; ``values`` and ``slopes`` float32, of the error function at multiples of
     1 / ``steps`` up to ``max_point``, both float32.

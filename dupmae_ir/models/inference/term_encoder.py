@@ -66,6 +66,8 @@ class TermEncoder:
         parts: ``cls``, ``ot`` or both.
     """
 
+    dim: int | None  #: width d' of the vectors; None without the part cls
+
     def __init__(
         self,
         model: str | Path | None,
@@ -146,10 +148,17 @@ class TermEncoder:
             return self._encode(pieces, "query", keep)
         rows = [self._lexicon.query(text) for text in texts]
         found = self._encode_lexical(pieces, "query", rows, keep)
+        return Representation(self._in_languages(found.cls, texts), found.ot)
+
+    def _in_languages(self, cls: np.ndarray | None, texts: Sequence[str]) -> np.ndarray | None:
+        """The vectors of queries times the factors of their languages."""
+        assert self._lexicon is not None
+        if cls is None:
+            return None
         factors = np.array([self._lexicon.query_factor(text) for text in texts], np.float32)
-        if found.cls is None or (factors == 1).all():
-            return found
-        return Representation(found.cls * factors[:, None], found.ot)
+        if (factors == 1).all():
+            return cls
+        return cls * factors[:, None]
 
     def for_collection(self, collection: CollectionStatistics) -> Self:
         """The encoder with query weights for a collection; itself unless the OT part is lexical."""
@@ -157,6 +166,15 @@ class TermEncoder:
             return self
         other = copy.copy(self)
         other._use_collection(collection)
+        return other
+
+    def without_vectors(self) -> Self | None:
+        """The encoder of word weights alone; None unless the OT part is lexical, without a head's weights."""
+        if self._lexicon is None or self.settings.head_scale:
+            return None
+        other = copy.copy(self)
+        other.parts = ("ot",)
+        other.dim = None
         return other
 
     def _use_collection(self, collection: CollectionStatistics) -> None:

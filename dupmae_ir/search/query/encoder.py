@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +16,10 @@ from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_im
 from dupmae_ir.index.index import Index
 from dupmae_ir.models import load_lazy_encoder
 from dupmae_ir.search.candidates.impact import ImpactQuery
-from dupmae_ir.types import Encoder, EncoderOptions, LazyEncoder
+from dupmae_ir.types import EncodedRows, Encoder, EncoderOptions, QuickEncoder
 
 if TYPE_CHECKING:
-    import scipy.sparse as sp
+    pass
 
 COMPARED = ("query_length", "activation", "dtype", "impact_scale", "normalize", "language")
 """Settings that queries share with the documents of an index."""
@@ -185,15 +183,11 @@ class QueryEncodings:
         return [encoded]
 
     def _encode(self, texts: list[str]) -> list[EncodedQuery]:
-        rows: Iterable[tuple[np.ndarray, np.ndarray]] | None
-        if isinstance(self.encoder, LazyEncoder) and self.encoder.is_quick(texts):
-            vectors, row = self.encoder.encode_query(texts[0], self.cap)
-            rows = None if row is None else [row]
+        if isinstance(self.encoder, QuickEncoder) and self.encoder.is_quick(texts):
+            vectors, rows = self.encoder.encode_rows(texts, self.cap, self.threads)
         else:
             with torch_threads(self.threads):
-                representation = self.encoder.encode_queries(texts, self.cap)
-            vectors = representation.cls
-            rows = None if representation.ot is None else _rows(representation.ot)
+                vectors, rows = EncodedRows.of(self.encoder.encode_queries(texts, self.cap))
 
         cls = np.zeros((len(texts), 0), np.float32) if vectors is None else vectors
         not_finite = np.flatnonzero(~np.isfinite(cls).all(axis=1))
@@ -219,13 +213,3 @@ def quantise(
     impacts, _ = rounded(weights, scale, highest)
     nonzero = impacts > 0
     return ImpactQuery(ids[nonzero].astype(np.int64), impacts[nonzero].astype(np.int64))
-
-
-def _rows(ot: sp.csr_matrix) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Ids, ascending, and weights of each row."""
-    # Impacts need ascending ids without duplicates; summed in float64, so that the order does not matter.
-    if not ot.has_canonical_format:
-        ot = ot.astype(np.float64)
-        ot.sum_duplicates()
-    for start, end in pairwise(ot.indptr.tolist()):
-        yield ot.indices[start:end], ot.data[start:end]

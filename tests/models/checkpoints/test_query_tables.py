@@ -19,7 +19,7 @@ from dupmae_ir.index.config import PostingsConfig
 from dupmae_ir.index.run import run_postings
 from dupmae_ir.models import load_encoder, load_lazy_encoder
 from dupmae_ir.models.checkpoints.layout import folder_digest
-from dupmae_ir.models.inference.one_query import LazyTextEncoder
+from dupmae_ir.models.inference.query_model import LazyTextEncoder
 from dupmae_ir.search.__main__ import main as search
 
 TEXTS = [
@@ -53,7 +53,7 @@ def test_weights_equal_those_of_sentence_transformers(tmp_path, case):
     for encoder in (ours, lazy):
         np.testing.assert_allclose(encoder.encode_queries(TEXTS).ot.toarray(), queries, atol=1e-5)
     for text, row in zip(TEXTS, queries, strict=True):
-        ids, weights = lazy.encode_query(text)[1]
+        ((ids, weights),) = lazy.encode_rows([text]).ot
         np.testing.assert_allclose(weights, row[ids], atol=1e-5)
         assert len(ids) == np.count_nonzero(row)
 
@@ -119,7 +119,7 @@ def test_a_query_imports_no_torch(tmp_path):
 import sys
 from dupmae_ir.models import load_lazy_encoder
 encoder = load_lazy_encoder({str(folder)!r}, parts=("ot",))
-assert encoder.encode_query("cat dog")[1][0].size == 2 and encoder.encode_queries(["cat", "dog"]).ot.nnz == 2
+assert encoder.encode_rows(["cat dog"]).ot[0][0].size == 2 and encoder.encode_queries(["cat", "dog"]).ot.nnz == 2
 assert not {{"torch", "transformers"}} & set(sys.modules), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

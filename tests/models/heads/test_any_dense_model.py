@@ -109,11 +109,11 @@ def test_leading_dimensions_equal_those_of_sentence_transformers(folder, dimensi
     assert encoder.dim == min(dimensions, 24)
 
 
-def test_one_query_without_torch_has_the_same_dimensions():
+def test_query_model_without_torch_has_the_same_dimensions():
     lazy, whole = (
         load(None, dimensions=100, normalize=True) for load in (load_lazy_encoder, load_encoder)
     )
-    vector, _ = lazy.encode_query("rotate the logs")
+    vector, _ = lazy.encode_rows(["rotate the logs"])
     assert vector.shape == (1, 100)
     np.testing.assert_allclose(vector, whole.encode_queries(["rotate the logs"]).cls, atol=1e-4)
 

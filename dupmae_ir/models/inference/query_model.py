@@ -1,31 +1,36 @@
-"""A query encoder that answers single queries without torch, and loads the complete encoder for anything else.
+"""A query encoder that needs no torch, and loads the complete encoder for what it does not compute.
 
 Importing torch takes longer than reading the model and encoding a query, so the first answer of a search does not wait
-for it. A call with one text is computed in numpy (:class:`OneQuery`), whichever program makes it, so equal calls return
-equal results. Several texts, and documents, are encoded by
+for it. Queries are computed in numpy (:class:`QueryModel`), whichever program asks for them. For a model of 8-bit
+weights, whose products round their inputs to 16 bits (:mod:`~dupmae_ir.models.inference.quantised_linear`), a query has
+the same vector to the last bit alone and with any others, on any number of threads. The products of float32 weights
+depend on the number of rows, so there only single queries are computed here.
+
+Documents, and several queries of a model of float32 weights, are encoded by
 :class:`~dupmae_ir.models.inference.encoder.TextEncoder`. The two agree to 1e-6 of a vector's length in each of its
 numbers, as two batches of that encoder do, for a model of float32 weights, and to 1e-4 for one of 8-bit weights (4e-5
-was seen), whose products round their inputs to 16 bits (:mod:`~dupmae_ir.models.inference.quantised_linear`). OT
-weights, which no product computes, are the same.
+was seen). OT weights, which no product computes, are the same.
 
-The products run on one thread: they are small, and threads that wait for one another between them take many times as
-long where another process uses a core.
+Each thread computes other queries. The products of one are small, and threads that wait for one another between them
+take many times as long where another process uses a core.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from dupmae_ir.device import MIXED, blas_threads, is_plain_cpu, pays
+from dupmae_ir.device import MIXED, blas_threads, is_plain_cpu, pays, processors
 from dupmae_ir.errors import CheckpointError, DupmaeError
 from dupmae_ir.models.checkpoints.layout import PROJECTION
 from dupmae_ir.models.checkpoints.model_config import ACTIVATIONS, ModelConfig, read_config
@@ -38,13 +43,13 @@ from dupmae_ir.models.checkpoints.plain_files import (
     weight_shapes,
 )
 from dupmae_ir.models.checkpoints.stored import GROUP, StoredWeights, read_stored
-from dupmae_ir.models.heads.lexical import TermWeights
 from dupmae_ir.models.inference.quantised_linear import QuantisedLinear
 from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings, with_head
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import (
     CollectionStatistics,
     Document,
+    EncodedRows,
     EncoderOptions,
     EncoderSettings,
     Representation,
@@ -55,9 +60,11 @@ if TYPE_CHECKING:
 
 
 _WORDS = "embeddings.word_embeddings.weight"
+JOINED = 16
+"""Texts computed together. Each of 4 to 64 texts of 23 word pieces takes four fifths of the time of one alone."""
 
 
-class OneQuery:
+class QueryModel:
     """A plain BERT model and its W_cls.
 
     Args:
@@ -114,39 +121,68 @@ class OneQuery:
                 self._weights[f"projection.{name}"] = _check(PROJECTION, projection[name], shape)
         self.dim = min(self.dim, dimensions or self.dim)
 
-    def cls(self, ids: Sequence[int]) -> np.ndarray:
-        """(L,) word pieces, special tokens included -> (1, d') float32."""
+    @property
+    def joins(self) -> bool:
+        """Whether several texts can be computed together with the bits of each alone: the layers' products are those of
+        integers, which do not depend on the other rows."""
+        matrices = [name for name, weights in self._weights.items() if weights.ndim == 2]
+        return not any(name.startswith("encoder.") for name in matrices)
+
+    def cls(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+        """The word pieces of n texts, special tokens included -> (n, d') float32. Of several texts only if they can be
+        joined (:attr:`joins`)."""
         weights = self._weights
         layers = self._bert.num_hidden_layers
+        lengths = [len(ids) for ids in texts]
+        ends = list(itertools.accumulate(lengths))
+        # The rows of each text in the states of all.
+        spans = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
         with blas_threads(1):
-            words = self._stored.rows(self._prefix + _WORDS, list(ids))
-            positions = weights["embeddings.position_embeddings.weight"][: len(ids)]
+            words = self._stored.rows(self._prefix + _WORDS, list(itertools.chain(*texts)))
+            place = np.concatenate([np.arange(length) for length in lengths])
+            positions = weights["embeddings.position_embeddings.weight"][place]
             types = weights["embeddings.token_type_embeddings.weight"][0]
             x = self._norm("embeddings.LayerNorm", words + types + positions)
             for number in range(layers):
-                # Of the last layer only the state of [CLS] is needed, unless all are pooled.
-                is_last = number == layers - 1
-                rows = 1 if is_last and self._pooling == "cls" else len(x)
-                x = self._layer(f"encoder.layer.{number}", x, rows)
-            if self._pooling == "mean":
-                x = x.mean(0, keepdims=True)
-            vector = self._linear("projection", x) if "projection.weight" in weights else x
-            vector = vector[:, : self.dim]
+                # Of the last layer only the states of [CLS] are needed, unless all are pooled.
+                first_only = number == layers - 1 and self._pooling == "cls"
+                x = self._layer(f"encoder.layer.{number}", x, spans, first_only)
+            vectors = []
+            for row, span in enumerate(spans):
+                pooled = x[row : row + 1]
+                if self._pooling == "mean":
+                    pooled = x[span].mean(0, keepdims=True)
+                vectors.append(self._vector(pooled))
+        return np.concatenate(vectors)
+
+    def _vector(self, pooled: np.ndarray) -> np.ndarray:
+        """The vector (1, d') of a text, given its pooled state (1, d)."""
+        vector = pooled
+        if "projection.weight" in self._weights:
+            vector = self._linear("projection", pooled)
+        vector = vector[:, : self.dim]
         if self._normalize:
             vector = vector * (self._normalize / max(float(np.linalg.norm(vector)), 1e-12))
         return np.ascontiguousarray(vector, np.float32)
 
-    def _layer(self, name: str, x: np.ndarray, rows: int) -> np.ndarray:
-        """(L, d) -> (rows, d): the states of the first ``rows`` tokens after a BERT layer."""
-        query = self._split_heads(f"{name}.attention.self.query", x[:rows])
-        key = self._split_heads(f"{name}.attention.self.key", x)
-        value = self._split_heads(f"{name}.attention.self.value", x)
-        # Softmax of the scaled products; without the maximum, the exponentials could overflow.
-        scores = query @ key.transpose(0, 2, 1) * np.float32(query.shape[2] ** -0.5)
-        attention = np.exp(scores - scores.max(2, keepdims=True))
-        attention /= attention.sum(2, keepdims=True)
-        context = (attention @ value).transpose(1, 0, 2).reshape(rows, -1)
-        mixed = self._linear(f"{name}.attention.output.dense", context) + x[:rows]
+    def _layer(
+        self, name: str, x: np.ndarray, spans: Sequence[slice], first_only: bool
+    ) -> np.ndarray:
+        """(L, d) states of texts, whose rows are ``spans`` -> their states after a BERT layer; those of their first
+        tokens alone, or of all tokens."""
+        kept = x
+        kept_spans = spans
+        if first_only:
+            kept = x[[span.start for span in spans]]
+            kept_spans = [slice(row, row + 1) for row in range(len(spans))]
+        queries = self._split_heads(f"{name}.attention.self.query", kept)
+        keys = self._split_heads(f"{name}.attention.self.key", x)
+        values = self._split_heads(f"{name}.attention.self.value", x)
+        contexts = []
+        for span, kept_span in zip(spans, kept_spans, strict=True):
+            contexts.append(_attend(queries[:, kept_span], keys[:, span], values[:, span]))
+        context = np.concatenate(contexts)
+        mixed = self._linear(f"{name}.attention.output.dense", context) + kept
         x = self._norm(f"{name}.attention.output.LayerNorm", mixed)
         inner = gelu(self._linear(f"{name}.intermediate.dense", x))
         output = self._linear(f"{name}.output.dense", inner) + x
@@ -170,6 +206,15 @@ class OneQuery:
         variance = (centred * centred).sum(1, keepdims=True) / np.float32(x.shape[1])
         scaled = centred / np.sqrt(variance + np.float32(self._bert.layer_norm_eps))
         return scaled * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
+
+
+def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """(heads, l, d / heads) queries, and keys and values of one text (heads, L, d / heads) -> (l, d)."""
+    # Softmax of the scaled products; without the maximum, the exponentials could overflow.
+    scores = query @ key.transpose(0, 2, 1) * np.float32(query.shape[2] ** -0.5)
+    attention = np.exp(scores - scores.max(2, keepdims=True))
+    attention /= attention.sum(2, keepdims=True)
+    return (attention @ value).transpose(1, 0, 2).reshape(query.shape[1], -1)
 
 
 def _check(name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -240,7 +285,7 @@ class LazyTextEncoder(TermEncoder):
         tokenizer: PlainTokenizer,
         width: int,
         parts: tuple[str, ...],
-        model: OneQuery | None,
+        model: QueryModel | None,
         complete: LoadComplete,
     ) -> None:
         super().__init__(name, config, settings, tokenizer, width, parts)
@@ -249,8 +294,8 @@ class LazyTextEncoder(TermEncoder):
         self._complete = complete
 
     def is_quick(self, texts: Sequence[str]) -> bool:
-        """Whether these texts are encoded without torch."""
-        return len(texts) == 1
+        """Whether these texts are encoded without torch: all, unless the model's weights are not in 8 bits."""
+        return len(texts) == 1 or self._model is None or self._model.joins
 
     def whole(self) -> TextEncoder:
         """The encoder with torch, loaded on the first call."""
@@ -258,41 +303,41 @@ class LazyTextEncoder(TermEncoder):
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """As :meth:`TextEncoder.encode_queries`."""
-        if self._table is not None:
-            return super().encode_queries(texts, cap)
         if not self.is_quick(texts):
             return self.whole().encode_queries(texts, cap)
-        cls, row, keep = self._parts_of(texts[0], cap)
-        if self._lexicon is None:
-            return Representation(cls, None)
-        return Representation(cls, self._lexicon.matrix([row], keep))
+        return super().encode_queries(texts, cap)
 
-    def encode_query(
-        self, text: str, cap: int = 1024
-    ) -> tuple[np.ndarray | None, tuple[np.ndarray, np.ndarray] | None]:
-        """As :meth:`LazyEncoder.encode_query`."""
-        if self._table is not None:
-            (pieces,) = self._query_pieces([text])
-            return None, self._table.arrays(pieces, self._query_terms(cap))
-        cls, row, keep = self._parts_of(text, cap)
-        if self._lexicon is None:
-            return cls, None
-        return cls, self._lexicon.arrays(row, keep)
-
-    def _parts_of(self, text: str, cap: int) -> tuple[np.ndarray | None, TermWeights, int]:
-        """[CLS] of a query, its lexical weights, and how many of them are kept."""
+    def encode_rows(
+        self, texts: Sequence[str], cap: int = 1024, threads: int | None = None
+    ) -> EncodedRows:
+        """As :meth:`QuickEncoder.encode_rows`."""
         keep = self._query_terms(cap)
-        (pieces,) = self._query_pieces([text])
-        cls = None
-        if self._model is not None:
-            cls = self._model.cls(pieces)
-        weights: TermWeights = {}
-        if self._lexicon is not None:
-            weights = self._lexicon.query(text)
-            factor = self._lexicon.query_factor(text)
-            if cls is not None and factor != 1:
-                cls = cls * np.float32(factor)
-        return cls, weights, keep
+        pieces = self._query_pieces(texts)
+        if self._table is not None:
+            return EncodedRows(None, [self._table.arrays(row, keep) for row in pieces])
+        cls = self._vectors(pieces, threads)
+        if self._lexicon is None:
+            return EncodedRows(cls, None)
+        rows = [self._lexicon.arrays(self._lexicon.query(text), keep) for text in texts]
+        return EncodedRows(self._in_languages(cls, texts), rows)
+
+    def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:  # noqa: ARG002
+        return Representation(self._vectors(pieces, None), None)
+
+    def _vectors(self, pieces: list[list[int]], threads: int | None) -> np.ndarray | None:
+        """(n, d') float32; None without a model."""
+        model = self._model
+        if model is None:
+            return None
+        if not pieces:
+            return np.zeros((0, model.dim), np.float32)
+        thread_count = min(threads or processors(), len(pieces))
+        size = min(JOINED, math.ceil(len(pieces) / thread_count))
+        groups = [pieces[start : start + size] for start in range(0, len(pieces), size)]
+        if len(groups) == 1:
+            return model.cls(pieces)
+        with ThreadPoolExecutor(thread_count, "queries") as pool:
+            return np.concatenate(list(pool.map(model.cls, groups)))
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """As :meth:`TextEncoder.encode_documents`."""
@@ -314,6 +359,13 @@ class LazyTextEncoder(TermEncoder):
         other = copy.copy(self)
         other._use_collection(collection)
         other._complete = _once(lambda: self.whole().for_collection(collection))
+        return other
+
+    def without_vectors(self) -> Self | None:
+        """As :meth:`TextEncoder.without_vectors`; it needs no model."""
+        other = super().without_vectors()
+        if other is not None:
+            other._model = None
         return other
 
 
@@ -360,7 +412,7 @@ def read_lazy(
 
         config = with_head(read_config(folder), options)
         files = read_plain_files(folder)
-        if files is None or config.pooling not in OneQuery.POOLINGS or config.sparse_encoder:
+        if files is None or config.pooling not in QueryModel.POOLINGS or config.sparse_encoder:
             return None
         if "ot" in parts and config.has_head:
             return None  # the head's weights take torch
@@ -380,7 +432,7 @@ def read_lazy(
             stored = read_stored(folder)
             if stored is None:
                 return None
-            dense = OneQuery(
+            dense = QueryModel(
                 folder, files.shape, stored, config.normalize, config.pooling, settings.dimensions
             )
         return LazyTextEncoder(
