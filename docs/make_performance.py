@@ -6,6 +6,7 @@ With --check, exit 1 when one is out of date.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import machine
 from harness import PICTURES, RESULTS, Claim, figure, processor_kind
 
 from dupmae_ir.tables import markdown
@@ -158,6 +160,48 @@ def of_models(records: Sequence[Record], benchmark: str) -> str:
     return "\n\n".join(parts)
 
 
+def noticed(records: Sequence[Record]) -> str:
+    """Markdown: what a person notices, on the machines of benchmarks/machines.json and, at a million passages, from the
+    records of encode_scaling and exact_scale."""
+    machines = machine.records()
+    figures = []
+    for recorded in machines:
+        figures.append({measure["name"]: measure["value"] for measure in recorded["measures"]})
+    names = [_machine_name(recorded) for recorded in machines]
+    rows = []
+    for title, name, unit in (
+        (
+            f"{machine.DOCUMENTS:,} documents, until words can be searched",
+            machine.WORDS_SEARCHED,
+            "s",
+        ),
+        (
+            f"{machine.DOCUMENTS:,} documents, until meaning can be, too",
+            machine.MEANING_SEARCHED,
+            "s",
+        ),
+        ("`search --query`, from the start of the process to its end", machine.FIRST_ANSWER, "s"),
+        ("one query of an open index, median", f"{machine.ONE_QUERY}, median", "ms"),
+    ):
+        rows.append([title, *(f"{_rounded(values[name])} {unit}" for values in figures)])
+    ten_thousand = []
+    for values in figures:
+        ten_thousand.append(f"{_rounded(10_000 / values['encode, both parts'])} s")
+    rows.insert(2, ["10,000 documents, at the same rate", *ten_thousand])
+    scale = next(record for record in records if record["name"] == "exact_scale")
+    seconds = statistics.median(scale["seconds"]["hybrid top 10, 1,000,000 passages: rotated"])
+    table = markdown(["", *names], rows)
+    return (
+        f"{table}\n\nFinding the ten best of a million passages of real text for an encoded query takes "
+        f"{_rounded(1000 * seconds)} ms on one thread (`exact_scale`)."
+    )
+
+
+def _machine_name(recorded: Record) -> str:
+    about = recorded["machine"]
+    return f"{about['processor'].partition(' (')[0]}, {about['cores']} cores"
+
+
 def engines(records: Sequence[Record]) -> str:
     """Markdown: queries a second of Lucene and of the postings by number of documents, ties by row."""
     figures_by_size = {}
@@ -256,6 +300,7 @@ def _numbers(values: Iterable[Any]) -> bool:
 if __name__ == "__main__":
     all_records = read_records()
     parts = {
+        "noticed": lambda: noticed(all_records),
         "key": lambda: shown_claims(all_records),
         "summary": lambda: summary(all_records, 1),
         "second": lambda: summary(all_records, 2),

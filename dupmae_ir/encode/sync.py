@@ -1,9 +1,10 @@
 """``dupmae-ir index sync``: an index that agrees with its collection, and with ``--watch`` follows its folder.
 
 The operating system tells which files change (watchfiles). Changes that come close together are taken in at once, after
-the files have stopped growing. Only these files are read. What cannot be taken in, for example while another process
-changes the index, is tried again until it is. The complete folder is compared, as ``index sync`` does, when a watcher
-starts, when a folder was replaced by another one, and after a burst of changes, of which the system may lose some.
+the files have stopped growing. Only these files are read. What cannot be taken in, while another process changes the
+index or while the disk is full, is tried again until it is. The complete folder is compared, as ``index sync`` does,
+when a watcher starts, when a folder was replaced by another one, and after a burst of changes, of which the system may
+lose some.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, with_torch_threads
 from dupmae_ir.encode.changes import Change, EncoderCache
-from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.errors import OutputError, UsageError
 from dupmae_ir.index.changes.changes import run_compact
 from dupmae_ir.index.config import ChangeResult, CompactConfig, SyncConfig, changes_in_words
 from dupmae_ir.index.index import Index
@@ -136,8 +137,8 @@ def _take_in(config: SyncConfig, encoders: EncoderCache, waiting: _Waiting) -> C
     """Make the index agree with the changed files, and say what was done; None if they have to wait."""
     try:
         result = Change(config, "index sync", encoders, waiting.paths)()
-    except (InputError, UsageError) as e:
-        # Another process changes the index, or a folder is not mounted.
+    except (UsageError, OutputError) as e:
+        # Another process changes the index, a folder is not mounted, or the disk is full.
         waiting.failed(str(e), config.quiet)
         return None
     counts = changes_in_words(result, "added", "updated", "deleted")
@@ -147,8 +148,8 @@ def _take_in(config: SyncConfig, encoders: EncoderCache, waiting: _Waiting) -> C
         return result
     try:
         return {**result, **run_compact(CompactConfig(index=config.index, quiet=True))}
-    except UsageError:
-        return result  # another process changes the index; the next change compacts it
+    except (UsageError, OutputError):
+        return result  # another process changes the index, or the disk is full; the next change compacts it
 
 
 def _batches(roots: Collection[str], index: str) -> Iterator[Collection[str] | None]:

@@ -18,7 +18,6 @@ from dupmae_ir.index.config import (
     DeleteConfig,
     DenseConfig,
     DenseResult,
-    IndexedFile,
     IndexResult,
     PostingsConfig,
     PostingsResult,
@@ -103,11 +102,10 @@ def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
     rows = [*_meta_rows(meta), *extras.items()]
     lines = [config.index, *(f"  {name.ljust(18)}{value}" for name, value in rows)]
     if config.files:
-        files: dict[str, IndexedFile] = load("dupmae_ir.index.run:show_files")(config)
         table_rows = []
-        for path, file in files.items():
-            kinds = ", ".join(file.kinds)
-            table_rows.append([path, f"{file.passages:,}", kinds, file.guessed])
+        for path, file in meta["files"].items():
+            kinds = ", ".join(file["kinds"])
+            table_rows.append([path, f"{file['passages']:,}", kinds, file["guessed"]])
         lines += ["", table(table_rows, ["file", "passages", "type", "encoding (guessed)"])]
     return "\n".join(lines) + file_report(meta.get("sources"))
 

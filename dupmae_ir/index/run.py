@@ -118,8 +118,13 @@ def run_postings(config: PostingsConfig) -> PostingsResult:
 
 
 def show(config: ShowIndexConfig) -> Meta:
-    """Open the index, which checks it, and return its meta. Raises what :meth:`Index.open` raises."""
-    return Index.open(config.index).meta
+    """Open the index, which checks it, and return its meta; with ``files`` also the documents' files, by path, as
+    dictionaries of :class:`IndexedFile`. Raises what :meth:`Index.open` and :func:`show_files` raise."""
+    meta = Index.open(config.index).meta
+    if config.files:
+        files = {path: file._asdict() for path, file in show_files(config).items()}
+        return {**meta, "files": files}
+    return meta
 
 
 def verify(config: VerifyConfig) -> VerifyResult:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.encode_runs import content, meta, write_corpus
+from support.small_disks import enlarge, small_disk
 
 from dupmae_ir.encode.__main__ import main
 
@@ -234,24 +233,6 @@ def test_closed_standard_input(tmp_path, capfd, monkeypatch):
     assert_one_line(said, "<standard input>: is closed")
 
 
-@contextmanager
-def small_disk(folder: Path, kilobytes: int):
-    """A file system of its own, so small that it fills up; needs the right to mount."""
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", folder], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
-        yield
-    finally:
-        busy = subprocess.run(["umount", folder], capture_output=True, text=True).stderr
-        if busy:
-            subprocess.run(["umount", "--lazy", folder], check=True)
-        assert not busy, f"a failed run left a file open: {busy}"
-
-
 @pytest.mark.jvm
 def test_a_full_disk_loses_nothing(tmp_path, capfd):
     """Sizes from "not even one part" to "all but the last file": Python, faiss and Lucene each meet the wall."""
@@ -268,7 +249,7 @@ def test_a_full_disk_loses_nothing(tmp_path, capfd):
                 assert status == 1
                 assert_one_line(said, "free some", "run the same command again")
                 assert not (disk / "I").exists()
-            subprocess.run(["mount", "-o", "remount,size=10m", disk], check=True)
+            enlarge(disk)
             assert run([*command, "--index", disk / "I"], capfd) == (0, "")
             assert content(disk / "I") == content(tmp_path / "whole")
             assert [p.name for p in disk.iterdir()] == ["I"]

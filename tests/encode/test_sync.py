@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import random
 import shutil
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.small_disks import enlarge, small_disk
 from support.waiting import until
 
 from dupmae_ir.encode import sync
@@ -129,6 +132,51 @@ def test_changes_wait_while_another_process_changes_the_index(
     assert texts(index)["c.txt"] == "A third file."
     # The reason is said once, not at each try.
     assert capsys.readouterr().err.count("wait until it is done") == 1
+
+
+def verified_files(index: str) -> set[str]:
+    """The files of an index, of which every byte was compared, in another process: this one opens none of it."""
+    command = [sys.executable, "-m", "dupmae_ir.index"]
+    subprocess.run([*command, "verify", "--index", index, "--quiet"], check=True)
+    shown = [*command, "show", "--index", index, "--files", "--json"]
+    output = subprocess.run(shown, check=True, capture_output=True, text=True).stdout
+    return set(json.loads(output)["files"])
+
+
+def test_changes_wait_while_the_disk_is_full(
+    folder: Path,
+    index: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sync, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "MAX_SEGMENTS", 2)
+    words = " ".join(f"word{number}" for number in range(40_000))
+    disk = tmp_path / "disk"
+    with small_disk(disk, 700):
+        small = str(disk / "index")
+        shutil.copytree(index, small)
+
+        def edits() -> Iterator[list[str]]:
+            yield []
+            (folder / "c.txt").write_text("A third file.")
+            yield [str(folder / "c.txt")]
+            (folder / "long.txt").write_text(words)
+            yield [str(folder / "long.txt")]
+            (folder / "a.txt").unlink()
+            yield [str(folder / "a.txt")]
+            # The index is that of an earlier moment, complete.
+            assert verified_files(small) == {"a.txt", "c.txt", "sub/b.txt"}
+            enlarge(disk)
+            yield []
+            assert verified_files(small) == {"long.txt", "c.txt", "sub/b.txt"}
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(sync, "_changes", lambda roots, own: edits())
+        run_sync(SyncConfig(index=small, corpus=str(folder), watch=True))
+        gc.collect()  # the files of the last index are mapped until then
+    assert capsys.readouterr().err.count("the disk is full") == 1
 
 
 def test_failed_tries_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -413,6 +413,110 @@ def test_pictures_that_state_a_huge_size(side: int) -> None:
     assert "pixels" in part.problem
 
 
+# --- fonts -------------------------------------------------------------------------------------------------------
+
+
+def zeros(size: int) -> bytes:
+    """A zlib stream of so many zeros, made of equal parts, since to compress them would take seconds."""
+    part = 1 << 20
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    first = packer.compress(bytes(part)) + packer.flush(zlib.Z_SYNC_FLUSH)
+    # What refers to the zeros before it may follow itself.
+    again = packer.compress(bytes(part)) + packer.flush(zlib.Z_SYNC_FLUSH)
+    count = size // part
+    checksum = (count * part % 65521) << 16 | 1
+    return b"\x78\xda" + first + again * (count - 1) + b"\x03\x00" + struct.pack(">I", checksum)
+
+
+def pdf_of(*objects: bytes) -> bytes:
+    """A PDF of these objects, numbered from 1; the first is its catalogue."""
+    out = bytearray(b"%PDF-1.7\n")
+    places = []
+    for number, content in enumerate(objects, 1):
+        places.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = len(out)
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    out += b"".join(b"%010d 00000 n \n" % place for place in places)
+    out += b"trailer << /Size %d /Root 1 0 R >>\n" % (len(objects) + 1)
+    return bytes(out + b"startxref\n%d\n%%%%EOF\n" % table)
+
+
+def stream(data: bytes, entries: bytes = b"") -> bytes:
+    return b"<< /Length %d %s >>\nstream\n%s\nendstream" % (len(data), entries, data)
+
+
+def pdf_in_font(font: bytes, *more: bytes) -> bytes:
+    """A page with a line in a font, which is object 5; ``more`` are the objects from 6."""
+    return pdf_of(
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
+        b"/Resources << /Font << /F1 5 0 R >> >> >>",
+        stream(b"BT /F1 12 Tf 72 700 Td (A line in a font.) Tj ET"),
+        font,
+        *more,
+    )
+
+
+TRUE_TYPE = b"<< /Type /Font /Subtype /TrueType /BaseFont /AAAAAA+F /FirstChar 0 /LastChar %s /Widths [%s] %s >>"
+DESCRIPTOR = b"<< /Type /FontDescriptor /FontName /AAAAAA+F /Flags 4 /FontBBox [0 0 1000 1000] /FontFile2 7 0 R >>"
+FLATE = b"/Filter /FlateDecode"
+SFNT = b"\x00\x01\x00\x00" + struct.pack(">HHHH", 65535, 65535, 65535, 65535)
+FONTS = {
+    "a font file that unpacks to 6 GiB": lambda: pdf_in_font(
+        TRUE_TYPE % (b"255", b"500 " * 256, b"/FontDescriptor 6 0 R"),
+        DESCRIPTOR,
+        stream(zlib.compress(zeros(6 << 30), 1), b"/Filter [/FlateDecode /FlateDecode]"),
+    ),
+    "tables of a font that are longer than any file": lambda: pdf_in_font(
+        TRUE_TYPE % (b"255", b"500 " * 256, b"/FontDescriptor 6 0 R"),
+        DESCRIPTOR,
+        stream(SFNT + (b"glyf" + b"\xff" * 12) * 65535),
+    ),
+    "two billion widths": lambda: pdf_in_font(TRUE_TYPE % (b"2000000000", b"500", b"")),
+    "characters that unpack to 6 GiB": lambda: pdf_in_font(
+        TRUE_TYPE % (b"255", b"500 " * 256, b"/ToUnicode 6 0 R"),
+        stream(zlib.compress(zeros(6 << 30), 1), b"/Filter [/FlateDecode /FlateDecode]"),
+    ),
+    "a range of all characters, many times": lambda: pdf_in_font(
+        TRUE_TYPE % (b"255", b"500 " * 256, b"/ToUnicode 6 0 R"),
+        stream(
+            b"1 begincodespacerange <00000000> <FFFFFFFF> endcodespacerange 100 beginbfrange "
+            + b"<00000000> <FFFFFFFF> <0041> " * 100_000
+            + b"endbfrange"
+        ),
+    ),
+    "a glyph that draws itself": lambda: pdf_in_font(
+        b"<< /Type /Font /Subtype /Type3 /FontBBox [0 0 1 1] /FontMatrix [1 0 0 1 0 0] /FirstChar 65 /LastChar 65 "
+        b"/Widths [1] /CharProcs << /A 6 0 R >> /Encoding << /Differences [65 /A] >> "
+        b"/Resources << /Font << /F1 5 0 R >> >> >>",
+        stream(b"1 0 d0 BT /F1 12 Tf (A) Tj ET"),
+    ),
+    "a font that is its own descendant": lambda: pdf_in_font(
+        b"<< /Type /Font /Subtype /Type0 /BaseFont /F /Encoding /Identity-H /DescendantFonts [5 0 R] >>"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FONTS)
+def test_fonts_of_a_pdf_that_take_all_memory(tmp_path: Path, case: str) -> None:
+    pytest.importorskip("pypdfium2")
+    documents = read_with_a_good_file(tmp_path, "a.pdf", FONTS[case]())
+    for document in documents:
+        assert len(document.text) < 100
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.epub"])
+def test_fonts_in_a_document_are_not_unpacked(tmp_path: Path, name: str) -> None:
+    sample = {"a.docx": docx, "a.epub": epub}[name]
+    data = io.BytesIO(sample())
+    with zipfile.ZipFile(data, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/fonts/font1.odttf", bytes(64 << 20))
+    documents = read_with_a_good_file(tmp_path, name, data.getvalue())
+    assert documents
+
+
 def test_metadata_that_every_passage_repeats_is_short(tmp_path: Path) -> None:
     many = ", ".join(f"someone{number}{'x' * 200}@example.org" for number in range(50))
     head = f"From: {'A' * 100_000} <a@example.org>\nTo: {many}\nSubject: x\nMIME-Version: 1.0\n"
