@@ -279,7 +279,7 @@ class QuickEncoder(Protocol):
     """An encoder that encodes some queries with less work than a call of ``encode_queries``."""
 
     def is_quick(self, texts: Sequence[str]) -> bool:
-        """Whether these queries are encoded so."""
+        """Whether these queries are encoded so, each with the bits that it has alone."""
 
     def encode_rows(
         self, texts: Sequence[str], cap: int = 1024, threads: int | None = None

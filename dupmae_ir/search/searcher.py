@@ -64,7 +64,7 @@ from dupmae_ir.search.query_batching import Pending, QueryBatches
 from dupmae_ir.search.reranking import RERANK_SECONDS, reranked
 from dupmae_ir.search.view.notebook import HitList
 from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
-from dupmae_ir.types import Document, Encoder, Query, WordEncoder
+from dupmae_ir.types import Document, Encoder, Query, QuickEncoder, WordEncoder
 
 
 class SearchKeywords(TypedDict, total=False):
@@ -109,7 +109,11 @@ class Searcher:
         self._model: Encoder | None = for_index(encoder, self._opened.folder)
         self._source: SearcherSource | None = None
         self.settings = settings or SearchSettings()
-        self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(processors())
+        # Texts that are computed together use all processors; others are computed by as many threads as there are.
+        joins = isinstance(encoder, QuickEncoder) and encoder.is_quick(["a", "b"])
+        self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(
+            1 if joins else processors()
+        )
         # Several calls may describe the hits of one query. A cached method would keep the searcher alive.
         words = lru_cache(8)(QueryWords)
         self._query_words: Callable[[Encoder, str], QueryWords] = words  # type: ignore[assignment]  # hashed by identity
@@ -472,7 +476,7 @@ class Searcher:
         return request
 
     def _answer_alone(self, batch: list[Pending[tuple[Request, str], Answer]]) -> None:
-        """Answers to texts of one request that are encoded one by one, as in calls of their own."""
+        """Answers to texts of one request, each with the bits of a call of its own."""
         queries = [Query("", pending.work[1]) for pending in batch]
         for pending, answer in zip(batch, self._answer(queries, batch[0].work[0], 1), strict=True):
             pending.future.set_result(answer)

@@ -155,6 +155,8 @@ class QueryEncodings:
         self._uses = Counter(texts)
         self._group_of: dict[str, list[str]] = {}
         distinct = list(self._uses)
+        if isinstance(encoder, QuickEncoder) and encoder.is_quick(distinct):
+            group = GROUP  # such an encoder gives a text the same bits alone and with others
         for start in range(0, len(distinct), group):
             texts_of_group = distinct[start : start + group]
             self._group_of.update(dict.fromkeys(texts_of_group, texts_of_group))
