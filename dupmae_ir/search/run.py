@@ -50,9 +50,10 @@ def _search_topics(config: SearchConfig) -> RunSummary:
     assert config.output
     topics = _topics(config)
     search = open_search(config)
-    if search.searcher and isinstance(search.searcher.encoder, LazyEncoder) and len(topics) > 1:
+    encoder = search.searcher.encoder if search.searcher else None
+    if isinstance(encoder, LazyEncoder) and not encoder.is_quick([topic.text for topic in topics]):
         # Loaded before the clock starts: the reported time is that of searching.
-        search.searcher.encoder.whole()
+        encoder.whole()
     summary = RunSummary(search.searched(), config.output, len(topics))
     started = time.perf_counter()
     with ExitStack() as files:

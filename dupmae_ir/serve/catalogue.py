@@ -451,9 +451,10 @@ class OpenIndexes:
         searcher = Searcher.open(
             path, config.model, device=config.device, dtype=config.dtype, settings=self.settings
         )
-        if isinstance(searcher.encoder, LazyEncoder):
-            # Loaded now, so that no request waits for it.
-            searcher.encoder.whole()
+        encoder = searcher.encoder
+        if isinstance(encoder, LazyEncoder) and not encoder.is_quick(["a query", "another"]):
+            # Loaded now, so that no search waits for it.
+            encoder.whole()
         self._encoders.append(searcher.encoder)
         return searcher
 

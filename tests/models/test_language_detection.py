@@ -29,7 +29,7 @@ from dupmae_ir.models.languages import LANGUAGES, OTHER
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 TITLES = (
     "Zirconia crown, shade A2",
-    "Mini HDMI VGA adapter 1.8 m",
+    "Mini HDMI VGA 1.8 m",
     "Pro Vita Max 300 mg capsules num 60",
     "Nike Air Max 90 Essential",
     "Crème brûlée",
