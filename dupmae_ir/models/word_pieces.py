@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import BertProcessing
 
 from dupmae_ir.models import SLOW, WEIGHTLESS
 from dupmae_ir.models.checkpoints.layout import CONFIG, untied_folders
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, first_position, read_config
 from dupmae_ir.models.checkpoints.modules import Modules, read_json, read_modules
+from dupmae_ir.models.checkpoints.plain_files import BERT, BERT_CLASSES
 from dupmae_ir.models.names import model_folder
 
 _AT_BORDERS = 4
@@ -122,11 +127,35 @@ def _length(encoder: Path, config: ModelConfig, modules: Modules | None) -> int:
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a folder, without truncation; None without a file of the library tokenizers."""
+    """The tokenizer of a folder, without truncation; None without a file that the library tokenizers reads."""
+    path = folder / "tokenizer.json"
     try:
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(str(path)) if path.is_file() else _bert_tokenizer(folder)
     except Exception:  # tokenizers raises Exception
         return None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    if tokenizer is not None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    return tokenizer
+
+
+def _bert_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of an older BERT folder, which has a list of word pieces alone, as transformers makes it; None for
+    another folder."""
+    vocabulary = folder / "vocab.txt"
+    settings = read_json(folder / "tokenizer_config.json")
+    if not vocabulary.is_file() or settings.get("tokenizer_class", BERT) not in BERT_CLASSES:
+        return None
+    tokenizer = Tokenizer(WordPiece.from_file(str(vocabulary), unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer(
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    first = tokenizer.token_to_id("[CLS]")
+    last = tokenizer.token_to_id("[SEP]")
+    if first is None or last is None:
+        return None
+    tokenizer.post_processor = BertProcessing(("[SEP]", last), ("[CLS]", first))
     return tokenizer

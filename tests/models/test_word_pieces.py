@@ -69,6 +69,26 @@ def test_the_length_is_the_encoders(tmp_path, make):
         assert pieces.length == encoder.settings.document_length - before
 
 
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_folder_with_a_list_of_word_pieces_alone(tmp_path, lower):
+    bert(tmp_path)
+    expected = read_word_pieces(tmp_path)
+    vocabulary = tiny_tokenizer().get_vocab()
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    (tmp_path / "tokenizer.json").unlink()
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    found = read_word_pieces(tmp_path)
+    assert found.length == expected.length
+    for text in (TEXT, "the CAT sat", ""):
+        offsets = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+        assert list(found.starts(text)) == [start for start, _ in offsets["offset_mapping"]]
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertJapaneseTokenizer"}')
+    assert read_word_pieces(tmp_path) is None
+
+
 @pytest.mark.parametrize("model", [None, "dupmae-small", "minilm", MULTILINGUAL])
 def test_a_text_that_fits_is_read_to_its_end(model):
     if model in ("minilm", MULTILINGUAL) and not is_installed(model):

@@ -30,15 +30,11 @@ _EXPECTED = {
     "add_cross_attention": False,
 }
 """Entries of config.json that a plain BERT has, or lacks."""
-_BERT_CLASSES = (
-    "BertTokenizer",
-    "BertTokenizerFast",
-    "DistilBertTokenizer",
-    "DistilBertTokenizerFast",
-)
+BERT = "BertTokenizer"
+BERT_CLASSES = (BERT, "BertTokenizerFast", "DistilBertTokenizer", "DistilBertTokenizerFast")
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes that take everything from tokenizer.json."""
-_TOKENIZER_CLASSES = (*_BERT_CLASSES, *_GENERIC_CLASSES)
+_TOKENIZER_CLASSES = (*BERT_CLASSES, *_GENERIC_CLASSES)
 PADDING = 128
 """Word embeddings are padded to a multiple of this many rows at most."""
 _UNUSUAL_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
