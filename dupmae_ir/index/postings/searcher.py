@@ -20,6 +20,7 @@ from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.index.postings.compiling import ALL, Files, Kept, Queries
 from dupmae_ir.index.postings.format import ImpactSegment, folder_of, open_postings
+from dupmae_ir.models.heads.lexical import bucket_number
 
 HIGHEST_SCORE = (1 << 31) - 1
 _MAX_GROUP = 64
@@ -60,6 +61,15 @@ class PostingsSearcher:
         from dupmae_ir.index.postings import kernels
 
         return kernels
+
+    def _id_of(self, term: str) -> int:
+        """The vocabulary id of a term; -1 if the index does not have it."""
+        # The terms of stems are named by their ids, so no dictionary of all of them is made for a few queries.
+        terms = self._segment.terms
+        number = bucket_number(term)
+        if number is not None and number < len(terms) and terms[number] == term:
+            return number
+        return self._ids.get(term, -1)
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -299,9 +309,8 @@ class PostingsSearcher:
         weights = np.fromiter(all_weights, np.float64, term_count)
         if not ((weights >= 1) & (weights == np.rint(weights))).all():
             raise UsageError(_wrong_weight(queries))
-        ids = self._ids
         all_terms = itertools.chain.from_iterable(queries)
-        terms = np.fromiter((ids.get(term, -1) for term in all_terms), np.int64, term_count)
+        terms = np.fromiter(map(self._id_of, all_terms), np.int64, term_count)
         # Terms that the index does not have match nothing.
         indexed = terms >= 0
         owner = np.repeat(np.arange(len(queries)), lengths)[indexed]

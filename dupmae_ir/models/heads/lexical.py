@@ -431,6 +431,19 @@ def _bucket_term(number: int) -> str:
     return f"={number:x}"
 
 
+def bucket_number(term: str) -> int | None:
+    """The number in the index term of a bucket; None for another term."""
+    digits = term.removeprefix("=")
+    if len(digits) == len(term):
+        return None
+    try:
+        number = int(digits, 16)
+    except ValueError:
+        return None
+    is_exact = number >= 0 and _bucket_term(number) == term
+    return number if is_exact else None
+
+
 def terms_in_languages(terms: Sequence[str]) -> Sequence[str]:
     """The 2 V index terms of a collection of several languages, given the V of the index's language."""
     if isinstance(terms, BucketTerms):

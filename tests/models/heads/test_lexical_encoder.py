@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import shutil
 from collections import Counter
@@ -25,10 +26,13 @@ from dupmae_ir.models.checkpoints.model_config import (
     read_config,
 )
 from dupmae_ir.models.heads.lexical import (
+    BucketTerms,
     Lexicon,
+    bucket_number,
     bucket_of,
     decode_frequencies,
     encode_frequencies,
+    terms_in_languages,
 )
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
@@ -244,3 +248,23 @@ def test_frequencies_are_stored_and_counted(tmp_path):
         IndexMismatch, match=r"frequencies.npy of the forward index does not belong"
     ):
         _ = Forward.open(tmp_path, 70_000).frequencies
+
+
+def test_terms_of_buckets_are_a_list_that_is_made_when_it_is_read() -> None:
+    terms = BucketTerms(300)
+    expected = [f"={number:x}" for number in range(300)]
+    assert list(terms) == expected
+    assert terms == expected
+    assert terms == BucketTerms(300)
+    assert terms != BucketTerms(299)
+    assert terms != expected[:-1]
+    assert (len(terms), terms[17], terms[-1], terms[5:8]) == (300, "=11", "=12b", expected[5:8])
+    with pytest.raises(IndexError):
+        _ = terms[300]
+    assert list(terms_in_languages(terms)) == list(terms_in_languages(expected))
+    assert list(terms_in_languages(["a", "b"])) == ["a", "b", "=2", "=3"]
+    assert pickle.loads(pickle.dumps(terms)) == terms
+    for number in (0, 9, 10, 255, 299):
+        assert bucket_number(terms[number]) == number
+    for other in ("", "=", "a", "=g", "=0a", "=A", "=-1", "=1_0", "= 1", "cat"):
+        assert bucket_number(other) is None
