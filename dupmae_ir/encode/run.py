@@ -662,9 +662,11 @@ def truncation_note(meta: Meta, settings: EncoderSettings, unit: str) -> str:
     if not count:
         return ""
     scope = "; words count to the end" if settings.ot == "lexical" else ""
+    # Files of a folder are split already, as well as a model without a readable tokenizer allows.
+    advice = "" if unit == DocumentCollection.unit else ". dupmae-ir encode.passages splits them"
     return (
         f"note: {count:,} of {meta['documents']:,} {unit} are longer than the {settings.document_length} word pieces "
-        f"that are read of each, so vectors are of their beginnings{scope}. dupmae-ir encode.passages splits them"
+        f"that are read of each, so vectors are of their beginnings{scope}{advice}"
     )
 
 
