@@ -15,7 +15,7 @@ from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.models import language_detection
 from dupmae_ir.models.language_detection import (
     EXCLUDED,
-    LIKELY,
+    FAIRLY_SURE,
     SURE,
     collection_language,
     language_of_document,
@@ -65,10 +65,12 @@ def test_a_likely_language_counts_where_that_of_the_collection_is_excluded():
     title = "On The Equivalence and Transformation of Program Schemes Friedman, M. D."
     recognised = recognise(title)
     assert recognised.language == "en"
-    assert LIKELY <= recognised.probability < SURE
+    assert FAIRLY_SURE <= recognised.probability < SURE
     assert recognised.probability_of("de") < EXCLUDED
     assert recognised.probability_of("xx") == 0
     assert language_of_document(title, "de") == "en"
+    # A fragment that is neither.
+    assert language_of_document("collections.deque.reverse D.reverse() -- reverse *IN PLACE*", "en") == "en"
     # Between languages that are both possible, that of the collection is kept.
     assert language_of_document("Tables for Automatic Computation Wilf, H. S.", "de") == "de"
 
