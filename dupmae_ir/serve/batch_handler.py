@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ import scipy.sparse as sp
 from dupmae_ir.errors import DupmaeError, UnknownName, UsageError
 from dupmae_ir.index.filters import Filter
 from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.models.languages import LANG
 from dupmae_ir.registry import suggest
 from dupmae_ir.search.exact.ranking import Answer, ListReport
 from dupmae_ir.search.query.filters import Selection
@@ -43,7 +44,7 @@ from dupmae_ir.serve.schemas import (
     Term,
     WeightedTerm,
 )
-from dupmae_ir.types import Query
+from dupmae_ir.types import MetadataValue, Query
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -59,6 +60,7 @@ EXPLANATIONS_PER_QUERY = 16
 """Documents whose explanations take about as long as a query."""
 LONG_QUERY_CHARACTERS = 256
 """Characters of a query that takes about as long as two short ones."""
+_SHOWN_METADATA = frozenset((*Place._fields, LANG))
 MAX_PLAIN_HITS = 1000
 MAX_DESCRIBED_HITS = 100
 """Hits of a search that is not large: of ids and scores alone, and with texts or explanations."""
@@ -397,20 +399,24 @@ def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -
         ranked.described += generation.searcher.describe(text, [hit.docid], longest=longest)
         explanation = shares(ranked.described[-1], shown.terms)
 
-    # The text's metadata has the place in a file and the language, which are returned without the text, too.
+    # The place in a file and the language are returned without the text, too.
     document = None
+    metadata: Mapping[str, MetadataValue] = {}
     index = generation.searcher.index
-    if shown.texts or index.files or index.languages:
+    if shown.texts:
         document = stored(generation, hit.docid)
+        metadata = document.metadata if document else {}
+    elif index.files or index.languages:
+        metadata = shown_metadata(generation, hit.docid)
     ranked.result.hits.append(
         SearchHit(
             rank=position + 1,
             docid=hit.docid,
             score=hit.score,
-            language=language_name(document.metadata) if document else None,
+            language=language_name(metadata),
             explanation=explanation,
-            document=document if shown.texts else None,
-            **_place_fields(document),
+            document=document,
+            **_place_fields(metadata),
         )
     )
 
@@ -423,10 +429,27 @@ def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -
     return size
 
 
-def _place_fields(document: StoredText | None) -> dict[str, Any]:
+def _place_fields(metadata: Mapping[str, MetadataValue]) -> dict[str, Any]:
     """The fields of :class:`~dupmae_ir.serve.schemas.InFile`."""
-    place = Place.of(document.metadata) if document else None
+    place = Place.of(metadata)
     return place._asdict() if place else {}
+
+
+def shown_metadata(generation: OpenIndex, docid: str) -> dict[str, MetadataValue]:
+    """What the metadata of a document say of its place and language, read from their columns: its text stays
+    compressed."""
+    searcher = generation.searcher
+    texts = searcher.index.texts
+    row = searcher.row(docid)
+    metadata: dict[str, MetadataValue] = {}
+    if texts is None or row is None:
+        return metadata
+    for name in _SHOWN_METADATA.intersection(texts.columns):
+        column = texts.column(name)
+        value = column.values[column.codes[row]]
+        if value is not None:
+            metadata[name] = value
+    return metadata
 
 
 def certificate(report: ListReport, missing: str | None) -> Certificate:

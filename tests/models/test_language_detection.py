@@ -70,7 +70,10 @@ def test_a_likely_language_counts_where_that_of_the_collection_is_excluded():
     assert recognised.probability_of("xx") == 0
     assert language_of_document(title, "de") == "en"
     # A fragment that is neither.
-    assert language_of_document("collections.deque.reverse D.reverse() -- reverse *IN PLACE*", "en") == "en"
+    assert (
+        language_of_document("collections.deque.reverse D.reverse() -- reverse *IN PLACE*", "en")
+        == "en"
+    )
     # Between languages that are both possible, that of the collection is kept.
     assert language_of_document("Tables for Automatic Computation Wilf, H. S.", "de") == "de"
 
