@@ -26,10 +26,11 @@ from dupmae_ir.index.filters import Filter
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.models.languages import LANG
 from dupmae_ir.registry import suggest
+from dupmae_ir.search.exact.hits import RankedHits
 from dupmae_ir.search.exact.ranking import Answer, ListReport
 from dupmae_ir.search.query.filters import Selection
 from dupmae_ir.search.query.words import SNIPPET
-from dupmae_ir.search.query_batching import Pending
+from dupmae_ir.search.query_batching import MAX_BATCH, Pending
 from dupmae_ir.search.view.naming import Place, language_name
 from dupmae_ir.search.view.results import DescribedHit, Explanation
 from dupmae_ir.serve.catalogue import CachingLexicalEncoder, OpenIndex, OpenIndexes
@@ -44,7 +45,7 @@ from dupmae_ir.serve.schemas import (
     Term,
     WeightedTerm,
 )
-from dupmae_ir.types import MetadataValue, Query
+from dupmae_ir.types import Hit, MetadataValue, Query
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -60,6 +61,8 @@ EXPLANATIONS_PER_QUERY = 16
 """Documents whose explanations take about as long as a query."""
 LONG_QUERY_CHARACTERS = 256
 """Characters of a query that takes about as long as two short ones."""
+_ARRIVALS = itertools.count()
+"""Numbers of requests, in the order of their arrival."""
 _SHOWN_METADATA = frozenset((*Place._fields, LANG))
 MAX_PLAIN_HITS = 1000
 MAX_DESCRIBED_HITS = 100
@@ -122,6 +125,7 @@ class Search:
     lists: list[RankedQuery] = field(default_factory=list)  #: of the first queries
     bytes: int = 0
     turns: int = 0
+    number: int = field(default_factory=_ARRIVALS.__next__)
 
     @property
     def index(self) -> str | None:
@@ -201,6 +205,7 @@ class IndexTask(Generic[Item, T]):
     results: list[T] = field(default_factory=list)
     bytes: int = 0
     turns: int = 0
+    number: int = field(default_factory=_ARRIVALS.__next__)
 
     @property
     def weight(self) -> int:
@@ -310,8 +315,7 @@ class Answerer:
         """Give the pieces a time slice together; the first gets a turn in any case."""
         until = time.monotonic() + SLICE
         unfinished = [pending for pending in batch if not pending.future.done()]
-        # What has had the fewest turns goes first, and of these, what has nothing to describe.
-        unfinished.sort(key=lambda pending: (pending.work.work.turns, not pending.work.work.plain))
+        unfinished.sort(key=_place_in_line)
         for number, pending in enumerate(unfinished):
             with _failing([pending.future]):
                 if number == 0 or time.monotonic() < until:
@@ -343,6 +347,16 @@ class Answerer:
                 piece.work.lists.append(RankedQuery(answer, result))
                 self.certified += answer.report.exact
                 self.uncertified += not answer.report.exact
+
+
+def _place_in_line(pending: Pending[WorkPiece, None]) -> int:
+    """The order of arrival, in which each turn, and having something to describe, count as an arrival a batch later.
+
+    So nothing waits for ever. If the number of turns came first, a request whose turn ended early would wait for as long
+    as new ones arrive.
+    """
+    work = pending.work.work
+    return work.number + MAX_BATCH * (work.turns + (not work.plain))
 
 
 def _generations(batch: Sequence[Pending[WorkPiece, None]]) -> list[OpenIndex]:
@@ -407,7 +421,7 @@ def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -
         document = stored(generation, hit.docid)
         metadata = document.metadata if document else {}
     elif index.files or index.languages:
-        metadata = shown_metadata(generation, hit.docid)
+        metadata = shown_metadata(generation, _row_of(generation, ranked.answer.hits, position))
     ranked.result.hits.append(
         SearchHit(
             rank=position + 1,
@@ -435,12 +449,17 @@ def _place_fields(metadata: Mapping[str, MetadataValue]) -> dict[str, Any]:
     return place._asdict() if place else {}
 
 
-def shown_metadata(generation: OpenIndex, docid: str) -> dict[str, MetadataValue]:
+def _row_of(generation: OpenIndex, hits: Sequence[Hit], position: int) -> int | None:
+    """The row of a hit."""
+    if isinstance(hits, RankedHits):
+        return int(hits.rows[position])
+    return generation.searcher.row(hits[position].docid)
+
+
+def shown_metadata(generation: OpenIndex, row: int | None) -> dict[str, MetadataValue]:
     """What the metadata of a document say of its place and language, read from their columns: its text stays
     compressed."""
-    searcher = generation.searcher
-    texts = searcher.index.texts
-    row = searcher.row(docid)
+    texts = generation.searcher.index.texts
     metadata: dict[str, MetadataValue] = {}
     if texts is None or row is None:
         return metadata

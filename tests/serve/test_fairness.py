@@ -369,3 +369,18 @@ def test_the_fewest_turns_go_first(client: Client) -> None:
     client.service.answerer(batch := [Pending(WorkPiece(one.task, generation, ())) for one in slow])
     assert [one.begun for one in slow] == [0, 1]
     assert all(pending.future.done() for pending in batch)
+
+
+def test_a_request_that_had_a_turn_is_not_put_off_by_all_that_come_later(client: Client) -> None:
+    """Each of 200 batches brings as much as a slice of time allows, and the first request needs one more turn."""
+    generation = client.service.catalogue.get()
+    first = Slow(2)
+    batches = 0
+    while not first.task.done:
+        batches += 1
+        assert batches < 200, "it waits for as long as others come"
+        newer = [Slow(1) for _ in range(8)]
+        batch = [Pending(WorkPiece(one.task, generation, ())) for one in (*newer, first)]
+        client.service.answerer(batch)
+        assert first.begun + sum(one.begun for one in newer) >= 1
+    assert batches > 1
