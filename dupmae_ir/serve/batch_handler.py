@@ -352,8 +352,8 @@ class Answerer:
 def _place_in_line(pending: Pending[WorkPiece, None]) -> int:
     """The order of arrival, in which each turn, and having something to describe, count as an arrival a batch later.
 
-    So nothing waits for ever. If the number of turns came first, a request whose turn ended early would wait for as long
-    as new ones arrive.
+    So nothing waits for ever. If the number of turns came first, a request whose turn ended early would wait as long as
+    new ones arrive.
     """
     work = pending.work.work
     return work.number + MAX_BATCH * (work.turns + (not work.plain))
