@@ -13,7 +13,7 @@ from support import index_samples as samples
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.manifest import content_digest
+from dupmae_ir.index.format.manifest import FORMAT, content_digest
 from dupmae_ir.index.format.quantisation import quantise
 from dupmae_ir.index.index import Index
 
@@ -215,7 +215,7 @@ DAMAGE = {
     ),
     "unknown format": (_edit_meta(format=9), "has index format 9"),
     "no counts": (
-        lambda folder: (folder / "meta.json").write_text('{"format": 3}'),
+        lambda folder: (folder / "meta.json").write_text(json.dumps({"format": FORMAT})),
         "lacks documents, parts",
     ),
     "edited meta": (_edit_meta(encoder=None), "was edited or damaged"),

@@ -499,7 +499,10 @@ FONTS = {
 }
 
 
-@pytest.mark.parametrize("case", FONTS)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.nightly) if "6 GiB" in case else case for case in FONTS],
+)
 def test_fonts_of_a_pdf_that_take_all_memory(tmp_path: Path, case: str) -> None:
     pytest.importorskip("pypdfium2")
     documents = read_with_a_good_file(tmp_path, "a.pdf", FONTS[case]())
