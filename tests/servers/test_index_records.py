@@ -67,7 +67,7 @@ def push(index: Path, record: Path, *more: str) -> int:
     return main(["index", "push", str(index), "--to", str(record), "--record", "--quiet", *more])
 
 
-@pytest.fixture(params=["pgvector", "qdrant", "milvus"])
+@pytest.fixture(params=["pgvector", "qdrant", pytest.param("milvus", marks=pytest.mark.nightly)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where the table ``mine`` is loaded to."""
     if request.param == "pgvector":

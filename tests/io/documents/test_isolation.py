@@ -126,6 +126,7 @@ def test_text_that_grows_with_the_square_of_the_file_is_refused(name: str) -> No
     assert "a: 1" in found.text
 
 
+@pytest.mark.nightly
 def test_a_document_of_empty_paragraphs_is_refused_before_they_are_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
