@@ -3,10 +3,10 @@
     python benchmarks/machine.py
     python benchmarks/machine.py --json > this-machine.json
 
-How long new documents take until they can be searched by words and by meaning, the first answer of a new process, one
-query, both ways of impact search, and a thousand hits of many queries. Documents and queries are those of the embedded
-collection, so every machine does the same work. Close other programs first. Recorded machines are in ``machines.json``:
-the ``--json`` output on them.
+How soon new documents can be searched by words and by meaning; the first answer of a new process; one query; impact
+search by postings and by Lucene; and many queries at once, with a thousand hits each. Documents and queries come from
+the embedded collection, so every machine does the same work. Close other programs first. ``machines.json`` has the
+``--json`` output of recorded machines.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ LIKELY = 0.5
 """Probability from which a text counts in the language of a collection, and a query is in a language."""
 FAIRLY_SURE = 0.6
 EXCLUDED = 0.05
-"""A document has another language than its collection also from the first probability, if that of the language of the
-collection is below the second. Technical titles in English are then English in a German collection (2,392 of cacm's
-3,204, of which 1,725 are sure), and no more of 46,000 English passages count as another language."""
+"""A document also has a language other than its collection's from :data:`FAIRLY_SURE` on, if the collection's own
+language has a probability below :data:`EXCLUDED`. In a German collection, 2,392 of cacm's 3,204 English titles then
+count as English (1,725 by :data:`SURE` alone); of 46,000 English passages, no more count as another language."""
 MIN_WORDS = 4
 """Words of a text that has another language than its collection, in a script that several languages share."""
 _MIN_FUNCTION_WORDS = 2
@@ -61,7 +61,7 @@ _SHA256 = "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"
 
 
 class Recognised(NamedTuple):
-    """The most probable language of a text, its probability, and those of the languages that were considered.
+    """The most probable language of a text and its probability, and the probability of each language considered.
 
     Languages are codes of :data:`~dupmae_ir.models.languages.LANGUAGES`.
     """

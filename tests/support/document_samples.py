@@ -103,18 +103,21 @@ def pdf(
         )
         objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
     objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>".encode()
-    out = b"%PDF-1.4\n"
+    return pdf_of(*objects)
+
+
+def pdf_of(*objects: bytes) -> bytes:
+    """A PDF of these objects, numbered from 1; the first is its catalogue."""
+    out = bytearray(b"%PDF-1.4\n")
     places = []
-    for number, body in enumerate(objects, 1):
+    for number, content in enumerate(objects, 1):
         places.append(len(out))
-        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    start = len(out)
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = len(out)
     out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
     out += b"".join(b"%010d 00000 n \n" % place for place in places)
-    return out + b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
-        len(objects) + 1,
-        start,
-    )
+    out += b"trailer << /Size %d /Root 1 0 R >>\n" % (len(objects) + 1)
+    return bytes(out + b"startxref\n%d\n%%%%EOF\n" % table)
 
 
 def notebook() -> bytes:

@@ -123,8 +123,8 @@ class QueryModel:
 
     @property
     def joins(self) -> bool:
-        """Whether several texts can be computed together with the bits of each alone: the layers' products are those of
-        integers, which do not depend on the other rows."""
+        """Whether a text computed together with others has the same bits as alone. It has if the layers multiply
+        integers: those products do not depend on the other rows."""
         matrices = [name for name, weights in self._weights.items() if weights.ndim == 2]
         return not any(name.startswith("encoder.") for name in matrices)
 
@@ -168,8 +168,8 @@ class QueryModel:
     def _layer(
         self, name: str, x: np.ndarray, spans: Sequence[slice], first_only: bool
     ) -> np.ndarray:
-        """(L, d) states of texts, whose rows are ``spans`` -> their states after a BERT layer; those of their first
-        tokens alone, or of all tokens."""
+        """A BERT layer: (L, d) states in, states out. ``spans`` are the rows of each text; with ``first_only``, only
+        the first token of each text is computed."""
         kept = x
         kept_spans = spans
         if first_only:

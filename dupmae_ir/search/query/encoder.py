@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.models import load_lazy_encoder
 from dupmae_ir.search.candidates.impact import ImpactQuery
 from dupmae_ir.types import EncodedRows, Encoder, EncoderOptions, QuickEncoder
-
-if TYPE_CHECKING:
-    pass
 
 COMPARED = ("query_length", "activation", "dtype", "impact_scale", "normalize", "language")
 """Settings that queries share with the documents of an index."""

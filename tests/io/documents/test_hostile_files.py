@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.document_samples import docx, epub, pdf, zipped
+from support.document_samples import docx, epub, pdf, pdf_of, zipped
 
 from dupmae_ir.io.collections import checked_docid
 from dupmae_ir.io.documents import files, isolation
@@ -428,20 +428,6 @@ def zeros(size: int) -> bytes:
     return b"\x78\xda" + first + again * (count - 1) + b"\x03\x00" + struct.pack(">I", checksum)
 
 
-def pdf_of(*objects: bytes) -> bytes:
-    """A PDF of these objects, numbered from 1; the first is its catalogue."""
-    out = bytearray(b"%PDF-1.7\n")
-    places = []
-    for number, content in enumerate(objects, 1):
-        places.append(len(out))
-        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    table = len(out)
-    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    out += b"".join(b"%010d 00000 n \n" % place for place in places)
-    out += b"trailer << /Size %d /Root 1 0 R >>\n" % (len(objects) + 1)
-    return bytes(out + b"startxref\n%d\n%%%%EOF\n" % table)
-
-
 def stream(data: bytes, entries: bytes = b"") -> bytes:
     return b"<< /Length %d %s >>\nstream\n%s\nendstream" % (len(data), entries, data)
 
@@ -461,7 +447,6 @@ def pdf_in_font(font: bytes, *more: bytes) -> bytes:
 
 TRUE_TYPE = b"<< /Type /Font /Subtype /TrueType /BaseFont /AAAAAA+F /FirstChar 0 /LastChar %s /Widths [%s] %s >>"
 DESCRIPTOR = b"<< /Type /FontDescriptor /FontName /AAAAAA+F /Flags 4 /FontBBox [0 0 1000 1000] /FontFile2 7 0 R >>"
-FLATE = b"/Filter /FlateDecode"
 SFNT = b"\x00\x01\x00\x00" + struct.pack(">HHHH", 65535, 65535, 65535, 65535)
 FONTS = {
     "a font file that unpacks to 6 GiB": lambda: pdf_in_font(
