@@ -35,6 +35,9 @@ ATTENTION_TOKENS = 640
 MIN_FUSED_KEYS = 512
 """Keys from which torch's fused attention, which keeps no scores, is used in bfloat16 too."""
 
+SOFTMAX_KEYS = 32
+"""Keys that torch's softmax in bfloat16 computes at a time; it takes those left over one by one."""
+
 _ROBERTA = ("Roberta", "XLMRoberta", "Camembert")
 _MODERNBERT = ("ModernBertModel", "ModernBertForMaskedLM")
 _BERT = {"PlainBert"}
@@ -382,17 +385,22 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> T
 
     ``mask`` (Q, L): True for the keys that a query sees. In bfloat16, two batched products with a softmax between them
     take three quarters of the time of torch's fused kernel, which is optimised for long texts. The softmax adds up in
-    float32. Float32 scores would be twice as large, more than what the allocator keeps: clearing their pages took
-    longer than all else, and the results were no nearer to those of float64.
+    float32, in place of the scores. Float32 scores would be twice as large, more than what the allocator keeps:
+    clearing their pages took longer than all else, and the results were no nearer to those of float64.
     """
     n, queries, heads, width = q.shape
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if q.dtype != torch.bfloat16 or k.shape[2] > MIN_FUSED_KEYS:
         return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2)
-    q, k, v = (x.reshape(n * heads, x.shape[2], width) for x in (q, k, v))
+    keys = k.shape[2]
+    unused = -keys % SOFTMAX_KEYS
+    q = q.reshape(n * heads, queries, width)
+    k, v = (F.pad(x.reshape(n * heads, keys, width), (0, 0, 0, unused)) for x in (k, v))
     # Scaled within the product, before it is rounded to bfloat16; with beta 0, the first argument is not read.
     scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0, alpha=width**-0.5)
+    scores[..., keys:] = -torch.inf
     if mask is not None:
-        scores.masked_fill_(~mask, -torch.inf)
-    context = torch.bmm(torch.softmax(scores, -1), v)
+        scores[..., :keys].masked_fill_(~mask, -torch.inf)
+    torch.softmax(scores, -1, out=scores)
+    context = torch.bmm(scores, v)
     return context.view(n, heads, queries, width).transpose(1, 2)

@@ -12,7 +12,7 @@ from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 from dupmae_ir.models.inference import packed, packed_layers
-from dupmae_ir.models.inference.encoder import TextEncoder, batches_by_tokens
+from dupmae_ir.models.inference.encoder import TextEncoder, batches_by_tokens, even_budget
 from dupmae_ir.models.pooling import strongest
 from dupmae_ir.models.retriever import similarity
 
@@ -170,6 +170,18 @@ def test_batches_group_similar_lengths_within_the_budget():
     assert sorted(r for b in got for r in b) == list(range(6))
     assert all(len(b) == 1 or max(lengths[r] for r in b) * len(b) <= 20 for b in got)
     assert [r for b in got for r in b] == sorted(range(6), key=lambda r: (-lengths[r], r))
+
+
+@pytest.mark.parametrize("texts", [0, 1, 40, 96, 1000])
+def test_batches_are_shared_out_evenly(texts):
+    lengths = [280 + text % 7 for text in range(texts)]
+    budget = even_budget(lengths, 4096)
+    assert budget <= 4096
+    tokens = [sum(lengths[row] for row in rows) for rows in batches_by_tokens(lengths, budget)]
+    assert sum(tokens) == sum(lengths)
+    # Two threads that take batches in turn differ by one batch at most; a few large ones would leave one idle.
+    first, second = sum(tokens[::2]), sum(tokens[1::2])
+    assert abs(first - second) <= max(1200, 0.08 * sum(tokens))
 
 
 def test_log1p_and_none_follow_the_formula(tiny_folder):
