@@ -1,7 +1,7 @@
 """One update of fine-tuning with [CLS] and OT against the same with [CLS] alone, and the share of padding.
 
     python benchmarks/finetune_step.py [--shapes minilm bert-base] [--pairs FILE] [--device cuda]
-                                        [--torch-attention] [--json FILE]
+                                        [--torch-functions] [--json FILE]
 
 An update is what the trainer does: encoding of queries and documents, loss, gradient, clipping, AdamW; at equal batch
 and with the trainer's own modules. ``cls`` trains the [CLS] part alone, ``sum`` Eq. 12 with the document's top 384,
@@ -22,6 +22,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss, group_by_length
 from dupmae_ir.models.heads.masked_lm import head_of
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.training.layers import training_attention
+from dupmae_ir.training.cpu_functions import cpu_functions
 
 SHAPES = {
     "minilm": {
@@ -137,12 +138,12 @@ def update_of(
     _, uses_ot = objective.uses
     if uses_ot:
         _quiet(model.retriever, batch, weighted)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=ours)
 
     def update() -> float:
         started = now(device)
         with (
-            training_attention(torch.device(device), bf16 and ours),
+            cpu_functions(torch.device(device)) if ours else nullcontext(),
             torch.autocast(device, torch.bfloat16, enabled=bf16),
         ):
             parts = list(model(batch).values())
@@ -191,7 +192,7 @@ def measure(
 ) -> dict[str, Any]:
     """The median seconds of an update with each objective, in turns, and their ratio."""
     shape = SHAPES[name]
-    ours = not args.torch_attention
+    ours = not args.torch_functions
     updates = {}
     for kind in OBJECTIVES:
         updates[kind] = update_of(kind, shape, batch, args.device, bf16, args.weighted, ours)
@@ -250,7 +251,7 @@ def main() -> None:
         "--weighted", type=float, default=0.01, help="share of words with a weight (default: 0.01)"
     )
     parser.add_argument(
-        "--torch-attention", action="store_true", help="bfloat16 attention as torch computes it"
+        "--torch-functions", action="store_true", help="attention, dropout and AdamW as before"
     )
     parser.add_argument("--pairs", metavar="FILE", help="real texts instead of drawn lengths")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

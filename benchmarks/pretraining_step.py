@@ -2,7 +2,7 @@
 
     python benchmarks/pretraining_step.py --text textbooks.txt.gz [--methods mlm retromae dupmae] [--anchor minilm] \\
         [--dtype bfloat16] [--dropout 0.1] [--threads 2] [--batch-size 32] [--length 128] [--repeats 5] \\
-        [--torch-attention] [--profile] [--json FILE]
+        [--torch-functions] [--profile] [--json FILE]
 
 An update is what the trainer does: masks and padding of a batch, loss, gradient, clipping, AdamW, with the objective,
 the collator and the recipe of ``dupmae-ir pretrain``. The base has MiniLM's shape and vocabulary with random weights,
@@ -36,7 +36,7 @@ from dupmae_ir.pretrain.collate import COLLATORS, Draw
 from dupmae_ir.pretrain.model import build_objective
 from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged, Vocabulary
-from dupmae_ir.training.layers import training_attention
+from dupmae_ir.training.cpu_functions import cpu_functions
 
 SHAPE = {
     "hidden_size": 384,
@@ -87,12 +87,8 @@ def update_of(
         batch = collate([Draw(n, 0, n % len(corpus)) for n in numbers])
         marks.append(time.process_time())
         bfloat16 = args.dtype == "bfloat16"
-        attention = (
-            nullcontext()
-            if args.torch_attention
-            else training_attention(torch.device("cpu"), bfloat16)
-        )
-        with attention, torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        functions = nullcontext() if args.torch_functions else cpu_functions(torch.device("cpu"))
+        with functions, torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             loss, _ = objective(batch)
         marks.append(time.process_time())
         loss.backward()
@@ -123,7 +119,9 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
-        "--torch-attention", action="store_true", help="bfloat16 attention as torch computes it"
+        "--torch-functions",
+        action="store_true",
+        help="attention and dropout as torch computes them",
     )
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", metavar="FILE")

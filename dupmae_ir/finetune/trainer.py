@@ -126,7 +126,7 @@ class PairTrainer(CheckedTrainer):
             {"params": head, "lr": self.schedule.head_learning_rate, "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(
-            groups, lr=self.args.learning_rate, betas=(0.9, 0.999), eps=1e-8
+            groups, lr=self.args.learning_rate, betas=(0.9, 0.999), eps=1e-8, fused=True
         )
         return self.optimizer
 

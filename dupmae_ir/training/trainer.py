@@ -22,7 +22,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import TrainingFailed
 from dupmae_ir.io.publishing import read_json
-from dupmae_ir.training.layers import training_attention
+from dupmae_ir.training.cpu_functions import cpu_functions
 from dupmae_ir.training.trained import LOG, TENSORBOARD, read_log
 
 Logs = Mapping[str, float] | None
@@ -349,7 +349,7 @@ class CheckedTrainer(Trainer):
             self.args.eval_on_start = False  # was done before the first update
             self._evaluated_at = self._last_evaluation(first_step)
         with (
-            training_attention(self.args.device, self.args.bf16),
+            cpu_functions(self.args.device),
             progress(
                 "train", "steps", self.args.max_steps, silent, first_step
             ) as self.terminal.bar,
