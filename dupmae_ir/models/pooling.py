@@ -26,6 +26,9 @@ LOGITS = 1 << 23
 PACKED_LOGITS = 1 << 20
 """The same for packed tokens, which have no backward pass: a chunk stays in the cache until it is pooled."""
 
+CACHED = 1 << 20
+"""Logits that are compared with their maximum while they are in the cache."""
+
 DEVICE_LOGITS = 1 << 29
 """The same on an accelerator: a gigabyte in half precision."""
 
@@ -82,7 +85,7 @@ class _OTMax(torch.autograd.Function):
         # The token with the maximum, which alone gets a gradient.
         winners = None
         if any(ctx.needs_input_grad):
-            winners = pooled.new_empty(pooled.shape, dtype=torch.int64)
+            winners = pooled.new_empty(pooled.shape, dtype=torch.int32)
         for start in range(0, vocabulary, chunk):
             part = slice(start, min(start + chunk, vocabulary))
             logits[rows, : part.stop - start] = torch.mm(tokens, table[part].t())
@@ -90,9 +93,7 @@ class _OTMax(torch.autograd.Function):
             if winners is None:
                 pooled[:, part] = by_text.amax(1)
             else:
-                best = by_text.max(1)
-                pooled[:, part] = best.values
-                winners[:, part] = best.indices
+                pooled[:, part], winners[:, part] = max_and_position(by_text)
         if winners is not None:
             ctx.save_for_backward(hidden, weight, winners)
         return pooled
@@ -110,7 +111,7 @@ class _OTMax(torch.autograd.Function):
             part = slice(start, start + CHUNK)
             # After top-k and ReLU few of the (B, V) gradients are non-zero, so both products are sparse.
             row, word = grads[0][:, part].nonzero(as_tuple=True)
-            token = row * length + winners[:, part][row, word]
+            token = row * length + winners[:, part][row, word].long()
             shape = (batch * length, len(weight[part]))
             value = grads[0][:, part][row, word].to(exact)
             into = torch.sparse_coo_tensor(
@@ -123,6 +124,27 @@ class _OTMax(torch.autograd.Function):
         if grad_hidden is not None:
             grad_hidden = grad_hidden.view(batch, length, width).to(hidden.dtype)
         return grad_hidden, None, grad_weight, None
+
+
+def max_and_position(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The maximum (B, C) over L of (B, L, C) ``logits``, and the last L at which it is.
+
+    As ``logits.max(1)``, which takes up to twice as long on a CPU, since it cannot compute several numbers at a time.
+    """
+    batch, length, width = logits.shape
+    if logits.device.type != "cpu" or length > torch.iinfo(torch.int16).max:
+        found = logits.max(1)
+        return found.values, found.indices
+    values = logits.new_empty(batch, width)
+    positions = torch.empty(batch, width, dtype=torch.int16)
+    numbers = torch.arange(length, dtype=torch.int16).unsqueeze(1)
+    texts = max(1, CACHED // max(1, length * width))
+    for start in range(0, batch, texts):
+        part = slice(start, start + texts)
+        best = logits[part].amax(1, keepdim=True)
+        values[part] = best.squeeze(1)
+        positions[part] = ((logits[part] == best) * numbers).amax(1)
+    return values, positions
 
 
 def product_dtype(x: Tensor) -> torch.dtype:

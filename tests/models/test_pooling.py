@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from dupmae_ir.models.pooling import ACTIVATIONS, keep_top_k, ot_max, ot_max_packed, runs, strongest
+from dupmae_ir.models import pooling
+from dupmae_ir.models.pooling import (
+    ACTIVATIONS,
+    keep_top_k,
+    max_and_position,
+    ot_max,
+    ot_max_packed,
+    runs,
+    strongest,
+)
 
 
 def ot_max_plain(hidden, mask, weight, bias=None):
@@ -71,6 +80,19 @@ def test_the_gradient_equals_autograd_and_passes_gradcheck():
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-10)
     leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
     assert torch.autograd.gradcheck(lambda h, w, b: ot_max(h, mask, w, b, chunk=6), leaves)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("cached", [1, 100, 1 << 20])
+def test_maximum_and_its_position(dtype, cached, monkeypatch):
+    monkeypatch.setattr(pooling, "CACHED", cached)
+    # Few different values, so that many are equal; a text and a word of -inf only.
+    logits = torch.randint(-3, 3, (5, 9, 17), generator=torch.Generator().manual_seed(0)).to(dtype)
+    logits[1] = logits[:, :, 3] = -torch.inf
+    values, positions = max_and_position(logits)
+    assert torch.equal(values, logits.amax(1))
+    found = logits.gather(1, positions.long().unsqueeze(1)).squeeze(1)
+    assert torch.equal(found, values)
 
 
 def test_a_text_without_pooled_tokens_is_minus_infinity_and_has_no_gradient():

@@ -1,7 +1,7 @@
 """Cross-entropy over the vocabulary without materialising the (N, V) logits of all tokens.
 
 The gradient is computed chunk by chunk during the forward pass, while a chunk's logits exist, and the backward pass
-only scales it. Memory is therefore at most three tensors of a chunk's logits, shared by the chunks, plus the gradients,
+only scales it. Memory is therefore a few tensors of a chunk's logits, shared by the chunks, plus the gradients,
 independent of batch and length. The (V, d) gradient, which any implementation has to return, exists from the forward
 pass on, and twice while it is scaled. benchmarks/heads_memory.py measures the memory above the parameters' gradients.
 """
@@ -18,6 +18,8 @@ from dupmae_ir.models.pooling import product_dtype
 IGNORED = -100
 TOKENS_PER_CHUNK = 256
 """256 x 30,522 float32 logits are 31 MB."""
+CHUNKS_PER_PRODUCT = 4
+"""Chunks whose part of the weight's gradient is one product. In half precision, each is (V, d) numbers to add up."""
 
 
 def token_cross_entropy(
@@ -66,25 +68,31 @@ class _TokenLoss(torch.autograd.Function):
 
         dtype = product_dtype(hidden)
         table = weight.to(dtype)
-        buffers = _Buffers(min(chunk, len(labels)), weight, dtype, exact)
+        buffers = _Buffers(chunk, len(labels), weight, dtype, exact)
         for start in range(0, len(labels), chunk):
             part = slice(start, start + chunk)
             tokens = hidden[part].to(dtype)
             targets = labels[part].unsqueeze(1)
-            logs = buffers.log_softmax(tokens, table, bias)
-            loss -= logs.gather(1, targets).sum() * ctx.share
+            logits = buffers.logits_of(tokens, table, bias)
+            at_targets = logits.gather(1, targets) - logits.amax(1, keepdim=True)
+            chances = torch.softmax(logits, 1, out=logits)
+            # The largest chance is that of the largest logit, and never 0.
+            loss -= (at_targets + chances.amax(1, keepdim=True).log()).sum() * ctx.share
             if not needs_grad:
                 continue
-            # d loss / d logits = (softmax - one hot) / number of tokens; the division follows. In place, since the
-            # log-probabilities are not needed again.
-            slope = logs.exp_().scatter_add_(1, targets, logs.new_full(targets.shape, -1.0))
+            # d loss / d logits = (softmax - one hot) / number of tokens; the division follows.
+            slope = chances.scatter_add_(1, targets, chances.new_full(targets.shape, -1.0))
             if grad_bias is not None:
                 grad_bias += slope.sum(0)
-            slope = buffers.rounded(slope)
+            slope = buffers.keep(slope)
             if grad_hidden is not None:
                 grad_hidden[part] = torch.mm(slope, table).to(hidden.dtype).mul_(ctx.share)
-            if grad_weight is not None:
-                buffers.add_product(grad_weight, slope.t(), tokens)
+            end = start + len(tokens)
+            if buffers.full or end == len(labels):
+                slopes = buffers.take()
+                tokens = hidden[end - len(slopes) : end].to(dtype)
+                if grad_weight is not None:
+                    buffers.add_product(grad_weight, slopes.t(), tokens)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.weight_dtype = weight.dtype
         ctx.bias_dtype = None if bias is None else bias.dtype
@@ -112,26 +120,46 @@ class _Buffers:
     Allocated for each chunk, tensors of this size cost a fifth of the loss on a CPU: the system clears their pages.
     """
 
-    def __init__(self, rows: int, weight: Tensor, dtype: torch.dtype, exact: torch.dtype) -> None:
-        shape = (rows, len(weight))
-        self.products = weight.new_empty(shape, dtype=dtype)
-        self.logits = weight.new_empty(shape, dtype=exact)
-        self.logs = weight.new_empty(shape, dtype=exact)
+    def __init__(
+        self, chunk: int, tokens: int, weight: Tensor, dtype: torch.dtype, exact: torch.dtype
+    ) -> None:
+        rows = min(chunk, tokens)
+        self.logits = weight.new_empty((rows, len(weight)), dtype=exact)
+        # The products of several chunks, each replaced by its slopes.
+        chunks = min(CHUNKS_PER_PRODUCT, -(-tokens // chunk))
+        self.products = weight.new_empty((chunks * rows, len(weight)), dtype=dtype)
+        self._kept = 0  # rows of slopes
         # A product in its own dtype and in that of the sum, allocated when first needed.
         self._product: Tensor | None = None
         self._exact_product: Tensor | None = None
 
-    def log_softmax(self, tokens: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
-        """(n, V) log-probabilities of (n, d) tokens; overwritten by the next call."""
-        rows = slice(0, len(tokens))
-        logits = self.logits[rows].copy_(torch.mm(tokens, table.t(), out=self.products[rows]))
+    def logits_of(self, tokens: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
+        """(n, V) logits of (n, d) tokens; overwritten by the next call."""
+        products = torch.mm(tokens, table.t(), out=self._next(len(tokens)))
+        logits = self.logits[: len(tokens)].copy_(products)
         if bias is not None:
             logits += bias
-        return torch.log_softmax(logits, 1, out=self.logs[rows])
+        return logits
 
-    def rounded(self, slope: Tensor) -> Tensor:
-        """(n, V) ``slope`` in the dtype of the products."""
-        return self.products[: len(slope)].copy_(slope)
+    def keep(self, slope: Tensor) -> Tensor:
+        """(n, V) ``slope`` in the dtype of the products, until :meth:`take`."""
+        kept = self._next(len(slope)).copy_(slope)
+        self._kept += len(slope)
+        return kept
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another chunk."""
+        return self._kept + len(self.logits) > len(self.products)
+
+    def take(self) -> Tensor:
+        """The slopes kept since the last call; overwritten by the next chunk."""
+        slopes = self.products[: self._kept]
+        self._kept = 0
+        return slopes
+
+    def _next(self, rows: int) -> Tensor:
+        return self.products[self._kept : self._kept + rows]
 
     def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
         """Add the product a b to ``total`` in place."""
