@@ -5,14 +5,14 @@
 Rows of the third table of docs/performance.md. Both sides run in processes of their own, each with the dupmae_ir, the
 benchmarks and the indexes of its checkout, in turns:
 
-  7     one query encoded by the embedded model, which has MiniLM's shape, on one thread and without importing torch
+  7     one query encoded by the embedded model of each side, on one thread and without importing torch
   8     `search --query --json` with ten hits, from the start of the process, over 500 documents
   12    an update of pre-training by DupMAE and of fine-tuning, in bfloat16, on two threads (benchmarks/training.py)
   13    bytes of a posting, and impact search of queries together, over the made-up documents of impact_engine.py
 
-Gates: each number of a query's vector to 1e-4 of its length and the same terms; the same documents in the same
-order; the same rows and scores. Updates are of equal batches; their losses are not compared, since methods draw
-differently.
+Gates: in row 13, the same rows and scores; in row 8, the same first document. The embedded model is another one since
+the commit, with six layers of MiniLM's shape instead of seven, so its vectors and lists are not compared. Updates are
+of equal batches; their losses are not compared, since methods draw differently.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ from processes import ROOT, Taken, Worker, answer, timed
 OURS = "ours"
 PEER = "before"
 QUERY = "count how often each word occurs in a list"
-DEVIATION = 1e-4
-"""Largest difference of a number of two vectors of a query, in lengths of the vector."""
 HITS = (10, 1000)
 
 Work = Callable[..., Any]
 
 
 def encoding(args: argparse.Namespace) -> tuple[Work, Any]:  # noqa: ARG001 (the shape of all)
-    """Answers texts with the time of all and their vectors and terms."""
+    """Answers texts with the time of all."""
     from dupmae_ir.models import load_lazy_encoder
 
     encoder = load_lazy_encoder()
@@ -52,10 +50,8 @@ def encoding(args: argparse.Namespace) -> tuple[Work, Any]:  # noqa: ARG001 (the
     def work(*texts: str) -> Any:
         taken, encoded = timed(lambda: [encoder.encode_queries([text]) for text in texts])
         assert "torch" not in sys.modules
-        queries = []
-        for query in encoded:
-            queries.append([query.cls[0].tolist(), sorted(query.ot.indices.tolist())])
-        return taken, queries
+        assert all(query.cls.any() and query.ot.nnz for query in encoded)
+        return taken, len(encoded)
 
     return work, True
 
@@ -160,22 +156,12 @@ def one_query(sides: Sides) -> Iterator[Any]:
 
     workers = sides.workers(7)
     texts = [query.text for query in load_queries()][: sides.args.queries]
-    _, ours = workers[OURS](*texts)
-    _, theirs = workers[PEER](*texts)
-    max_difference = 0.0
-    for (vector, terms), (expected, expected_terms) in zip(ours, theirs, strict=True):
-        assert terms == expected_terms, "the terms of a query differ"
-        difference = np.abs(np.subtract(vector, expected)).max() / np.linalg.norm(expected)
-        max_difference = max(max_difference, float(difference))
-    assert max_difference <= DEVIATION, max_difference
-
-    what = "encode one query, MiniLM's shape, one thread"
+    what = "encode one query, one thread"
     work = {side: lambda w=worker: Taken(*w(*texts)[0]) for side, worker in workers.items()}
     sides.turns(what, work, sides.args.repeats)
     for worker in workers.values():
         worker.close()
-    gate = f"the same terms, and each number to {max_difference:.1e} of a vector's length"
-    yield sides.claim(7, what, 2.5, gate)
+    yield sides.claim(7, what, 2.5, "both have a vector and terms for each query, without torch")
 
 
 def process(command: list[str], checkout: Path) -> tuple[Taken, str]:
@@ -205,7 +191,7 @@ def first_answer(sides: Sides) -> Iterator[Any]:
     corpus.write_text("".join(lines), encoding="utf-8")
 
     work = {}
-    docids = {}
+    first = {}
     for side, checkout in sides.checkouts.items():
         index = sides.folder(side) / "first"
         if not (index / "meta.json").is_file():
@@ -214,13 +200,13 @@ def first_answer(sides: Sides) -> Iterator[Any]:
         flags = ["--index", str(index), "--query", QUERY, "--json"]
         command = [*python, "dupmae_ir.search", *flags]
         _, output = process(command, checkout)
-        docids[side] = [hit["docid"] for hit in json.loads(output)["hits"]]
+        first[side] = json.loads(output)["hits"][0]["docid"]
         work[side] = lambda command=command, checkout=checkout: process(command, checkout)[0]
-    assert docids[OURS] == docids[PEER], docids
+    assert first[OURS] == first[PEER], first
 
     what = "search --query, from the start of the process"
     sides.turns(what, work, max(7, sides.args.repeats))
-    yield sides.claim(8, what, 0.6, "the same documents in the same order", sense="<=")
+    yield sides.claim(8, what, 0.6, "the same first document", sense="<=")
 
 
 def training_step(sides: Sides) -> Iterator[Any]:

@@ -3,7 +3,9 @@
 The collection is read once, without a model: the digest of each document tells whether the index has it. Documents that
 it lacks are written to a nameless temporary file and then encoded in windows, each saved in the work folder under the
 digest of its documents. A killed run leaves its windows; any later change of the index that encodes the same documents
-uses them. The scale of the index is fixed, so later weights may be clipped at 255: they are counted and reported.
+uses them. ``index sync`` makes a large change in steps, each as large as all before it, so that the first documents can
+be searched early and the index has few segments. The scale of the index is fixed, so later weights may be clipped at
+255: they are counted and reported.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
@@ -33,7 +37,6 @@ from dupmae_ir.encode.windows import (
     documents_digest,
     read_header,
     window_paths,
-    windows,
     write_window,
 )
 from dupmae_ir.errors import CheckpointError, IndexMismatch, UsageError
@@ -94,20 +97,54 @@ class _Plan:
     added: int = 0
     updated: int = 0
     unchanged: int = 0
-    deleted: int = 0  #: documents that the collection lacks
-    rows_to_delete: list[int] = field(
-        default_factory=list
-    )  #: of deleted documents, and old rows of updated ones
+    old_rows: list[int] = field(default_factory=list)  #: of each document to encode; -1 for none
+    deleted: list[int] = field(default_factory=list)  #: rows of documents that the collection lacks
 
     @property
     def encoded(self) -> int:
         return self.added + self.updated
 
-    def documents(self) -> Iterator[Document]:
-        """The documents to encode, in the order of the collection."""
+    def add(self, document: Document, old_row: int | None) -> None:
+        """Plan to encode a document, in the place of the one in ``old_row`` if the index has another version of it."""
+        if old_row is None:
+            self.added += 1
+            self.old_rows.append(-1)
+        else:
+            self.updated += 1
+            self.old_rows.append(old_row)
+        self.spool.write(json.dumps(list(document)) + "\n")
+
+    def steps(self, size: int, at_once: bool) -> Iterator[_Step]:
+        """The windows of ``size`` documents to encode, in the order of the collection.
+
+        Unless all is made ``at_once``, a step has as many windows as those before it together, and the last one also
+        what would be a small step of its own. Two windows are one step.
+        """
         self.spool.seek(0)
-        for line in self.spool:
-            yield Document(*json.loads(line))
+        documents = (Document(*json.loads(line)) for line in self.spool)
+        windows = iter(lambda: list(islice(documents, size)), [])
+        first = 0
+        is_last = False
+        # Once without documents, too, for what is deleted.
+        while not is_last:
+            end = max(2 * first, size)
+            if at_once or self.encoded < end + end // 4 or self.encoded <= 2 * size:
+                end = self.encoded
+            is_last = end == self.encoded
+            deleted = [row for row in self.old_rows[first:end] if row >= 0]
+            if is_last:
+                deleted += self.deleted
+            yield _Step(islice(windows, -(-(end - first) // size)), end, deleted, is_last)
+            first = end
+
+
+class _Step(NamedTuple):
+    """A part of a change that is made at once."""
+
+    windows: Iterator[list[Document]]  #: the documents to encode
+    end: int  #: documents that are encoded after it, of the complete change
+    deleted: list[int]  #: rows
+    is_last: bool
 
 
 class EncoderCache:
@@ -159,7 +196,6 @@ class Change:
         self.encoders = encoders or EncoderCache()
         self.changed = changed
         self.started = time.monotonic()
-        self.resumed = 0
 
     def __call__(self) -> ChangeResult:
         config = self.config
@@ -179,28 +215,57 @@ class Change:
             with tempfile.TemporaryFile("w+", encoding="utf-8", dir=job.target.parent) as spool:
                 plan = _Plan(spool)
                 self._compare(index, collection, plan, paths)
-                now = {
-                    "added_now": plan.added,
-                    "updated_now": plan.updated,
-                    "deleted_now": plan.deleted,
-                    "unchanged_now": plan.unchanged,
-                }
-                if not plan.encoded and not plan.rows_to_delete:
-                    result = job.unchanged(index, now)
+                # Only `index sync` reads everything that the index has afterwards.
+                reads_all = self.command == "index sync" and paths is None
+                if not plan.encoded and not plan.deleted:
+                    result = job.unchanged(index, self._counts(plan))
                 else:
-                    segment = None
-                    clipped = 0
-                    if plan.encoded:
-                        segment, clipped = self._encode_segment(job, index, collection, plan)
-                    now |= {"clipped_now": clipped, "resumed": self.resumed}
-                    deleted = np.array(plan.rows_to_delete, np.int64)
-                    # Only `index sync` reads everything that the index has afterwards.
-                    reads_all = self.command == "index sync" and paths is None
-                    sources = collection.report if reads_all else None
-                    result = job.commit(index, deleted, segment, now, sources=sources)
+                    result = self._make(job, index, collection, plan, reads_all)
             # Only after the commit: until then a killed run continues from its windows.
             _sweep_windows(job)
             return {**result, "seconds": round(time.monotonic() - self.started, 2)}
+
+    def _counts(self, plan: _Plan) -> dict[str, int]:
+        return {
+            "added_now": plan.added,
+            "updated_now": plan.updated,
+            "deleted_now": len(plan.deleted),
+            "unchanged_now": plan.unchanged,
+        }
+
+    def _make(
+        self, job: ChangeJob, index: Index, collection: DocumentSource, plan: _Plan, reads_all: bool
+    ) -> ChangeResult:
+        """Make the change, step by step. ``reads_all``: the index has nothing but the collection afterwards."""
+        size = (index.meta.get("settings") or {}).get("window") or WINDOW
+        now = {**self._counts(plan), "clipped_now": 0, "resumed": 0}
+        unit = collection.unit
+        with progress("encode", unit, total=plan.encoded, quiet=self.config.quiet) as bar:
+            segments = None
+            if plan.encoded:
+                segments = _Segments(self, job, index, collection, bar)
+            # An addition or update is made completely or not at all.
+            for step in plan.steps(size, at_once=self.command != "index sync"):
+                segment = None
+                if segments is not None:
+                    segment = segments.make(step.windows)
+                    now["clipped_now"] = segments.counts["clipped"]
+                    now["resumed"] = segments.resumed
+                result = job.commit(
+                    job.current(),
+                    np.array(step.deleted, np.int64),
+                    segment,
+                    now,
+                    sources=collection.report if reads_all and step.is_last else None,
+                )
+                if not step.is_last:
+                    say(
+                        f"{self.config.index}: {step.end:,} of {plan.encoded:,} {unit} can be searched",
+                        self.config.quiet,
+                    )
+        if segments is not None:
+            segments.say_losses()
+        return result
 
     def _collection(self, meta: Meta) -> DocumentSource:
         """The collection, read as the one that the index was made from unless flags say otherwise."""
@@ -253,17 +318,12 @@ class Change:
 
     def _plan_encoding(self, document: Document, row: int | None, plan: _Plan) -> None:
         """Plan to encode a document and, if the index has another version of it, to delete its ``row``."""
-        if row is None:
-            plan.added += 1
-        elif self.command == "index add":
+        if row is not None and self.command == "index add":
             raise UsageError(
                 f"{self.config.index} already has a document {document.docid!r} with other contents; nothing was "
                 "added. Replace documents with: dupmae-ir index update"
             )
-        else:
-            plan.updated += 1
-            plan.rows_to_delete.append(row)
-        plan.spool.write(json.dumps(list(document)) + "\n")
+        plan.add(document, row)
 
     def _plan_deletions(
         self, index: Index, collection: DocumentSource, unseen: list[int], plan: _Plan
@@ -279,106 +339,118 @@ class Change:
         deletes_all = index.documents > 0 and len(missing) == index.documents
         if deletes_all and isinstance(self.config, SyncConfig) and not self.config.replace_all:
             raise UsageError(
-                f"{self.config.corpus} has none of the {index.documents:,} documents of {self.config.index}, so all of "
+                f"{collection.source} has none of the {index.documents:,} documents of {self.config.index}, so all of "
                 "them would be deleted; name the right collection, or pass `replace_all`"
             )
-        plan.rows_to_delete += missing
-        plan.deleted = len(missing)
+        plan.deleted = missing
 
-    def _encode_segment(
-        self, job: ChangeJob, index: Index, collection: DocumentSource, plan: _Plan
-    ) -> tuple[Path, int]:
-        """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""
-        work = job.begin()
-        encoder = self.encoders.get(index, self.config)
-        languages = _Languages(work, index)
-        paths = self._encode_windows(job, work, index, encoder, plan, languages)
-        terms: Sequence[str] | None = index.terms if index.has_ot else None
-        if languages.factors and encoder.terms is not None:
-            terms = terms_in_languages(encoder.terms)
-        new = job.fresh("segment")
-        with progress("index", collection.unit, total=plan.encoded, quiet=self.config.quiet) as bar:
-            meta = build_index(
-                map(EncodedWindow.read, paths),
-                new,
-                dim=index.dim,
-                terms=terms,
-                scale=index.scale,
-                describe=lambda: {
-                    "made_by": f"dupmae-ir {self.command}",
-                    "inputs": [dataclasses.asdict(source) for source in collection.inputs],
-                    "languages": languages.factors,
-                },
-                on_documents=bar.update,
-                texts=index.segments[0].has_part("texts"),
-                excerpts=index.has_excerpts,
-            )
-        build_optional(index, new)
-        if meta["clipped"]:
-            say(
-                f"note: {meta['clipped']:,} of {meta['postings']:,} weights are above the highest that the scale of "
-                f"{self.config.index} can store ({index.scale:g}, fixed when it was made) and were clipped at 255",
-                self.config.quiet,
-            )
-        note = truncation_note(meta, encoder.settings, collection.unit)
-        say(note, self.config.quiet or not note)
-        return new, meta["clipped"]
 
-    def _encode_windows(
+class _Segments:
+    """Makes the segments of a change."""
+
+    def __init__(
         self,
+        change: Change,
         job: ChangeJob,
-        work: Path,
         index: Index,
-        encoder: Encoder,
-        plan: _Plan,
-        languages: _Languages,
-    ) -> list[Path]:
-        """The files of the encoded windows, in order."""
-        paths = []
-        separator = index.meta["encoder"]["title_separator"]
-        measure = self._excerpt_measure(index)
-        texts = index.segments[0].has_part("texts")
-        size = (index.meta.get("settings") or {}).get("window") or WINDOW
-        with progress("encode", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
-            for window in windows(plan.documents(), size):
-                job.check_deadline()
-                # By contents, not by number: another change may have other documents before these.
-                digest = documents_digest(window)
-                path = work / f"window-{digest[:32]}.safetensors"
-                if path.exists() and read_header(path)["documents"] == digest:
-                    self.resumed += len(window)
-                    if not bar.disable:  # read but not encoded: fills the bar but not the rate
-                        bar.initial += len(window)
-                else:
-                    own = languages.of(window, encoder)
-                    representation, excerpts = represent_with_excerpts(
-                        encoder, window, separator, own, measure
-                    )
-                    encoded = quantised_window(
-                        window,
-                        representation,
-                        index.scale,
-                        texts,
-                        index.language,
-                        own,
-                        languages.factors,
-                        excerpts,
-                    )
-                    write_window(path, encoded.to_bytes(digest))
-                paths.append(path)
-                bar.update(len(window))
-        return paths
+        collection: DocumentSource,
+        bar: tqdm[Any],
+    ) -> None:
+        self._config = change.config
+        self._job = job
+        self._index = index
+        self._collection = collection
+        self._bar = bar
+        self._work = job.begin()
+        self._encoder = change.encoders.get(index, change.config)
+        self._languages = _Languages(self._work, index)
+        self._measure = self._excerpt_measure()
+        self._has_texts = index.segments[0].has_part("texts")
+        self.resumed = 0  #: documents that an earlier run has encoded
+        self.counts = {"documents": 0, "postings": 0, "clipped": 0, "truncated": 0}
 
-    def _excerpt_measure(self, index: Index) -> TokenMeasure | None:
-        """What measures the excerpts of an index; None if it has none. Raises :class:`IndexMismatch` for an index whose
-        excerpts are of another length."""
-        if index.excerpts is None:
-            return None
-        if index.excerpts != excerpt_record():
-            raise IndexMismatch(
-                f"{self.config.index} has excerpts of another version; encode it again"
+    def make(self, windows: Iterable[list[Document]]) -> Path:
+        """Encode documents into the index folder of a new segment."""
+        index = self._index
+        paths = [self._encode(window) for window in windows]
+        terms: Sequence[str] | None = index.terms if index.has_ot else None
+        if self._languages.factors and self._encoder.terms is not None:
+            terms = terms_in_languages(self._encoder.terms)
+        new = self._job.fresh("segment")
+        meta = build_index(
+            map(EncodedWindow.read, paths),
+            new,
+            dim=index.dim,
+            terms=terms,
+            scale=index.scale,
+            describe=lambda: {
+                "made_by": f"dupmae-ir {self._job.command}",
+                "inputs": [dataclasses.asdict(source) for source in self._collection.inputs],
+                "languages": self._languages.factors,
+            },
+            texts=self._has_texts,
+            excerpts=index.has_excerpts,
+        )
+        build_optional(index, new)
+        for name in self.counts:
+            self.counts[name] += meta[name]
+        return new
+
+    def say_losses(self) -> None:
+        """Say what of the documents the index lacks: weights above its scale, and the ends of long texts."""
+        counts = self.counts
+        quiet = self._config.quiet
+        if counts["clipped"]:
+            say(
+                f"note: {counts['clipped']:,} of {counts['postings']:,} weights are above the highest that the scale "
+                f"of {self._config.index} can store ({self._index.scale:g}, fixed when it was made) and were clipped "
+                "at 255",
+                quiet,
             )
-        return excerpt_measure(_model(index.meta["encoder"], self.config))
+        note = truncation_note(counts, self._encoder.settings, self._collection.unit)
+        say(note, quiet or not note)
+
+    def _encode(self, window: list[Document]) -> Path:
+        """The file of an encoded window."""
+        self._job.check_deadline()
+        # By contents, not by number: another change may have other documents before these.
+        digest = documents_digest(window)
+        path = self._work / f"window-{digest[:32]}.safetensors"
+        if path.exists() and read_header(path)["documents"] == digest:
+            self.resumed += len(window)
+            if not self._bar.disable:  # read but not encoded: fills the bar but not the rate
+                self._bar.initial += len(window)
+        else:
+            index = self._index
+            own = self._languages.of(window, self._encoder)
+            representation, excerpts = represent_with_excerpts(
+                self._encoder, window, index.meta["encoder"]["title_separator"], own, self._measure
+            )
+            encoded = quantised_window(
+                window,
+                representation,
+                index.scale,
+                self._has_texts,
+                index.language,
+                own,
+                self._languages.factors,
+                excerpts,
+            )
+            write_window(path, encoded.to_bytes(digest))
+        self._bar.update(len(window))
+        return path
+
+    def _excerpt_measure(self) -> TokenMeasure | None:
+        """What measures the excerpts of the index; None if it has none. Raises :class:`IndexMismatch` for an index
+        whose excerpts are of another length."""
+        excerpts = self._index.excerpts
+        if excerpts is None:
+            return None
+        if excerpts != excerpt_record():
+            raise IndexMismatch(
+                f"{self._config.index} has excerpts of another version; encode it again"
+            )
+        return excerpt_measure(_model(self._index.meta["encoder"], self._config))
 
 
 class _Languages:

@@ -656,16 +656,16 @@ def factors_note(factors: Mapping[str, float]) -> str:
     return f"note: the model knows little of {', '.join(little)}: words decide there. {_all_languages()}"
 
 
-def truncation_note(meta: Meta, settings: EncoderSettings, unit: str) -> str:
-    """How many documents are longer than the model reads; empty if none is."""
-    count = meta["truncated"]
+def truncation_note(counts: Mapping[str, Any], settings: EncoderSettings, unit: str) -> str:
+    """How many documents are longer than the model reads; empty if none is. ``counts``: those of a manifest."""
+    count = counts["truncated"]
     if not count:
         return ""
     scope = "; words count to the end" if settings.ot == "lexical" else ""
     # Files of a folder are split already, as well as a model without a readable tokenizer allows.
     advice = "" if unit == DocumentCollection.unit else ". dupmae-ir encode.passages splits them"
     return (
-        f"note: {count:,} of {meta['documents']:,} {unit} are longer than the {settings.document_length} word pieces "
+        f"note: {count:,} of {counts['documents']:,} {unit} are longer than the {settings.document_length} word pieces "
         f"that are read of each, so vectors are of their beginnings{scope}{advice}"
     )
 

@@ -57,8 +57,11 @@ def run_sync(config: SyncConfig) -> ChangeResult:
     if not config.watch:
         return Change(config, "index sync", encoders)()
     need_packages("watching a folder", ["watchfiles"], EXTRA)
-    if not isinstance(config.collection(), DocumentCollection):
-        raise UsageError(f"`watch` is for folders of documents; {config.corpus} is read as lines")
+    collection = config.collection()
+    if not isinstance(collection, DocumentCollection):
+        raise UsageError(
+            f"`watch` is for folders of documents; {collection.source} is read as lines"
+        )
     return _watch(config, encoders)
 
 

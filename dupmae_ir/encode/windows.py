@@ -376,7 +376,7 @@ def build_index(
     terms: Sequence[str] | None,
     scale: float | None,
     describe: Callable[[], Mapping[str, object]],
-    on_documents: Callable[[int], object],
+    on_documents: Callable[[int], object] = lambda _: None,
     texts: bool = False,
     postings: bool = False,
     excerpts: bool = False,

@@ -239,8 +239,9 @@ class UpdateConfig(ChangeOptions):
 class SyncConfig(ChangeOptions):
     """Make an index that of a collection: add what is new, encode again what changed, delete what is gone. Takes the
     time of reading the collection and of encoding the difference. Documents are compared by a digest of id, title, text
-    and metadata; what is new or changed becomes a new segment. Searches give exactly what an index of the same
-    documents made at once would give. Interrupted or killed, the index is what it was, and the same command continues.
+    and metadata; what is new or changed becomes a new segment, or several that can be searched one after the other.
+    Searches give exactly what an index of the same documents made at once would give. Interrupted or killed, the index
+    has the segments that were finished, and the same command continues.
 
     Examples:
         dupmae-ir index sync --index indexes/mine --corpus corpus.jsonl

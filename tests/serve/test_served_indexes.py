@@ -156,8 +156,8 @@ def test_no_request_is_lost_while_indexes_are_exchanged(
 
         async def one(number: int) -> int:
             answered = 0
-            for n in range(number, requests, 8):
-                query = asked[n % len(asked)]
+            while answered < requests // 8 or exchanges < 2:
+                query = asked[(8 * answered + number) % len(asked)]
                 reply = await client.call(
                     "POST", "/api/search", {"query": query, "hits": 5, "texts": True}
                 )
@@ -174,7 +174,7 @@ def test_no_request_is_lost_while_indexes_are_exchanged(
         exchanger = threading.Thread(target=exchange)
         exchanger.start()
         try:
-            assert client.run(all_clients()) == requests
+            assert client.run(all_clients()) >= requests
         finally:
             stop.set()
             exchanger.join()
