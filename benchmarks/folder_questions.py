@@ -5,7 +5,8 @@
 
 Each line of the questions has ``folder``, ``question``, ``file`` (relative to the folder) and ``phrase``, which the
 right passage contains. A question to source code has the name of a ``definition``, too: each passage whose title ends
-with it is right. Each folder is indexed with the embedded model and searched in hybrid mode, without options.
+with it is right. Each folder is indexed with the embedded model, or another one, and searched in hybrid mode, without
+other options.
 The folders of ``folder_questions.jsonl`` are public:
 
 - vault: ``en`` of obsidianmd/obsidian-help;
@@ -52,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", metavar="NAME=FOLDER")
     parser.add_argument("--questions", type=Path, default=QUESTIONS)
+    parser.add_argument("--model", help="model name or folder; the embedded model if left out")
     args = parser.parse_args()
     questions = read_questions(args.questions)
     for pair in args.folders:
@@ -59,16 +61,16 @@ def main() -> None:
         asked = [question for question in questions if question.folder == name]
         if not asked:
             parser.error(f"{args.questions} has no question to the folder {name!r}")
-        print(report(folder, asked), flush=True)
+        print(report(folder, asked, args.model), flush=True)
 
 
-def report(folder: str, questions: list[Question]) -> str:
+def report(folder: str, questions: list[Question], model: str | None) -> str:
     """The counts for a folder, and a line for each question that was not answered first."""
     counts: Counter[str] = Counter()
     misses = []
     with tempfile.TemporaryDirectory() as temporary:
         index = str(Path(temporary) / "index")
-        build_index(folder, index)
+        build_index(folder, index, model=model)
         searcher = Searcher.open(index)
         for question in questions:
             hits = searcher.search(question.question, HITS)

@@ -278,8 +278,8 @@ class EncodedRows(NamedTuple):
 class QuickEncoder(Protocol):
     """An encoder that encodes some queries with less work than a call of ``encode_queries``."""
 
-    def is_quick(self, texts: Sequence[str]) -> bool:
-        """Whether these queries are encoded so, each with the bits that it has alone."""
+    def is_quick(self, queries: int) -> bool:
+        """Whether so many queries are encoded so in one call, each with the bits that it has alone."""
 
     def encode_rows(
         self, texts: Sequence[str], cap: int = 1024, threads: int | None = None

@@ -406,9 +406,11 @@ def is_written(data: bytes) -> bool:
 def pairs_in(extracted: Extracted, language: str, place: str) -> Iterator[Pair]:
     """The pairs of a file."""
     short = "/".join(place.split("/")[-2:]).rpartition(".")[0]
+    names = Counter[str]()
     for definition, part in extracted.sections():
         if not definition:
             continue
+        names[definition] += 1
         section = extracted.text[part].rstrip()
         documentation, code = (
             python_parts(section) if language == "python" else commented_parts(section)
@@ -417,6 +419,10 @@ def pairs_in(extracted: Extracted, language: str, place: str) -> Iterator[Pair]:
         lines = [line for line in code.splitlines() if line.strip()]
         if is_question(query) and _LINES[0] <= len(lines) <= _LINES[1]:
             docid = f"{place}#{definition}"
+            if names[definition] > 1:
+                docid += f"~{names[definition]}"
+            # Run files have no place for white space in an id.
+            docid = "_".join(docid.split())
             yield Pair(query, docid, f"{short}: {definition}", code, language)
 
 

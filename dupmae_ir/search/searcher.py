@@ -110,7 +110,7 @@ class Searcher:
         self._source: SearcherSource | None = None
         self.settings = settings or SearchSettings()
         # Texts that are computed together use all processors; others are computed by as many threads as there are.
-        joins = isinstance(encoder, QuickEncoder) and encoder.is_quick(["a", "b"])
+        joins = isinstance(encoder, QuickEncoder) and encoder.is_quick(2)
         self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(
             1 if joins else processors()
         )

@@ -109,7 +109,7 @@ class CachingEncoder:
         shape = (len(rows), len(self.terms or ()))
         return Representation(cls, sp.csr_matrix((weights, ids, starts), shape))
 
-    def is_quick(self, texts: Sequence[str]) -> bool:  # noqa: ARG002
+    def is_quick(self, queries: int) -> bool:  # noqa: ARG002
         """As :meth:`QuickEncoder.is_quick`: always, since what is in the cache are rows."""
         return True
 
@@ -139,7 +139,7 @@ class CachingEncoder:
     def _encode_and_keep(self, texts: list[str], cap: int) -> None:
         """Encode texts on the threads of this encoder, and put the encodings into the cache."""
         encoder = self.encoder
-        if isinstance(encoder, QuickEncoder) and encoder.is_quick(texts):
+        if isinstance(encoder, QuickEncoder) and encoder.is_quick(len(texts)):
             self._keep(texts, cap, encoder.encode_rows(texts, cap, self.threads))
             return
         thread_count = min(self.threads, len(texts))
@@ -452,7 +452,7 @@ class OpenIndexes:
             path, config.model, device=config.device, dtype=config.dtype, settings=self.settings
         )
         encoder = searcher.encoder
-        if isinstance(encoder, LazyEncoder) and not encoder.is_quick(["a query", "another"]):
+        if isinstance(encoder, LazyEncoder) and not encoder.is_quick(2):
             # Loaded now, so that no search waits for it.
             encoder.whole()
         self._encoders.append(searcher.encoder)

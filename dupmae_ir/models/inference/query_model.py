@@ -293,9 +293,10 @@ class LazyTextEncoder(TermEncoder):
         self._model = model
         self._complete = complete
 
-    def is_quick(self, texts: Sequence[str]) -> bool:
-        """Whether these texts are encoded without torch: all, unless the model's weights are not in 8 bits."""
-        return len(texts) == 1 or self._model is None or self._model.joins
+    def is_quick(self, queries: int) -> bool:
+        """Whether so many queries are encoded without torch: any number, unless the model's weights are not in 8
+        bits."""
+        return queries == 1 or self._model is None or self._model.joins
 
     def whole(self) -> TextEncoder:
         """The encoder with torch, loaded on the first call."""
@@ -303,7 +304,7 @@ class LazyTextEncoder(TermEncoder):
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """As :meth:`TextEncoder.encode_queries`."""
-        if not self.is_quick(texts):
+        if not self.is_quick(len(texts)):
             return self.whole().encode_queries(texts, cap)
         return super().encode_queries(texts, cap)
 

@@ -151,7 +151,7 @@ class QueryEncodings:
         self._uses = Counter(texts)
         self._group_of: dict[str, list[str]] = {}
         distinct = list(self._uses)
-        if isinstance(encoder, QuickEncoder) and encoder.is_quick(distinct):
+        if isinstance(encoder, QuickEncoder) and encoder.is_quick(len(distinct)):
             group = GROUP  # such an encoder gives a text the same bits alone and with others
         for start in range(0, len(distinct), group):
             texts_of_group = distinct[start : start + group]
@@ -181,7 +181,7 @@ class QueryEncodings:
         return [encoded]
 
     def _encode(self, texts: list[str]) -> list[EncodedQuery]:
-        if isinstance(self.encoder, QuickEncoder) and self.encoder.is_quick(texts):
+        if isinstance(self.encoder, QuickEncoder) and self.encoder.is_quick(len(texts)):
             vectors, rows = self.encoder.encode_rows(texts, self.cap, self.threads)
         else:
             with torch_threads(self.threads):

@@ -1,0 +1,170 @@
+"""The measurements of experiments/code-encoder.md.
+
+    python experiments/code_encoder.py measure direct --model runs/code-encoder/direct/stage2 \
+        --sets runs/code-pairs --data DATA --output runs/code-encoder/records
+    python experiments/code_encoder.py compare runs/code-encoder/records
+
+``measure`` writes ``OUTPUT/VARIANT/COLLECTION.json`` with nDCG@10 of each query by vectors alone and by hybrid search.
+Collections that have a record already are left out, so the same command continues after an interruption. Search is
+exhaustive, by the float32 sums of both parts (DupMAE Eq. 12). ``compare`` prints the table of means, and the tests of
+each variant against ``control``. The 69 questions are counted by benchmarks/folder_questions.py, with ``--model``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from dupmae_ir.collections.prepared import QUERIES
+from dupmae_ir.collections.stdlib import write_beir
+from dupmae_ir.console import guarded
+from dupmae_ir.eval.evaluate import evaluate
+from dupmae_ir.io.collections import read_collection
+from dupmae_ir.io.publishing import atomic_write, move_into_place
+from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.topics import read_topics
+from dupmae_ir.models import load_encoder
+from dupmae_ir.types import CollectionStatistics, Hit, LexicalEncoder
+
+CONTROL = "control"
+DECIDES = "test"
+"""The collection by which the rule chooses."""
+CLASSIC = ("scifact", "vaswani", "cranfield", "cacm")
+DEMO = "demo"
+COLLECTIONS = (DECIDES, DEMO, *CLASSIC)
+MODES = ("vectors", "hybrid")
+MEASURE = "nDCG@10"
+_HITS = 100
+_DIGITS = 4
+
+
+def measure(folder: Path, model: Path | None) -> dict[str, Any]:
+    """Mode -> query id -> nDCG@10, for a collection in BEIR's layout."""
+    documents = list(read_collection(folder / "corpus.jsonl"))
+    qrels = read_qrels(folder / "qrels" / "test.tsv")
+    topics = [topic for topic in read_topics(str(folder / QUERIES)) if topic.qid in qrels]
+    encoder = load_encoder(model, dtype="mixed")
+    assert isinstance(encoder, LexicalEncoder)
+    stored = encoder.encode_collection(documents)
+    assert stored.ot is not None
+    assert stored.cls is not None
+    frequencies = np.bincount(stored.ot.indices, minlength=stored.ot.shape[1])
+    statistics = CollectionStatistics(len(documents), frequencies)
+    asked = encoder.for_collection(statistics).encode_queries([topic.text for topic in topics])
+    assert asked.ot is not None
+    assert asked.cls is not None
+    dense_weight, impact_weight = encoder.settings.part_weights
+    vectors = dense_weight * (asked.cls @ stored.cls.T)
+    words = impact_weight * (asked.ot @ stored.ot.T)
+
+    runs: dict[str, dict[str, list[Hit]]] = {mode: {} for mode in MODES}
+    for row, topic in enumerate(topics):
+        by_mode = {"vectors": vectors[row], "hybrid": vectors[row] + words[row].toarray()[0]}
+        for mode, scores in by_mode.items():
+            best = np.argsort(-scores, kind="stable")[:_HITS]
+            runs[mode][topic.qid] = [Hit(documents[i].docid, float(scores[i])) for i in best]
+    record = {}
+    for mode, run in runs.items():
+        found = evaluate(qrels, run, (MEASURE,)).per_query
+        record[mode] = {topic.qid: round(found[topic.qid][MEASURE], _DIGITS) for topic in topics}
+    return record
+
+
+def folders(sets: Path, data: Path, output: Path) -> Mapping[str, Path]:
+    """The folder of each collection; that of the demo is written below ``output``."""
+    demo = output / DEMO
+    if not demo.is_dir():
+        aside = output / f".{DEMO}.writing"
+        aside.mkdir(parents=True, exist_ok=True)
+        write_beir(aside)
+        move_into_place(aside, demo)
+    return {DECIDES: sets / "test", DEMO: demo, **{name: data / name for name in CLASSIC}}
+
+
+def measure_all(args: argparse.Namespace) -> None:
+    """Measure the collections that have no record of the variant yet."""
+    records = args.output / args.variant
+    records.mkdir(parents=True, exist_ok=True)
+    for name, folder in folders(args.sets, args.data, args.output).items():
+        path = records / f"{name}.json"
+        if path.is_file():
+            continue
+        print(f"{args.variant}, {name}: started", flush=True)
+        record = measure(folder, args.model)
+        with atomic_write(path) as f:
+            json.dump(record, f)
+    print(f"{args.variant}: complete", flush=True)
+
+
+def read_records(folder: Path) -> dict[str, dict[str, Any]]:
+    """Variant -> collection -> record of :func:`measure`."""
+    variants = {}
+    for path in sorted(folder.glob(f"*/{DECIDES}.json")):
+        records = {}
+        for name in COLLECTIONS:
+            records[name] = json.loads((path.parent / f"{name}.json").read_text(encoding="utf-8"))
+        variants[path.parent.name] = records
+    return variants
+
+
+def mean(values: Mapping[str, float]) -> float:
+    return float(np.mean(list(values.values())))
+
+
+def p_value(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
+    """Of a paired t-test over queries."""
+    queries = sorted(theirs)
+    found = stats.ttest_rel(
+        [ours[query] for query in queries], [theirs[query] for query in queries]
+    )
+    return float(found.pvalue)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Print the means of all variants, and the tests against the control by hybrid search on ``test``."""
+    variants = read_records(args.records)
+    for mode in MODES:
+        print(mode)
+        for variant, records in variants.items():
+            cells = [f"{name} {mean(records[name][mode]):.4f}" for name in COLLECTIONS]
+            print(f"  {variant:10} {'  '.join(cells)}")
+    control = variants.pop(CONTROL)[DECIDES]["hybrid"]
+    p_values = {}
+    for variant, records in variants.items():
+        p_values[variant] = p_value(records[DECIDES]["hybrid"], control)
+    # Holm: the smallest is multiplied by the number of tests, the next by one less.
+    corrected = 0.0
+    for number, variant in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        corrected = max(corrected, min(1.0, (len(p_values) - number) * p_values[variant]))
+        difference = mean(variants[variant][DECIDES]["hybrid"]) - mean(control)
+        print(f"{variant} against control on {DECIDES}: {difference:+.4f}, p {corrected:.2g}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("variant", help="its name in the records: control, direct, retromae")
+    measuring.add_argument(
+        "--model", type=Path, help="model folder; the embedded model if left out"
+    )
+    measuring.add_argument("--sets", type=Path, required=True, help="made by code_pairs.py")
+    measuring.add_argument("--data", type=Path, required=True, help="classic collections")
+    measuring.add_argument("--output", type=Path, required=True)
+    measuring.set_defaults(work=measure_all)
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("records", type=Path)
+    comparing.set_defaults(work=compare)
+    args = parser.parse_args(argv)
+    return guarded(lambda: args.work(args), "code_encoder.py")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
