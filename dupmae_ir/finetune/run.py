@@ -22,11 +22,11 @@ from dupmae_ir.finetune.pairs import Pair
 from dupmae_ir.finetune.setup import FinetuneSetup, prepare_stage
 from dupmae_ir.finetune.trainer import PairTrainer, encoder_mrr
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.layout import LEXICON, SIDES
+from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.heads.lexical import Lexicon
-from dupmae_ir.models.names import model_folder
+from dupmae_ir.models.names import lexicon_path, model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.training.job import (
     DistributedJob,
@@ -142,7 +142,7 @@ def _train(
     output_dir = single_job.fresh("model")
     lexicon = None
     if model_config.lexical is not None:
-        lexicon = setup.start.folder / LEXICON
+        lexicon = lexicon_path(setup.start.folder, model_config.embedded_lexicon)
     save_model(output_dir, retriever, tokenizer, model_config, lexicon=lexicon)
     if adapter_folder is not None:
         for name in adapters:
@@ -168,9 +168,8 @@ def _build_trainer(
     lexical = None
     if start.trains_ot and start.config.lexical is not None:
         vocabulary = int(retriever.side("document").lm.config.vocab_size)
-        lexical = LexicalBatches(
-            Lexicon.load(start.folder / LEXICON, start.config.lexical, vocabulary)
-        )
+        path = lexicon_path(start.folder, start.config.embedded_lexicon)
+        lexical = LexicalBatches(Lexicon.load(path, start.config.lexical, vocabulary))
     collator = ExampleCollator(
         tokenizer,
         start.config.query_length,

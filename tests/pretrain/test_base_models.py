@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from support.lexical_models import make_lexical
 from support.pretraining import flags, tiny_base, tiny_corpus
 from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
+from dupmae_ir.models import load_encoder
 from dupmae_ir.pretrain.__main__ import main
 from dupmae_ir.pretrain.tokens import Vocabulary
 
@@ -205,3 +208,22 @@ def test_a_head_is_calibrated_on_request(tmp_path):
     words = flags("retromae", base, corpus, tmp_path / "out", steps=2, **{"add-head": True})
     assert main(words) == 0
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_a_model_with_lexical_words_keeps_them(corpus, tmp_path):
+    base = make_lexical(tmp_path, normalize=2.5)
+    trained = tmp_path / "trained"
+    more = {"add-head": True, "steps": 2}
+    large = tiny_corpus(tmp_path / "large.jsonl", rows=300)
+    assert main(flags("retromae", base, large, trained, **more)) == 0
+    before = load_encoder(base)
+    after = load_encoder(trained)
+    assert after.settings.ot == "lexical"
+    texts = ["cats and dogs", "the sun"]
+    ours = after.encode_documents(texts)
+    theirs = before.encode_documents(texts)
+    assert (ours.ot != theirs.ot).nnz == 0
+    np.testing.assert_allclose(np.linalg.norm(ours.cls, axis=1), 2.5, rtol=1e-5)
+    # DupMAE trains weights of words, so the model has those of its head.
+    assert main(flags("dupmae", base, large, tmp_path / "dupmae", **more)) == 0
+    assert load_encoder(tmp_path / "dupmae").settings.ot == "mlm"

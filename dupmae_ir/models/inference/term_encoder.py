@@ -13,12 +13,12 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.models.checkpoints.layout import LEXICON, folder_digest
+from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import Lexicon, TermWeights
 from dupmae_ir.models.heads.query_table import QueryTable
 from dupmae_ir.models.languages import ENGLISH
-from dupmae_ir.models.names import embedded_folder, model_folder, model_name
+from dupmae_ir.models.names import embedded_folder, lexicon_path, model_folder, model_name
 from dupmae_ir.models.normal_form import normal_form
 from dupmae_ir.types import (
     CollectionStatistics,
@@ -88,10 +88,8 @@ class TermEncoder:
         self._lexicon = None
         if config.lexical is not None and "ot" in parts:
             language = settings.language
-            home = embedded_folder() if config.embedded_lexicon else folder
-            self._lexicon = Lexicon.load(
-                home / LEXICON, config.lexical, width, language, config.multilingual
-            )
+            path = lexicon_path(folder, config.embedded_lexicon)
+            self._lexicon = Lexicon.load(path, config.lexical, width, language, config.multilingual)
         if settings.fold_terms and (self._lexicon is not None or config.query_table):
             raise UsageError("`fold_terms` is for term weights of the model's own head")
         self._table = None
