@@ -4,10 +4,10 @@
     python experiments/code_pairs.py make --cache PACKAGES --output runs/code-pairs
 
 ``draw`` was run once. ``make`` downloads the packages of the list, checks their sha256 and writes ``train.jsonl.gz``,
-``mining.jsonl.gz`` (the pairs of ``train`` from a sample of packages, all of each, since its other functions are the
-negatives that matter), ``dev.jsonl.gz``, ``test`` (the packages that are held out, in BEIR's layout) and
-``counts.json``. Both need pip, npm and apt-get with their sources; nothing of a package is run. Files that are there
-already are not downloaded again.
+``code.jsonl.gz`` (the code of these pairs, for pre-training), ``mining.jsonl.gz`` (the pairs of ``train`` from a sample
+of packages, all of each, since its other functions are the negatives that matter), ``dev.jsonl.gz``, ``test`` (the
+packages that are held out, in BEIR's layout) and ``counts.json``. Both need pip, npm and apt-get with their sources;
+nothing of a package is run. Files that are there already are not downloaded again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import tarfile
 import textwrap
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.parser import BytesParser
@@ -546,6 +546,8 @@ def make(args: argparse.Namespace) -> None:
     train = [pair for name in sorted(set(names) - dev) for pair in others[name]]
     random.Random(0).shuffle(train)
     write_pairs(args.output / "train.jsonl.gz", train)
+    code = [{"title": pair.title, "text": pair.text} for pair in train]
+    write_lines(args.output / "code.jsonl.gz", code)
     to_mine = pairs_to_mine(train)
     write_pairs(args.output / "mining.jsonl.gz", to_mine)
     test = QuestionSet()
@@ -590,10 +592,18 @@ def _package_of(pair: Pair) -> str:
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write pairs as ``dupmae-ir finetune --pairs`` reads them."""
+    rows = []
+    for pair in pairs:
+        positive = {"id": pair.docid, "title": pair.title, "text": pair.text}
+        rows.append({"query": pair.query, "positive": positive})
+    write_lines(path, rows)
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write rows as gzipped JSON lines, always with the same bytes."""
     with atomic_write(path, "wb") as f, gzip.GzipFile("", "wb", fileobj=f, mtime=0) as packed:
-        for pair in pairs:
-            positive = {"id": pair.docid, "title": pair.title, "text": pair.text}
-            line = json.dumps({"query": pair.query, "positive": positive}, ensure_ascii=False)
+        for row in rows:
+            line = json.dumps(row, ensure_ascii=False)
             packed.write(line.encode("utf-8", "replace") + b"\n")
 
 
