@@ -1,0 +1,50 @@
+"""The measurements of the code encoder: records by query, means and tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import code_encoder
+import pytest
+from question_sets import QuestionSet
+from support.lexical_models import make_lexical
+
+
+def write_records(folder: Path, variant: str, values: list[float]) -> None:
+    (folder / variant).mkdir(parents=True)
+    record = {
+        mode: {str(query): value for query, value in enumerate(values)}
+        for mode in code_encoder.MODES
+    }
+    for name in code_encoder.COLLECTIONS:
+        (folder / variant / f"{name}.json").write_text(json.dumps(record))
+
+
+def test_variants_are_compared_with_the_control(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    values = [0.1 * (query % 7) for query in range(60)]
+    write_records(tmp_path, "control", values)
+    write_records(
+        tmp_path, "direct", [value + 0.05 + 0.001 * (n % 3) for n, value in enumerate(values)]
+    )
+    write_records(tmp_path, "retromae", [value + 0.1 * (-1) ** n for n, value in enumerate(values)])
+    assert code_encoder.main(["compare", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "control    test 0.2900" in printed
+    better, same = printed.splitlines()[-2:]
+    assert better.startswith("direct against control on test: +0.0510, p ")
+    assert float(better.rpartition(" ")[2]) < 1e-6
+    # The larger p is not multiplied: it is the last of Holm's steps.
+    assert same == "retromae against control on test: +0.0000, p 1"
+
+
+def test_a_collection_is_measured_by_both_parts(tmp_path: Path):
+    found = QuestionSet()
+    for number, word in enumerate(["cat", "dog", "sun", "mat"]):
+        found.documents[f"d{number}"] = ("", f"the {word} and the {word}")
+        found.questions.append((word, [f"d{number}"]))
+    found.write(tmp_path / "test")
+    record = code_encoder.measure(tmp_path / "test", make_lexical(tmp_path))
+    assert set(record) == {"vectors", "hybrid"}
+    assert list(record["hybrid"]) == ["0", "1", "2", "3"]
+    assert all(0 <= value <= 1 for by_query in record.values() for value in by_query.values())
