@@ -10,8 +10,8 @@ benchmarks/pretraining_step.py and finetune_step.py, with MiniLM's shape. In tur
                  fused AdamW; the same rate of dropout
   no dropout     the same with ``pretrain --dropout 0``; fine-tuning is without dropout in all forms
 
-Gate: the largest error of an output or a gradient of attention against float64 is at most that of the products and
-softmax of transformers' eager layers under autocast.
+Gate: compared with float64, the largest error of attention and its gradients is no larger than with the eager
+attention of transformers under autocast.
 """
 
 from __future__ import annotations

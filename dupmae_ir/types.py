@@ -279,7 +279,7 @@ class QuickEncoder(Protocol):
     """An encoder that encodes some queries with less work than a call of ``encode_queries``."""
 
     def is_quick(self, queries: int) -> bool:
-        """Whether so many queries are encoded so in one call, each with the bits that it has alone."""
+        """Whether a call with this many queries is quick. If so, each query has the bits that it has alone."""
 
     def encode_rows(
         self, texts: Sequence[str], cap: int = 1024, threads: int | None = None

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
+from sentences_and_titles import CLASSIC, DEMO, write_demo
 
 from dupmae_ir.collections.prepared import QUERIES
-from dupmae_ir.collections.stdlib import write_beir
 from dupmae_ir.console import guarded
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.io.collections import read_collection
-from dupmae_ir.io.publishing import atomic_write, move_into_place
+from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models import load_encoder
@@ -35,8 +35,6 @@ from dupmae_ir.types import CollectionStatistics, Hit, LexicalEncoder
 CONTROL = "control"
 DECIDES = "test"
 """The collection by which the rule chooses."""
-CLASSIC = ("scifact", "vaswani", "cranfield", "cacm")
-DEMO = "demo"
 COLLECTIONS = (DECIDES, DEMO, *CLASSIC)
 MODES = ("vectors", "hybrid")
 MEASURE = "nDCG@10"
@@ -79,11 +77,7 @@ def measure(folder: Path, model: Path | None) -> dict[str, Any]:
 def folders(sets: Path, data: Path, output: Path) -> Mapping[str, Path]:
     """The folder of each collection; that of the demo is written below ``output``."""
     demo = output / DEMO
-    if not demo.is_dir():
-        aside = output / f".{DEMO}.writing"
-        aside.mkdir(parents=True, exist_ok=True)
-        write_beir(aside)
-        move_into_place(aside, demo)
+    write_demo(demo)
     return {DECIDES: sets / "test", DEMO: demo, **{name: data / name for name in CLASSIC}}
 
 

@@ -228,17 +228,23 @@ def read_dev(pairs: Path) -> QuestionSet:
     return found
 
 
+def write_demo(folder: Path) -> None:
+    """Write the demo's documents and questions in BEIR's layout, unless ``folder`` is there already."""
+    if folder.is_dir():
+        return
+    aside = folder.with_name(f".{folder.name}.writing")
+    aside.mkdir(parents=True, exist_ok=True)
+    write_beir(aside)
+    move_into_place(aside, folder)
+
+
 def collections(sets: Path, data: Path, made: Path) -> Mapping[str, Path]:
     """The folder of each collection; those that are made of others are written below ``made``."""
     folders = {name: sets / name for name in ("covid", *NEW)}
     folders |= {name: data / name for name in CLASSIC}
     if not (made / "dev").is_dir():
         read_dev(data / "pairs").write(made / "dev")
-    if not (made / DEMO).is_dir():
-        aside = made / f".{DEMO}.writing"
-        aside.mkdir(parents=True, exist_ok=True)
-        write_beir(aside)
-        move_into_place(aside, made / DEMO)
+    write_demo(made / DEMO)
     return folders | {name: made / name for name in ("dev", DEMO)}
 
 

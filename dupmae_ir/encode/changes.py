@@ -115,10 +115,10 @@ class _Plan:
         self.spool.write(json.dumps(list(document)) + "\n")
 
     def steps(self, size: int, at_once: bool) -> Iterator[_Step]:
-        """The windows of ``size`` documents to encode, in the order of the collection.
+        """Split the documents into steps, each with windows of ``size`` documents, in the order of the collection.
 
-        Unless all is made ``at_once``, a step has as many windows as those before it together, and the last one also
-        what would be a small step of its own. Two windows are one step.
+        Each step doubles the number of encoded documents, so a large change has few steps. If little is left after a
+        step, it is added to that step. A change of at most two windows, or one made ``at_once``, is a single step.
         """
         self.spool.seek(0)
         documents = (Document(*json.loads(line)) for line in self.spool)
@@ -142,8 +142,8 @@ class _Step(NamedTuple):
     """A part of a change that is made at once."""
 
     windows: Iterator[list[Document]]  #: the documents to encode
-    end: int  #: documents that are encoded after it, of the complete change
-    deleted: list[int]  #: rows
+    end: int  #: number of documents of the change that are encoded after this step
+    deleted: list[int]  #: rows that are deleted in this step
     is_last: bool
 
 

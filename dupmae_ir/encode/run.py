@@ -657,7 +657,10 @@ def factors_note(factors: Mapping[str, float]) -> str:
 
 
 def truncation_note(counts: Mapping[str, Any], settings: EncoderSettings, unit: str) -> str:
-    """How many documents are longer than the model reads; empty if none is. ``counts``: those of a manifest."""
+    """A note that counts the documents longer than the model reads; empty if there are none.
+
+    ``counts`` has ``truncated`` and ``documents``, as a manifest does.
+    """
     count = counts["truncated"]
     if not count:
         return ""

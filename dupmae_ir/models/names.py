@@ -132,7 +132,7 @@ def model_name(model: str | Path | None) -> str:
 
 
 def lexicon_path(folder: Path, embedded: bool) -> Path:
-    """The document frequencies of a model with a lexical OT part: its own file, or that of the ``embedded`` model."""
+    """The path of a model's document frequencies: in ``folder``, or in the embedded model if ``embedded``."""
     return (embedded_folder() if embedded else folder) / LEXICON
 
 

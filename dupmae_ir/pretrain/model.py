@@ -26,7 +26,7 @@ from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.experts import FOLDERS, Experts, load_experts, save_experts
 from dupmae_ir.models.heads.calibration import SAMPLE, load_with_calibrated_head
 from dupmae_ir.models.heads.masked_lm import excluded_ids
-from dupmae_ir.models.names import model_folder
+from dupmae_ir.models.names import lexicon_path, model_folder
 from dupmae_ir.models.objectives.bottleneck import Anchor, Bottleneck, PlainMLM
 from dupmae_ir.models.objectives.cot_mae import CoTMAE
 from dupmae_ir.models.objectives.cot_mote import CoTMoTE
@@ -185,14 +185,17 @@ def build_objective(method: str, lm: PreTrainedModel | Experts, recipe: Recipe) 
     )
 
 
-def base_with_words(config: PretrainConfig) -> Path | None:
-    """The folder of a base model with lexical word weights, which the trained model keeps; None if the base has none,
-    or the method trains an OT part."""
+def lexical_base(config: PretrainConfig) -> tuple[ModelConfig, Path] | None:
+    """Configuration and lexicon of a base model with lexical word weights, which the trained model keeps; None if the
+    base has none, or the method trains an OT part."""
     base = config.model or config.init_from
     if base is None or config.method in TRAINS_OT:
         return None
     folder = model_folder(str(base))
-    return folder if read_config(folder).ot == "lexical" else None
+    words = read_config(folder)
+    if words.ot != "lexical":
+        return None
+    return words, lexicon_path(folder, words.embedded_lexicon)
 
 
 def save_encoder(

@@ -18,9 +18,9 @@ from dupmae_ir.console import say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.publishing import combined_digest, sha256_file
-from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.heads.masked_lm import max_input_length
-from dupmae_ir.models.names import lexicon_path, model_folder
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.models.retriever import Retriever
@@ -31,8 +31,8 @@ from dupmae_ir.pretrain.initial_embeddings import initialise_embeddings
 from dupmae_ir.pretrain.model import (
     DECODERS,
     KEPT,
-    base_with_words,
     build_objective,
+    lexical_base,
     load_anchor,
     load_base,
     load_continued_experts,
@@ -461,10 +461,9 @@ def _save(config: PretrainConfig, setup: PretrainingSetup, work: Path) -> Path:
         include_sep=config.recipe.ot_exclude_sep is False,
     )
     lexicon = None
-    base = base_with_words(config)
+    base = lexical_base(config)
     if base is not None:
-        words = read_config(base)
-        lexicon = lexicon_path(base, words.embedded_lexicon)
+        words, lexicon = base
         # Vectors keep their length, which is their weight in the sum.
         stored = dataclasses.replace(
             stored, ot="lexical", lexical=words.lexical, normalize=words.normalize

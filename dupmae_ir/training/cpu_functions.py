@@ -66,6 +66,8 @@ def _attention(
     """As ``torch.nn.functional.scaled_dot_product_attention``."""
     is_wide = query.dtype != torch.bfloat16
     is_unusual = is_causal or enable_gqa or query.dim() != 4 or key.shape[2] > LONGEST_KEYS
+    # ProductAttention has no gradient for a mask.
+    is_unusual |= attn_mask is not None and attn_mask.requires_grad
     if not query.is_cpu or is_wide or is_unusual:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -94,7 +96,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 def _factors(x: Tensor, rate: float) -> Tensor:
     """A random factor for each element of ``x``: 0 at ``rate``, otherwise 1 / (1 - ``rate``).
 
-    Torch draws a number for each element. Here, one of 64 bits decides on four.
+    Torch draws one number per element. Here, one 64-bit number serves four elements.
     """
     drawn = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
     drawn.random_(-(1 << 63), None)
@@ -121,8 +123,8 @@ class ProductAttention(torch.autograd.Function):
     ) -> Tensor:
         """(B, heads, Q, d) queries, (B, heads, K, d) keys and values -> (B, heads, Q, d).
 
-        ``mask`` is broadcast to (B, heads, Q, K): True for keys that are seen, or numbers that are added to the scores.
-        ``rate``: that of dropout on the probabilities.
+        ``mask`` is broadcast to (B, heads, Q, K): True for keys that take part, or numbers added to the scores.
+        ``rate`` is the dropout rate of the probabilities.
         """
         batch, heads, queries, width = query.shape
         keys = key.shape[2]

@@ -385,8 +385,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> T
 
     ``mask`` (Q, L): True for the keys that a query sees. In bfloat16, two batched products with a softmax between them
     take three quarters of the time of torch's fused kernel, which is optimised for long texts. The softmax adds up in
-    float32, in place of the scores. Float32 scores would be twice as large, more than what the allocator keeps:
-    clearing their pages took longer than all else, and the results were no nearer to those of float64.
+    float32, in place of the scores. Float32 scores would be twice as large, too large for the allocator to keep:
+    clearing their pages took longer than everything else, and the results were no closer to float64.
     """
     n, queries, heads, width = q.shape
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))

@@ -294,8 +294,8 @@ class LazyTextEncoder(TermEncoder):
         self._complete = complete
 
     def is_quick(self, queries: int) -> bool:
-        """Whether so many queries are encoded without torch: any number, unless the model's weights are not in 8
-        bits."""
+        """Whether a call with this many queries runs without torch: always with 8-bit weights, otherwise only for a
+        single query."""
         return queries == 1 or self._model is None or self._model.joins
 
     def whole(self) -> TextEncoder:

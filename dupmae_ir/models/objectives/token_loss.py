@@ -68,20 +68,23 @@ class _TokenLoss(torch.autograd.Function):
 
         dtype = product_dtype(hidden)
         table = weight.to(dtype)
+        states = hidden.to(dtype)
         buffers = _Buffers(chunk, len(labels), weight, dtype, exact)
         for start in range(0, len(labels), chunk):
             part = slice(start, start + chunk)
-            tokens = hidden[part].to(dtype)
+            tokens = states[part]
             targets = labels[part].unsqueeze(1)
             logits = buffers.logits_of(tokens, table, bias)
             at_targets = logits.gather(1, targets) - logits.amax(1, keepdim=True)
-            chances = torch.softmax(logits, 1, out=logits)
-            # The largest chance is that of the largest logit, and never 0.
-            loss -= (at_targets + chances.amax(1, keepdim=True).log()).sum() * ctx.share
+            probabilities = torch.softmax(logits, 1, out=logits)
+            # The largest logit has the largest probability, which is never 0, so its logarithm is finite.
+            loss -= (at_targets + probabilities.amax(1, keepdim=True).log()).sum() * ctx.share
             if not needs_grad:
                 continue
             # d loss / d logits = (softmax - one hot) / number of tokens; the division follows.
-            slope = chances.scatter_add_(1, targets, chances.new_full(targets.shape, -1.0))
+            slope = probabilities.scatter_add_(
+                1, targets, probabilities.new_full(targets.shape, -1.0)
+            )
             if grad_bias is not None:
                 grad_bias += slope.sum(0)
             slope = buffers.keep(slope)
@@ -90,9 +93,9 @@ class _TokenLoss(torch.autograd.Function):
             end = start + len(tokens)
             if buffers.full or end == len(labels):
                 slopes = buffers.take()
-                tokens = hidden[end - len(slopes) : end].to(dtype)
                 if grad_weight is not None:
-                    buffers.add_product(grad_weight, slopes.t(), tokens)
+                    start_of_slopes = end - len(slopes)
+                    buffers.add_product(grad_weight, slopes.t(), states[start_of_slopes:end])
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.weight_dtype = weight.dtype
         ctx.bias_dtype = None if bias is None else bias.dtype
