@@ -24,6 +24,7 @@ from sentences_and_titles import CLASSIC, DEMO, write_demo
 
 from dupmae_ir.collections.prepared import QUERIES
 from dupmae_ir.console import guarded
+from dupmae_ir.errors import InputError
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.publishing import atomic_write
@@ -97,13 +98,24 @@ def measure_all(args: argparse.Namespace) -> None:
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Variant -> collection -> record of :func:`measure`."""
-    variants = {}
-    for path in sorted(folder.glob(f"*/{DECIDES}.json")):
+    """Variant -> collection -> record of :func:`measure`.
+
+    Raises :class:`InputError` for an incomplete variant, and if there is no control.
+    """
+    variants: dict[str, dict[str, Any]] = {}
+    for first in sorted(folder.glob(f"*/{DECIDES}.json")):
+        variant = first.parent
         records = {}
         for name in COLLECTIONS:
-            records[name] = json.loads((path.parent / f"{name}.json").read_text(encoding="utf-8"))
-        variants[path.parent.name] = records
+            path = variant / f"{name}.json"
+            if not path.is_file():
+                raise InputError(f"{path}: is missing; run `measure {variant.name}` to its end")
+            records[name] = json.loads(path.read_text(encoding="utf-8"))
+        variants[variant.name] = records
+    if CONTROL not in variants:
+        raise InputError(
+            f"{folder}: has no records of the variant {CONTROL}; run `measure {CONTROL}`"
+        )
     return variants
 
 

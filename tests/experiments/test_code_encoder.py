@@ -38,6 +38,15 @@ def test_variants_are_compared_with_the_control(tmp_path: Path, capsys: pytest.C
     assert same == "retromae against control on test: +0.0000, p 1"
 
 
+def test_missing_records_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert code_encoder.main(["compare", str(tmp_path)]) == 2
+    assert "has no records of the variant control" in capsys.readouterr().err
+    write_records(tmp_path, "control", [0.5, 0.6])
+    (tmp_path / "control" / "cacm.json").unlink()
+    assert code_encoder.main(["compare", str(tmp_path)]) == 2
+    assert "cacm.json: is missing" in capsys.readouterr().err
+
+
 def test_a_collection_is_measured_by_both_parts(tmp_path: Path):
     found = QuestionSet()
     for number, word in enumerate(["cat", "dog", "sun", "mat"]):
