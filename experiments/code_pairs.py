@@ -231,7 +231,8 @@ def version_and_licence(source: str, file: Path) -> tuple[str, str]:
     """What a package says of itself."""
     if source == "pypi":
         for name, data in members(file):
-            if name.endswith(".dist-info/METADATA"):
+            # At the top: flit-core has the metadata of its own dependencies further down.
+            if re.fullmatch(r"[^/]+\.dist-info/METADATA", name):
                 fields = BytesParser().parsebytes(data, headersonly=True)
                 licences = [fields.get("License-Expression", "")]
                 for classifier in fields.get_all("Classifier", []):

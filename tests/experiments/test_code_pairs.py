@@ -221,3 +221,9 @@ def test_make_writes_the_pairs_of_the_list(tmp_path, monkeypatch, capsys):
     path.write_bytes(b"other")
     assert code_pairs.main([*arguments[:-1], str(tmp_path / "again")]) == 2
     assert "sha256" in capsys.readouterr().err
+
+
+def test_what_a_package_says_of_itself_is_not_what_its_dependencies_say(tmp_path):
+    vendored = "Metadata-Version: 2.1\nName: v\nVersion: 9\nLicense: GPL\n"
+    file = wheel(tmp_path / "p/p-1.0.whl", {"p/vendor/v-9.dist-info/METADATA": vendored})
+    assert code_pairs.version_and_licence("pypi", file) == ("1.0", "MIT License")
