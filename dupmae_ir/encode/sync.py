@@ -26,6 +26,7 @@ from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.files import EXTRA
 from dupmae_ir.io.documents.names import is_at, is_hidden_or_temporary
 from dupmae_ir.io.jobs import work_folder
+from dupmae_ir.io.open_files import allow_open_files
 
 QUIET_MILLISECONDS = 300
 """Time without another change after which those so far are taken in."""
@@ -62,6 +63,7 @@ def run_sync(config: SyncConfig) -> ChangeResult:
         raise UsageError(
             f"`watch` is for folders of documents; {collection.source} is read as lines"
         )
+    allow_open_files()
     return _watch(config, encoders)
 
 

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, with_torch_threads
 from dupmae_ir.errors import EnvironmentProblem
+from dupmae_ir.io.open_files import allow_open_files
 from dupmae_ir.serve.api import create_app
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.http_server import make_server
@@ -39,6 +40,7 @@ def run(config: ServeConfig) -> ServeSummary:
     Raises :class:`DupmaeError` subclasses for an index that cannot be opened, a missing token and a port in use.
     """
     started = time.perf_counter()
+    allow_open_files()
     if config.mcp or config.mcp_http:
         need_packages("the Model Context Protocol", ["mcp"], "mcp")
     if config.watch:

@@ -38,6 +38,7 @@ _NAMES = [
     "soak",
     "generations",
     "strangers",
+    "load",
 ]
 PARTS = {name: _module(name) for name in _NAMES}
 """Name of a part -> its module, which has ``run(seconds, seed, records)``, ``table``, ``is_wrong`` and ``TITLE``."""

@@ -24,9 +24,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from support.waiting import until
 
 from dupmae_ir.__main__ import main
 from tests.campaign.records import Record, Records, markdown
@@ -76,6 +77,12 @@ class Stranger:
         finally:
             connection.close()
 
+    def results(self, path: str, body: Any) -> Any:
+        """The ``results`` of an answer."""
+        status, content = self.ask("POST", path, body)
+        assert status == 200, content
+        return json.loads(content)["results"]
+
     def leave(self, method: str, path: str, body: Any, wait: float) -> None:
         """Ask, and close the connection without reading the answer after ``wait`` seconds."""
         content = json.dumps(body).encode()
@@ -87,13 +94,13 @@ class Stranger:
             time.sleep(wait)
 
 
-def _queries(n: int, words: int) -> list[str]:
+def random_queries(n: int, words: int) -> list[str]:
     return [" ".join(random.choices(WORDS, k=words)) for _ in range(n)]
 
 
 def _heaviest(words: int = 5) -> dict[str, Any]:
     return {
-        "query": _queries(128, words),
+        "query": random_queries(128, words),
         "hits": 1000,
         "texts": True,
         "explain": True,
@@ -111,7 +118,7 @@ ATTACKS: dict[str, Callable[[Stranger], object]] = {
     "wrong cookies": lambda s: s.ask(
         "GET", "/api/indexes", token="no", cookie="dupmae_ir=x;" * 4000
     ),
-    "page of a long text": lambda s: s.ask("GET", f"/?q=lock%20{_queries(1, 1)[0]}&hits=50"),
+    "page of a long text": lambda s: s.ask("GET", f"/?q=lock%20{random_queries(1, 1)[0]}&hits=50"),
     "search of a long text": lambda s: s.ask(
         "POST", "/api/search", {"query": "lock", "texts": True, "explain": True}
     ),
@@ -119,18 +126,18 @@ ATTACKS: dict[str, Callable[[Stranger], object]] = {
     "heaviest search, long queries": lambda s: s.ask("POST", "/api/search", _heaviest(600)),
     "heaviest search, then leaves": lambda s: s.leave("POST", "/api/search", _heaviest(), 0.2),
     "eight queries": lambda s: s.ask(
-        "POST", "/api/search", {"query": _queries(8, 5), "hits": 10, "explain": True}
+        "POST", "/api/search", {"query": random_queries(8, 5), "hits": 10, "explain": True}
     ),
     "many hits": lambda s: s.ask(
-        "POST", "/api/search", {"query": _queries(1, 5), "hits": 1000, "explain": True}
+        "POST", "/api/search", {"query": random_queries(1, 5), "hits": 1000, "explain": True}
     ),
     "encode documents": lambda s: s.ask(
-        "POST", "/api/encode", {"texts": _queries(128, 600), "kind": "document"}
+        "POST", "/api/encode", {"texts": random_queries(128, 600), "kind": "document"}
     ),
     "explain 1,000 documents": lambda s: s.ask(
         "POST",
         "/api/explain",
-        {"query": _queries(1, 300)[0], "docids": [f"d{n % DOCUMENTS}" for n in range(1000)]},
+        {"query": random_queries(1, 300)[0], "docids": [f"d{n % DOCUMENTS}" for n in range(1000)]},
     ),
     "long filter": lambda s: s.ask(
         "POST",
@@ -142,7 +149,7 @@ ATTACKS: dict[str, Callable[[Stranger], object]] = {
     ),
     "deep JSON": lambda s: s.ask("POST", "/api/search", b"[" * 1_000_000),
     "slow reader": lambda s: s.leave(
-        "POST", "/api/search", {"query": _queries(8, 5), "hits": 1000, "texts": True}, 3
+        "POST", "/api/search", {"query": random_queries(8, 5), "hits": 1000, "texts": True}, 3
     ),
     "half a head": lambda s: s.leave("POST", "/api/search HTTP/1.1\r\nX", None, 3),
     "reloads": lambda s: s.ask("POST", "/api/reload"),
@@ -152,12 +159,13 @@ ATTACKS: dict[str, Callable[[Stranger], object]] = {
 def run(seconds: float, seed: int, records: Records) -> None:
     """Every attack once, in equal times."""
     random.seed(seed)
-    with tempfile.TemporaryDirectory() as name, _serving(_index(Path(name))) as port:
-        _measured(port, 2.0)
+    with tempfile.TemporaryDirectory() as name, serving(_index(Path(name))) as server:
+        port = server.port
+        measured(port, 2.0)
         for attack in ATTACKS:
-            quiet, _, _ = _measured(port, 3.0)
-            with _strangers(attack, port):
-                asked, health, failed = _measured(port, max(3.0, seconds / len(ATTACKS) - 4))
+            quiet, _, _ = measured(port, 3.0)
+            with strangers(attack, port):
+                asked, health, failed = measured(port, max(3.0, seconds / len(ATTACKS) - 4))
             records.add(
                 attack=attack,
                 queries=len(asked),
@@ -188,7 +196,14 @@ def is_wrong(record: Record) -> bool:
     return bool(slow or record["failed"])
 
 
-def _measured(port: int, seconds: float) -> tuple[list[float], list[float], int]:
+class Server(NamedTuple):
+    """A service that runs."""
+
+    port: int
+    pid: int
+
+
+def measured(port: int, seconds: float) -> tuple[list[float], list[float], int]:
     """Seconds of plain queries and of the health, and how many queries were not answered."""
     client = Stranger(port)
     asked = list[float]()
@@ -197,7 +212,7 @@ def _measured(port: int, seconds: float) -> tuple[list[float], list[float], int]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for path, body, times in (
-            ("/api/search", {"query": _queries(1, 4)[0]}, asked),
+            ("/api/search", {"query": random_queries(1, 4)[0]}, asked),
             ("/health", None, health),
         ):
             began = time.monotonic()
@@ -209,7 +224,7 @@ def _measured(port: int, seconds: float) -> tuple[list[float], list[float], int]
 
 
 @contextlib.contextmanager
-def _strangers(attack: str, port: int) -> Iterator[None]:
+def strangers(attack: str, port: int) -> Iterator[None]:
     """Meanwhile, the strangers ask. They are processes of their own and of lower priority, as if on other machines:
     what is measured is how long the server takes, not who gets a processor that it shares with them."""
     words = [sys.executable, "-m", "tests.campaign.strangers", attack, str(port)]
@@ -243,7 +258,7 @@ def _index(folder: Path) -> Path:
         {
             "_id": f"d{n}",
             "title": f"number {n}",
-            "text": " ".join(_queries(12, 6)),
+            "text": " ".join(random_queries(12, 6)),
             "year": 1900 + n % 150,
         }
         for n in range(DOCUMENTS)
@@ -270,7 +285,8 @@ def _index(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _serving(index: Path) -> Iterator[int]:
+def serving(index: Path, *more: str) -> Iterator[Server]:
+    """A service of an index, with one thread; ``more`` are further words of its command."""
     words = [
         sys.executable,
         "-m",
@@ -282,21 +298,26 @@ def _serving(index: Path) -> Iterator[int]:
         "0",
         "--threads",
         "1",
+        *more,
     ]
     environment = {**os.environ, "DUPMAE_IR_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen(
-        [*map(str, words)], stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
-    )
-    assert server.stderr is not None
-    found = re.search(r"http://127\.0\.0\.1:(\d+)/", server.stderr.readline())
-    assert found, "the server did not start"
+    log = index.parent / "serve.log"
+    with open(log, "w") as said:
+        server = subprocess.Popen([*map(str, words)], stderr=said, cwd=ROOT, env=environment)
     try:
-        yield int(found[1])
+        assert until(lambda: _port(log) is not None), "the server did not start"
+        yield Server(_port(log) or 0, server.pid)
         server.send_signal(signal.SIGTERM)
         server.wait(20)  # --stop-seconds is 15
     finally:
         server.kill()
-        server.communicate()
+        server.wait()
+
+
+def _port(log: Path) -> int | None:
+    """The port that a service says it listens on; None before."""
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/", log.read_text())
+    return int(found[1]) if found else None
 
 
 if __name__ == "__main__":

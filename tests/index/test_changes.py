@@ -34,6 +34,7 @@ from dupmae_ir.index.format.verification import problems
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.run import verify
 from dupmae_ir.io.jobs import COMPLETE, work_folder
+from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 
 pytestmark = pytest.mark.jvm
@@ -519,3 +520,18 @@ def test_a_link_to_an_index_is_followed(living: Living) -> None:
     assert link.is_symlink()
     assert Index.open(living.index).documents == 26
     assert len(reader.docids) == 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="lists the open files of Linux")
+def test_small_segments_keep_few_files_open(living: Living) -> None:
+    for document in NEW:
+        living.add([document])
+    before = _open_files()
+    searcher = Searcher.open(living.index, hashing(), impact_search="postings", threads=1)
+    assert searcher.search("sort a list", 3, filter='module != "heapq"')
+    # The vectors, their codes, and the list of ids, which is locked by every reader.
+    assert _open_files() - before <= 3 * (1 + len(NEW))
+
+
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -1,6 +1,6 @@
 """The forward index: the impacts by document, for exact scores of any candidate.
 
-Three memory-mapped numpy files, a CSR matrix of the same impacts as in the Lucene index:
+Three numpy files, memory-mapped if they are large, a CSR matrix of the same impacts as in the Lucene index:
 ``indptr.npy`` (n + 1,) int64, ``terms.npy`` (p,) uint16 or uint32 vocabulary ids, ``impacts.npy`` (p,) uint8. A fourth,
 ``frequencies.npy`` (V,) int64, has the number of documents of each term, which could be counted from ``terms.npy``.
 """
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 FILES = ("indptr.npy", "terms.npy", "impacts.npy")
 FREQUENCIES = "frequencies.npy"
+SMALL = 1 << 18
+"""Bytes of a file that is read instead of mapped: a mapped file is an open one, and an index that follows a folder has
+hundreds of small files, of which a process may have 1,024 (on macOS 256)."""
 _BLOCK = 1 << 22
 """Postings scored at a time, which bounds the scratch memory at about 100 MB."""
 
@@ -286,26 +289,28 @@ class Forward:
 
 
 def map_bytes(path: Path) -> mmap.mmap | bytes:
-    """The bytes of a file, mapped."""
-    if not path.stat().st_size:  # mmap refuses an empty file
-        return b""
+    """The bytes of a file: mapped, or read if they are few."""
+    if path.stat().st_size <= SMALL:
+        return path.read_bytes()
     with open(path, "rb") as f:
         return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
-    """A one-dimensional ``.npy`` file, mapped and read-only. Raises :class:`IndexMismatch` that ends with ``fix``."""
+    """A one-dimensional ``.npy`` file, read-only: mapped, or read if it is small.
+
+    Raises :class:`IndexMismatch` that ends with ``fix``.
+    """
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        is_small = path.stat().st_size <= SMALL
+        array = np.load(path, mmap_mode=None if is_small else "r", allow_pickle=False)
     except FileNotFoundError:
         raise IndexMismatch(f"{path} is missing; {fix}") from None
     except (ValueError, EOFError) as e:
-        # mmap refuses length 0, but a header without values is a valid empty array.
-        if "empty file" in str(e):
-            return np.load(path, allow_pickle=False)
         raise IndexMismatch(f"{path} is damaged or truncated ({e}); {fix}") from None
     if array.ndim != 1:
         raise IndexMismatch(f"{path} is not one-dimensional; {fix}")
+    array.flags.writeable = False
     return array.view(np.ndarray)
 
 

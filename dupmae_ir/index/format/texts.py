@@ -7,9 +7,9 @@
     I/texts/part.json               the index id
 
 A block is the JSON of ``[docid, title, text, metadata]`` of about 64 KiB of documents; the last 32 blocks that were
-read stay in memory. ``blocks.bin`` is memory-mapped and never read completely: the CRC-32 of a block is compared when
-the block is read, and the sha256 of the other files when the store is opened (see
-:mod:`dupmae_ir.index.format.integrity`). The same documents give the same bytes with the same version of zlib.
+read stay in memory. ``blocks.bin`` is memory-mapped unless it is small. The CRC-32 of a block is compared when it is
+read, and the sha256 of the other files when the store is opened (see :mod:`dupmae_ir.index.format.integrity`). The same
+documents give the same bytes with the same version of zlib.
 
 zlib and not SQLite: SQLite does not compress, and a file that several of its versions write differs byte by byte.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import mmap
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
-from dupmae_ir.index.format.forward import NpyWriter, PartWriter, map_bytes
+from dupmae_ir.index.format.forward import NpyWriter, PartWriter, map_bytes, mapped
 from dupmae_ir.index.format.integrity import AGAIN
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import Metadata, MetadataValue, is_metadata_value
@@ -204,13 +205,15 @@ class TextStore:
             if not is_object or not isinstance(self._described.get("columns"), list):
                 raise ValueError("it lists no columns")
         with _reading(self.folder / BLOCKS) as path:
-            self._bytes = map_bytes(path)
-        # Not decorators: these caches belong to the store and end with it.
-        self._block = functools.lru_cache(_CACHED_BLOCKS)(self._read_block)
-        self._column = functools.lru_cache(None)(self._read_column)
-        blocks_end = int(self._table[-1, 0]) if len(self._table) else len(self._bytes)
-        if len(self) != self._described["rows"] or blocks_end != len(self._bytes):
-            raise self._damaged(COLUMNS, "its number of rows is not that of the blocks")
+            blocks = _Blocks(path, self._table, map_bytes(path))
+        self._read_block = blocks.read
+        # The cache refers to the blocks and not to this store: in a cycle, both would keep their files open until
+        # Python's collector comes, and a watcher opens a store with every change.
+        self._block = functools.lru_cache(_CACHED_BLOCKS)(blocks.read)
+        self._opened_columns: dict[str, Column] = {}
+        blocks_end = int(self._table[-1, 0]) if len(self._table) else len(blocks.data)
+        if len(self) != self._described["rows"] or blocks_end != len(blocks.data):
+            raise _damaged(self.folder / COLUMNS, "its number of rows is not that of the blocks")
 
     def __len__(self) -> int:
         if not len(self._table):
@@ -246,7 +249,9 @@ class TextStore:
             raise UnknownName(
                 f"{self.folder.parent} has no metadata {name!r}; known: {names}.{suggest(name, self.columns)}"
             )
-        return self._column(name)
+        if name not in self._opened_columns:
+            self._opened_columns[name] = self._read_column(name)
+        return self._opened_columns[name]
 
     def verify(self) -> str | None:
         """Read every block and column. Returns a message about the first problem; None for an undamaged store."""
@@ -262,31 +267,38 @@ class TextStore:
             return str(e)
         return None
 
-    def _read_block(self, number: int) -> list[tuple[str, str, str, Metadata]]:
-        start = int(self._table[number - 1, 0]) if number else 0
-        end, _, checksum = map(int, self._table[number])
-        block = self._bytes[start:end]
-        if zlib.crc32(block) != checksum:
-            raise self._damaged(BLOCKS, f"block {number} is not the one that was written")
-        records: list[tuple[str, str, str, Metadata]] = json.loads(zlib.decompress(block))
-        return records
-
     def _read_column(self, name: str) -> Column:
         described = self._columns[name]
         path = self.folder / str(described["file"])
         values = described["values"]
         assert isinstance(values, list)
-        try:
-            codes = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as e:
-            raise self._damaged(path.name, str(e)) from None
+        codes = mapped(path, AGAIN)
         belongs = codes.shape == (len(self),) and codes.dtype == np.uint32
         if not belongs or codes.max(initial=0) > len(values):
-            raise self._damaged(path.name, "it does not belong to this store")
+            raise _damaged(path, "it does not belong to this store")
         return Column([None, *values], codes)
 
-    def _damaged(self, name: str, problem: str) -> IndexMismatch:
-        return IndexMismatch(f"{self.folder / name} is damaged: {problem}; {AGAIN}")
+
+class _Blocks(NamedTuple):
+    """The compressed blocks of a store."""
+
+    path: Path
+    table: np.ndarray
+    data: mmap.mmap | bytes
+
+    def read(self, number: int) -> list[tuple[str, str, str, Metadata]]:
+        """The documents of a block."""
+        start = int(self.table[number - 1, 0]) if number else 0
+        end, _, checksum = map(int, self.table[number])
+        block = self.data[start:end]
+        if zlib.crc32(block) != checksum:
+            raise _damaged(self.path, f"block {number} is not the one that was written")
+        records: list[tuple[str, str, str, Metadata]] = json.loads(zlib.decompress(block))
+        return records
+
+
+def _damaged(path: Path, problem: str) -> IndexMismatch:
+    return IndexMismatch(f"{path} is damaged: {problem}; {AGAIN}")
 
 
 def stored(documents: Iterable[tuple[str, str, str, Metadata | None]]) -> list[StoredDocument]:
