@@ -3,11 +3,13 @@
     python experiments/code_encoder.py measure direct --model runs/code-encoder/direct/stage2 \
         --sets runs/code-pairs --data DATA --output runs/code-encoder/records
     python experiments/code_encoder.py compare runs/code-encoder/records
+    python experiments/code_encoder.py average --model runs/code-encoder/retromae/stage2 --output runs/code-encoder/half
 
 ``measure`` writes ``OUTPUT/VARIANT/COLLECTION.json`` with nDCG@10 of each query by vectors alone and by hybrid search.
 Collections that have a record already are left out, so the same command continues after an interruption. Search is
 exhaustive, by the float32 sums of both parts (DupMAE Eq. 12). ``compare`` prints the table of means, and the tests of
 each variant against ``control``. The 69 questions are counted by benchmarks/folder_questions.py, with ``--model``.
+``average`` writes the model half-way between the embedded model and one that was trained from it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
 from sentences_and_titles import CLASSIC, DEMO, write_demo
 
@@ -31,6 +34,9 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models import load_encoder
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.names import lexicon_path, model_folder
 from dupmae_ir.types import CollectionStatistics, Hit, LexicalEncoder
 
 CONTROL = "control"
@@ -152,6 +158,19 @@ def compare(args: argparse.Namespace) -> None:
         print(f"{variant} against control on {DECIDES}: {difference:+.4f}, p {corrected:.2g}")
 
 
+def average(args: argparse.Namespace) -> None:
+    """Write the model half-way between the embedded model and one that was trained from it."""
+    start = model_folder(None)
+    mean_model, tokenizer, config = load_model(start, need_ot=False)
+    trained, _, _ = load_model(args.model, need_ot=False)
+    weights = trained.state_dict()
+    with torch.no_grad():
+        for name, weight in mean_model.state_dict().items():
+            weight.lerp_(weights[name], 0.5)
+    lexicon = lexicon_path(start, config.embedded_lexicon)
+    save_model(args.output, mean_model, tokenizer, config, lexicon=lexicon)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -168,6 +187,12 @@ def main(argv: list[str] | None = None) -> int:
     comparing = commands.add_parser("compare")
     comparing.add_argument("records", type=Path)
     comparing.set_defaults(work=compare)
+    averaging = commands.add_parser("average")
+    averaging.add_argument(
+        "--model", type=Path, required=True, help="trained from the embedded one"
+    )
+    averaging.add_argument("--output", type=Path, required=True)
+    averaging.set_defaults(work=average)
     args = parser.parse_args(argv)
     return guarded(lambda: args.work(args), "code_encoder.py")
 

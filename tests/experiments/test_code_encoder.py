@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import code_encoder
 import pytest
+import torch
 from question_sets import QuestionSet
+from safetensors.torch import load_file, save_file
 from support.lexical_models import make_lexical
+
+from dupmae_ir.models import load_encoder
+from dupmae_ir.models.checkpoints.loading import load_model
 
 
 def write_records(folder: Path, variant: str, values: list[float]) -> None:
@@ -57,3 +63,25 @@ def test_a_collection_is_measured_by_both_parts(tmp_path: Path):
     assert set(record) == {"vectors", "hybrid"}
     assert list(record["hybrid"]) == ["0", "1", "2", "3"]
     assert all(0 <= value <= 1 for by_query in record.values() for value in by_query.values())
+
+
+def test_the_average_is_half_way_to_the_embedded_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    start = make_lexical(tmp_path)
+    trained = tmp_path / "trained"
+    shutil.copytree(start, trained)
+    weights = load_file(trained / "model.safetensors")
+    moved = {name: weight + torch.rand_like(weight) for name, weight in weights.items()}
+    save_file(moved, trained / "model.safetensors", {"format": "pt"})
+    monkeypatch.setattr(code_encoder, "model_folder", lambda _: start)
+    words = ["average", "--model", str(trained), "--output", str(tmp_path / "half")]
+    assert code_encoder.main(words) == 0
+    states = [
+        load_model(folder, need_ot=False)[0].state_dict()
+        for folder in (start, trained, tmp_path / "half")
+    ]
+    assert not all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    for name, weight in states[2].items():
+        assert torch.allclose(weight, (states[0][name] + states[1][name]) / 2)
+    assert load_encoder(tmp_path / "half").encode_queries(["cat"]).ot is not None
