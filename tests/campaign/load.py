@@ -7,6 +7,7 @@ that was deleted. The memory of all processes of the service is measured at the 
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import statistics
@@ -159,9 +160,13 @@ class _Changes(threading.Thread):
 
 
 def _first(client: Stranger, word: str) -> str | None:
-    """The file of the first passage by words; None if there is none."""
-    body = {"query": word, "hits": 1, "mode": "impact"}
-    hits = client.results("/api/search", body)[0]["hits"]
+    """The file of the first passage by words; None if there is none, or no answer in time."""
+    status, content = client.ask(
+        "POST", "/api/search", {"query": word, "hits": 1, "mode": "impact"}
+    )
+    if status != 200:
+        return None
+    hits = json.loads(content)["results"][0]["hits"]
     return str(hits[0]["docid"]).partition("#")[0] if hits else None
 
 

@@ -77,12 +77,6 @@ class Stranger:
         finally:
             connection.close()
 
-    def results(self, path: str, body: Any) -> Any:
-        """The ``results`` of an answer."""
-        status, content = self.ask("POST", path, body)
-        assert status == 200, content
-        return json.loads(content)["results"]
-
     def leave(self, method: str, path: str, body: Any, wait: float) -> None:
         """Ask, and close the connection without reading the answer after ``wait`` seconds."""
         content = json.dumps(body).encode()

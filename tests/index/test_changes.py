@@ -533,5 +533,12 @@ def test_small_segments_keep_few_files_open(living: Living) -> None:
     assert _open_files() - before <= 3 * (1 + len(NEW))
 
 
+def test_segments_share_their_terms(living: Living) -> None:
+    living.add(NEW)
+    first, second = Index.open(living.index).segments
+    assert second.terms
+    assert first.terms is second.terms
+
+
 def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
