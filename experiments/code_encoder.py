@@ -23,21 +23,15 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import stats
-from sentences_and_titles import CLASSIC, DEMO, write_demo
+from sentences_and_titles import CLASSIC, DEMO, Collection, write_demo
 
-from dupmae_ir.collections.prepared import QUERIES
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError
-from dupmae_ir.eval.evaluate import evaluate
-from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.io.qrels import read_qrels
-from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.names import lexicon_path, model_folder
-from dupmae_ir.types import CollectionStatistics, Hit, LexicalEncoder
 
 CONTROL = "control"
 DECIDES = "test"
@@ -45,39 +39,18 @@ DECIDES = "test"
 COLLECTIONS = (DECIDES, DEMO, *CLASSIC)
 MODES = ("vectors", "hybrid")
 MEASURE = "nDCG@10"
-_HITS = 100
-_DIGITS = 4
 
 
 def measure(folder: Path, model: Path | None) -> dict[str, Any]:
     """Mode -> query id -> nDCG@10, for a collection in BEIR's layout."""
-    documents = list(read_collection(folder / "corpus.jsonl"))
-    qrels = read_qrels(folder / "qrels" / "test.tsv")
-    topics = [topic for topic in read_topics(str(folder / QUERIES)) if topic.qid in qrels]
-    encoder = load_encoder(model, dtype="mixed")
-    assert isinstance(encoder, LexicalEncoder)
-    stored = encoder.encode_collection(documents)
-    assert stored.ot is not None
-    assert stored.cls is not None
-    frequencies = np.bincount(stored.ot.indices, minlength=stored.ot.shape[1])
-    statistics = CollectionStatistics(len(documents), frequencies)
-    asked = encoder.for_collection(statistics).encode_queries([topic.text for topic in topics])
-    assert asked.ot is not None
-    assert asked.cls is not None
-    dense_weight, impact_weight = encoder.settings.part_weights
-    vectors = dense_weight * (asked.cls @ stored.cls.T)
-    words = impact_weight * (asked.ot @ stored.ot.T)
-
-    runs: dict[str, dict[str, list[Hit]]] = {mode: {} for mode in MODES}
-    for row, topic in enumerate(topics):
-        by_mode = {"vectors": vectors[row], "hybrid": vectors[row] + words[row].toarray()[0]}
-        for mode, scores in by_mode.items():
-            best = np.argsort(-scores, kind="stable")[:_HITS]
-            runs[mode][topic.qid] = [Hit(documents[i].docid, float(scores[i])) for i in best]
+    collection = Collection(folder, vectors=folder)  # none are kept: each passage has one vector
+    parts = collection.parts(load_encoder(model, dtype="mixed"))
     record = {}
-    for mode, run in runs.items():
-        found = evaluate(qrels, run, (MEASURE,)).per_query
-        record[mode] = {topic.qid: round(found[topic.qid][MEASURE], _DIGITS) for topic in topics}
+    for mode, scores in (("vectors", parts.dense), ("hybrid", parts.dense + parts.words)):
+        values = collection.scores(scores)[MEASURE]
+        record[mode] = {
+            topic.qid: value for topic, value in zip(collection.topics, values, strict=True)
+        }
     return record
 
 

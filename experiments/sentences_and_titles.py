@@ -35,7 +35,7 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.word_pieces import WordPieces, read_word_pieces
-from dupmae_ir.types import CollectionStatistics, Document, Hit, LexicalEncoder
+from dupmae_ir.types import CollectionStatistics, Document, Encoder, Hit, LexicalEncoder
 
 NEW = ("fairytales", "stories")
 """The collections that decide."""
@@ -69,7 +69,7 @@ class Parts:
 
 
 class Collection:
-    """A collection in BEIR's layout, with its vectors."""
+    """A collection in BEIR's layout. ``vectors``: where those of windows and of texts without titles are kept."""
 
     def __init__(self, folder: Path, vectors: Path) -> None:
         self.documents = list(read_collection(folder / "corpus.jsonl"))
@@ -81,9 +81,8 @@ class Collection:
         assert pieces is not None  # the embedded model has a tokenizer
         self._pieces: WordPieces = pieces
 
-    def parts(self) -> Parts:
-        """Today's scores."""
-        encoder = load_encoder()
+    def parts(self, encoder: Encoder) -> Parts:
+        """The scores of an encoder with lexical weights, each part with its weight in the sum."""
         assert isinstance(encoder, LexicalEncoder)
         stored = encoder.encode_collection(self.documents)
         assert stored.ot is not None
@@ -94,8 +93,10 @@ class Collection:
         assert asked.ot is not None
         assert asked.cls is not None
         self.queries = asked.cls
-        words = (asked.ot @ stored.ot.T).toarray()
-        return Parts(asked.cls @ stored.cls.T, words, covered(asked.ot, stored.ot, words))
+        dense_weight, impact_weight = encoder.settings.part_weights
+        dense = dense_weight * (asked.cls @ stored.cls.T)
+        words = (impact_weight * (asked.ot @ stored.ot.T)).toarray()
+        return Parts(dense, words, covered(asked.ot, stored.ot, words))
 
     def best_windows(self, dense: np.ndarray, most: int, overlap: int) -> np.ndarray:
         """(Q, N) scores of each passage's best window; its own score for one that fits in a window.
@@ -196,7 +197,7 @@ def meaning_by_setting(collection: Collection, parts: Parts) -> Iterator[tuple[s
 def measure(folder: Path, vectors: Path) -> dict[str, Any]:
     """The record of a collection: the scores of each setting, by meaning alone and of hybrid search."""
     collection = Collection(folder, vectors)
-    parts = collection.parts()
+    parts = collection.parts(load_encoder())
     record: dict[str, Any] = {
         "documents": len(collection.documents),
         "queries": [topic.qid for topic in collection.topics],

@@ -58,7 +58,7 @@ def test_windows_are_whole_sentences_of_the_passage():
 
 def test_scores_are_those_of_the_vectors(folder, tmp_path):
     collection = Collection(folder, tmp_path / "vectors")
-    parts = collection.parts()
+    parts = collection.parts(load_encoder())
     best = collection.best_windows(parts.dense, 64, 32)
     untitled = collection.without_shared_titles(parts.dense, 1)
     encoder = load_encoder(parts=("cls",), dtype="mixed")
