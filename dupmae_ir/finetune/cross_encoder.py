@@ -46,8 +46,8 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
     """
 
     model: str = input_option(
-        help="base model folder, or minilm: a sequence classifier with one or two labels keeps its head, any other "
-        "encoder gets a new one",
+        help="base model folder, default or minilm: a sequence classifier with one or two labels keeps its head, any "
+        "other encoder gets a new one",
         metavar="FOLDER",
     )
     limit: int = input_option(0, "use a random sample of N queries; 0 = all", at_least=0)

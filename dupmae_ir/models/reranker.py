@@ -23,7 +23,7 @@ from transformers import (
 from dupmae_ir.device import pick_batch_tokens, pick_device
 from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, folder_digest
-from dupmae_ir.models.checkpoints.loading import quiet_transformers
+from dupmae_ir.models.checkpoints.loading import from_folder, quiet_transformers
 from dupmae_ir.models.inference.encoder import TextEncoder, batches_by_tokens
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import Document
@@ -64,9 +64,7 @@ def load_reranker(
             if not is_reranker:
                 # A head with another number of labels does not fit, and is initialised at random.
                 options = {"num_labels": 1, "ignore_mismatched_sizes": True}
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, local_files_only=True, output_loading_info=True, **options
-            )
+            model, info = from_folder(AutoModelForSequenceClassification, folder, **options)
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except CheckpointError:
             raise

@@ -26,6 +26,8 @@ from dupmae_ir.finetune.reranker_training import (
     group_scores,
     listwise,
 )
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.reranker import load_reranker, relevance
 
 # Tiny models are saved within a second of each other, which transformers takes for a clock that stands still.
@@ -248,6 +250,16 @@ def test_other_model_families_get_only_the_inputs_they_accept(tmp_path):
     model, tokenizer = load_reranker(tmp_path / "m", new_head=True)
     scores, _ = group_scores(model, GroupCollator(tokenizer, 40)([("cat", ["the cat", "dog"])]))
     assert scores.shape == (1, 2)
+
+
+def test_the_embedded_model_becomes_one():
+    """Its weights are stored in 8 bits."""
+    model, tokenizer = load_reranker(model_folder("default"), new_head=True)
+    scores, _ = group_scores(model, GroupCollator(tokenizer, 40)([("cat", ["the cat", "dog"])]))
+    assert scores.shape == (1, 2)
+    weight = model.bert.encoder.layer[0].output.dense.weight
+    encoder, _, _ = load_model(model_folder("default"), need_ot=False)
+    assert torch.equal(weight, encoder.lm.encoder.layer[0].output.dense.weight)
 
 
 def test_checkpointing_and_bfloat16_run(inputs, tmp_path):

@@ -299,7 +299,7 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
         lm_config = AutoConfig.from_pretrained(folder, local_files_only=True)
         is_masked_lm = type(lm_config) in MODEL_FOR_MASKED_LM_MAPPING
         auto_class = AutoModelForMaskedLM if is_masked_lm else AutoModel
-        lm, info = _from_pretrained(auto_class, folder)
+        lm, info = from_folder(auto_class, folder)
     except CheckpointError:
         raise
     except Exception as e:
@@ -336,7 +336,7 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     encoder = lm
     if is_masked_lm:
         # Again, without the head that transformers has filled with random weights.
-        encoder, _ = _from_pretrained(AutoModel, folder)
+        encoder, _ = from_folder(AutoModel, folder)
     # Decoders would keep the keys of every text.
     encoder.config.use_cache = False
     if getattr(encoder, "pooler", None) is not None:
@@ -345,14 +345,19 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     return encoder
 
 
-def _from_pretrained(auto_class: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
-    """The model of an Auto class and transformers' report on its weights, which may be stored in 8 bits."""
+def from_folder(auto_class: Any, folder: Path, **options: object) -> tuple[Any, Mapping[str, Any]]:
+    """The model of an Auto class and transformers' report on its weights, which may be stored in 8 bits.
+
+    ``options``: of ``from_pretrained``; the values of the configuration among them hold in both cases.
+    """
     if not is_compact(folder):
-        return auto_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+        return auto_class.from_pretrained(
+            folder, local_files_only=True, output_loading_info=True, **options
+        )
     from transformers import AutoConfig
 
     state = released.read_tensors(folder / COMPACT)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
     with torch.device("meta"):
         # The Auto classes take no weights without a folder, but the class that they choose does.
         architecture: Any = type(auto_class.from_config(config))
