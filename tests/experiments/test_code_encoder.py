@@ -13,6 +13,7 @@ from question_sets import QuestionSet
 from safetensors.torch import load_file, save_file
 from support.lexical_models import make_lexical
 
+from dupmae_ir.finetune.stages import plan
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.loading import load_model
 
@@ -85,3 +86,10 @@ def test_the_average_is_half_way_to_the_embedded_model(
     for name, weight in states[2].items():
         assert torch.allclose(weight, (states[0][name] + states[1][name]) / 2)
     assert load_encoder(tmp_path / "half").encode_queries(["cat"]).ot is not None
+
+
+@pytest.mark.parametrize("name", ["code-encoder", "code-encoder-retromae", "reranker"])
+def test_every_recipe_has_steps_that_can_be_run(name: str, tmp_path: Path):
+    recipe = Path(code_encoder.__file__).with_name(f"{name}.toml")
+    steps, _ = plan(recipe, tmp_path, {"code": "pairs", "general": "pairs.jsonl"})
+    assert len(steps) >= 2
