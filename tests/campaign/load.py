@@ -159,22 +159,24 @@ class _Changes(threading.Thread):
             self.count += 1
 
 
-def _first(client: Stranger, word: str) -> str | None:
-    """The file of the first passage by words; None if there is none, or no answer in time."""
-    status, content = client.ask(
-        "POST", "/api/search", {"query": word, "hits": 1, "mode": "impact"}
-    )
+def _files_with(client: Stranger, word: str) -> set[str] | None:
+    """The files that search by words finds for a word and that have it; None if there is no answer in time.
+
+    Words share the 131,072 dimensions of the embedded model, so a hit need not have the word.
+    """
+    body = {"query": word, "hits": 10, "mode": "impact", "texts": True}
+    status, content = client.ask("POST", "/api/search", body)
     if status != 200:
         return None
     hits = json.loads(content)["results"][0]["hits"]
-    return str(hits[0]["docid"]).partition("#")[0] if hits else None
+    return {hit["docid"].partition("#")[0] for hit in hits if word in hit["document"]["text"]}
 
 
 def _seconds_until_found(client: Stranger, name: str, word: str) -> float:
     """From now until a file is found by its word; infinite if it takes ten times as long as it may."""
     began = time.monotonic()
     while time.monotonic() < began + 10 * FOUND_WITHIN:
-        if _first(client, word) == name:
+        if _files_with(client, word) == {name}:
             return time.monotonic() - began
         time.sleep(0.1)
     return float("inf")
@@ -182,8 +184,8 @@ def _seconds_until_found(client: Stranger, name: str, word: str) -> float:
 
 def _files_not_as_they_are(client: Stranger, folder: ChangingFolder) -> int:
     """How many files are not found by their words, and how many old ones are."""
-    missing = sum(_first(client, word) != name for name, word in folder.words.items())
-    stale = sum(_first(client, word) is not None for word in folder.gone[-1000:])
+    missing = sum(_files_with(client, word) != {name} for name, word in folder.words.items())
+    stale = sum(_files_with(client, word) != set() for word in folder.gone[-1000:])
     return missing + stale
 
 

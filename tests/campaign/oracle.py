@@ -320,9 +320,6 @@ def _growing(folder: Path, rng: random.Random, languages: bool, counts: Counts) 
         for mode, settings in WAYS:
             if counts.over:
                 return
-            if languages:
-                # With several threads, the last bits of a query's vector depend on the texts that are encoded with it.
-                settings = settings | {"threads": 1}
             if change and settings.get("dense_index") == "rotated":
                 # A segment that was added has no codes until they are built.
                 settings = settings | {"dense_index": "auto"}
