@@ -131,15 +131,21 @@ def compare(args: argparse.Namespace) -> None:
         print(f"{variant} against control on {DECIDES}: {difference:+.4f}, p {corrected:.2g}")
 
 
+def _parts(retriever: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """The encoder without a masked-LM head, which pre-training adds, and the projection."""
+    return retriever.lm.base_model, retriever.projection
+
+
 def average(args: argparse.Namespace) -> None:
     """Write the model half-way between the embedded model and one that was trained from it."""
     start = model_folder(None)
     mean_model, tokenizer, config = load_model(start, need_ot=False)
     trained, _, _ = load_model(args.model, need_ot=False)
-    weights = trained.state_dict()
     with torch.no_grad():
-        for name, weight in mean_model.state_dict().items():
-            weight.lerp_(weights[name], 0.5)
+        for part, trained_part in zip(_parts(mean_model), _parts(trained), strict=True):
+            weights = trained_part.state_dict()
+            for name, weight in part.state_dict().items():
+                weight.lerp_(weights[name], 0.5)
     lexicon = lexicon_path(start, config.embedded_lexicon)
     save_model(args.output, mean_model, tokenizer, config, lexicon=lexicon)
 
