@@ -26,6 +26,7 @@ ORDER = [
     "console",
     "tables",
     "device",
+    "long_running",
     "compiled",
     "command",
     "testing",

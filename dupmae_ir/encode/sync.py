@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.documents.files import EXTRA
 from dupmae_ir.io.documents.names import is_at, is_hidden_or_temporary
 from dupmae_ir.io.jobs import work_folder
-from dupmae_ir.io.open_files import allow_open_files
+from dupmae_ir.long_running import allow_open_files, give_back_memory
 
 QUIET_MILLISECONDS = 300
 """Time without another change after which those so far are taken in."""
@@ -149,12 +150,12 @@ def _take_in(config: SyncConfig, encoders: EncoderCache, waiting: _Waiting) -> C
     counts = changes_in_words(result, "added", "updated", "deleted")
     if counts:
         say(f"{time.strftime('%H:%M:%S')} {counts} ({result['seconds']:.1f} s)", config.quiet)
-    if result["segments"] <= MAX_SEGMENTS:
-        return result
-    try:
-        return {**result, **run_compact(CompactConfig(index=config.index, quiet=True))}
-    except (UsageError, OutputError):
-        return result  # another process changes the index, or the disk is full; the next change compacts it
+    if result["segments"] > MAX_SEGMENTS:
+        # Another process changes the index, or the disk is full: the next change compacts it.
+        with suppress(UsageError, OutputError):
+            result = {**result, **run_compact(CompactConfig(index=config.index, quiet=True))}
+    give_back_memory()
+    return result
 
 
 def _batches(roots: Collection[str], index: str) -> Iterator[Collection[str] | None]:

@@ -34,6 +34,7 @@ from dupmae_ir.config import subset
 from dupmae_ir.device import torch_threads
 from dupmae_ir.errors import DupmaeError, InputError, UnknownName
 from dupmae_ir.index.format.manifest import META, read_meta
+from dupmae_ir.long_running import give_back_memory
 from dupmae_ir.registry import suggest
 from dupmae_ir.search.config import MODES, SearchSettings
 from dupmae_ir.search.query.encoder import COMPARED
@@ -356,6 +357,7 @@ class OpenIndexes:
             if changes:
                 # A generation is in reference cycles; Python by itself frees it several exchanges later.
                 gc.collect()
+                give_back_memory()
             return changes
 
     def close(self) -> None:

@@ -30,8 +30,8 @@ class Follower:
         #: when the index was last compared or changed, in UTC; None before
         self.in_step: datetime | None = None
         self._command = (
-            *(sys.executable, "-m", "dupmae_ir.index", "sync"),
-            *("--index", str(index), "--corpus", *folders, "--watch"),
+            *(sys.executable, "-m", "dupmae_ir.serve.followed"),
+            *("--index", str(index), "--corpus", *folders),
         )
         self._stopped = threading.Event()
         self._process: subprocess.Popen[str] | None = None
@@ -58,15 +58,17 @@ class Follower:
     def _follow(self) -> None:
         """Run the process to its end, and hand on what it says."""
         # Progress bars are for terminals; what is said comes line by line.
-        with subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        ) as process:
+        with (
+            subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,  # nothing is written: its end tells the process that the service has ended
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            ) as process
+        ):
             self._process = process
             assert process.stderr is not None
             try:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, with_torch_threads
 from dupmae_ir.errors import EnvironmentProblem
-from dupmae_ir.io.open_files import allow_open_files
+from dupmae_ir.long_running import allow_open_files
 from dupmae_ir.serve.api import create_app
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.http_server import make_server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,21 @@ def test_the_index_follows_also_after_its_process_was_killed(
     assert not follower._thread.is_alive()
     assert follower._process is not None
     assert follower._process.poll() is not None
+
+
+def test_the_process_ends_with_a_service_that_is_killed(folder: Path, index: Path) -> None:
+    follower = Follower(index, [str(folder)])
+    with subprocess.Popen(
+        follower._command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        try:
+            assert any(line.startswith("watching") for line in process.stderr)
+            process.stdin.close()  # as the kernel does for a process that was killed
+            process.wait(20)
+        finally:
+            process.kill()
 
 
 def test_what_cannot_be_followed_is_refused(folder: Path, index: Path, tmp_path: Path) -> None:

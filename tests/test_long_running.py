@@ -12,7 +12,7 @@ resource = pytest.importorskip("resource")
 RAISED = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, {most}))
-from dupmae_ir.io.open_files import allow_open_files
+from dupmae_ir.long_running import allow_open_files
 allow_open_files()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
