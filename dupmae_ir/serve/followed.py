@@ -1,23 +1,17 @@
-"""The process of a :class:`~dupmae_ir.serve.following.Follower`: ``index sync --watch``, which ends with its service.
-
-python -m dupmae_ir.serve.followed --index INDEX --corpus FOLDER
-"""
+"""The process of a :class:`~dupmae_ir.serve.following.Follower`: ``index sync --watch`` that ends with its service."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import signal
-import sys
 import threading
-from collections.abc import Sequence
-
-from dupmae_ir.index.__main__ import main as index
 
 
-def main(words: Sequence[str]) -> int:
-    """Watch, with these words of the command. Returns the exit status."""
+def follow() -> None:
+    """Run ``dupmae-ir index`` with the words of this process's command."""
     threading.Thread(target=_end_with_the_service, daemon=True).start()
-    return index(["sync", *words, "--watch"])
+    runpy.run_module("dupmae_ir.index", run_name="__main__", alter_sys=True)
 
 
 def _end_with_the_service() -> None:
@@ -25,7 +19,3 @@ def _end_with_the_service() -> None:
     # sys.stdin, whose lock would prevent the end of the interpreter.
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

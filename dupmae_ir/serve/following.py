@@ -30,8 +30,8 @@ class Follower:
         #: when the index was last compared or changed, in UTC; None before
         self.in_step: datetime | None = None
         self._command = (
-            *(sys.executable, "-m", "dupmae_ir.serve.followed"),
-            *("--index", str(index), "--corpus", *folders),
+            *(sys.executable, "-c", "from dupmae_ir.serve.followed import follow; follow()"),
+            *("sync", "--index", str(index), "--corpus", *folders, "--watch"),
         )
         self._stopped = threading.Event()
         self._process: subprocess.Popen[str] | None = None
