@@ -162,9 +162,10 @@ class _Changes(threading.Thread):
 def _files_with(client: Stranger, word: str) -> set[str] | None:
     """The files that search by words finds for a word and that have it; None if there is no answer in time.
 
-    Words share the 131,072 dimensions of the embedded model, so a hit need not have the word.
+    Words share the 131,072 dimensions of the embedded model, so a hit need not have the word, and a word may share the
+    dimension of one that most files have: all hits are looked at.
     """
-    body = {"query": word, "hits": 10, "mode": "impact", "texts": True}
+    body = {"query": word, "hits": 1000, "mode": "impact", "texts": True}
     status, content = client.ask("POST", "/api/search", body)
     if status != 200:
         return None
