@@ -67,6 +67,8 @@ _SHOWN_METADATA = frozenset((*Place._fields, LANG))
 MAX_PLAIN_HITS = 1000
 MAX_DESCRIBED_HITS = 100
 """Hits of a search that is not large: of ids and scores alone, and with texts or explanations."""
+MAX_IDS = 1000
+"""Ids, to which a search that is not large can be restricted."""
 
 
 class NotFound(DupmaeError):
@@ -144,10 +146,11 @@ class Search:
 
     @property
     def large(self) -> bool:
-        """Whether there are many queries or hits."""
+        """Whether there are many queries, hits or ids."""
         max_hits = MAX_PLAIN_HITS if self.plain else MAX_DESCRIBED_HITS
         hits = self.ranking.hits * len(self.queries)
-        return len(self.queries) > SMALL or hits > max_hits
+        ids = len(self.ranking.within or ())
+        return len(self.queries) > SMALL or hits > max_hits or ids > MAX_IDS
 
     @property
     def done(self) -> bool:

@@ -7,10 +7,16 @@ import runpy
 import signal
 import threading
 
+NICENESS = 5
+"""How far its priority is below the service's: with both processors busy, it has a third of the service's share."""
+
 
 def follow() -> None:
     """Run ``dupmae-ir index`` with the words of this process's command."""
     threading.Thread(target=_end_with_the_service, daemon=True).start()
+    # Reading files and encoding can wait, and those who search cannot.
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(NICENESS)
     runpy.run_module("dupmae_ir.index", run_name="__main__", alter_sys=True)
 
 

@@ -2,7 +2,7 @@
 
 * A head must arrive in time, and a graceful stop is no error.
 * A body is read completely before the route runs, up to a limit of bytes and of seconds, so a slow client holds a
-  connection but no place in the queue.
+  connection but no place in the queue. Large bodies go on to the route one after another, with pauses for others.
 * Without a token the server listens on loopback only and answers only to a loopback ``Host``, so that a web page whose
   name resolves to 127.0.0.1 (DNS rebinding) reads nothing.
 * A request that may change something and comes from a page of another origin is refused, unless the origin is named.
@@ -37,6 +37,10 @@ MAX_HEAD_BYTES = 65536
 LEAST_READ = 65536
 """Bytes of an answer that a client must read in the time of a slow client."""
 KEEP_ALIVE = 60
+LARGE_BODY = 65536
+"""Bytes of a body that takes more than about 5 ms to be understood, in which the event loop does nothing else."""
+LARGE_BODIES_PER_SECOND = 8 << 20
+"""Bytes of large bodies that are understood in a second, which takes about half of it."""
 OPEN_PATHS = ("/health", "/ready", "/login", "/assets/")
 """Paths that need no token: they show nothing of an index."""
 COOKIE = "dupmae_ir"
@@ -241,6 +245,7 @@ class Guard:
         self.cookie = cookie_value(token or "")
         self.origins = {origin.rstrip("/").lower() for origin in origins}
         self.observe = observe
+        self._large_bodies = Pace(LARGE_BODIES_PER_SECOND)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -262,6 +267,8 @@ class Guard:
         try:
             self._check(scope)
             body = await self._body(scope, receive)
+            if len(body) > LARGE_BODY:
+                await self._large_bodies.wait(len(body))
             await _unless_gone(self.app(scope, _replayed(body, receive), watched), receive)
         except Refused as e:
             await _refuse(e, watched)
@@ -343,6 +350,22 @@ class Guard:
         except TimeoutError:
             raise Refused(408, "the body did not arrive in time", {"connection": "close"}) from None
         return b"".join(parts)
+
+
+class Pace:
+    """Lets through what costs ``rate`` units in a second, so the event loop has time for others in between."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._next = 0.0  # when the next one may go on, by the monotonic clock
+
+    async def wait(self, cost: float) -> None:
+        """Return in the order of the calls, ``cost / rate`` seconds before the next call does."""
+        now = time.monotonic()
+        begin = max(now, self._next)
+        self._next = begin + cost / self.rate
+        if begin > now:
+            await asyncio.sleep(begin - now)
 
 
 def is_open_path(path: str) -> bool:

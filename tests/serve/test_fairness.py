@@ -28,6 +28,7 @@ from dupmae_ir.serve import batch_handler, run
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, WorkPiece
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.config import ServeConfig
+from dupmae_ir.serve.http_server import LARGE_BODIES_PER_SECOND, LARGE_BODY, Pace
 
 SMALL = {"query": "lock wait", "hits": 3}
 
@@ -87,6 +88,47 @@ def test_others_are_answered_between_the_pieces(client: Client) -> None:
     between, total = client.run(both())
     assert between <= 8
     assert total == 30
+
+
+def test_many_ids_make_a_search_large() -> None:
+    """They are looked for among those of all documents."""
+    few, many = (
+        Search(Ranking(None, None, 10, ("d1",) * count), ["lock"], HitFields())
+        for count in (batch_handler.MAX_IDS, batch_handler.MAX_IDS + 1)
+    )
+    assert not few.large
+    assert many.large
+
+
+def test_large_bodies_are_understood_one_after_another(client: Client) -> None:
+    """In their order, with time for others in between."""
+    body = {**SMALL, "within": ["lock"] * 20_000}
+    size = len(json.dumps(body))
+    assert size > LARGE_BODY
+
+    async def asked() -> float:
+        started = time.monotonic()
+        answers = [client.call("POST", "/api/search", body) for _ in range(3)]
+        statuses = [answer.status for answer in await asyncio.gather(*answers)]
+        assert statuses == [200] * 3
+        return time.monotonic() - started
+
+    assert client.run(asked()) >= 2 * size / LARGE_BODIES_PER_SECOND
+
+
+def test_what_a_pace_lets_through_keeps_its_order() -> None:
+    async def order() -> list[int]:
+        pace = Pace(rate=100)
+        passed = list[int]()
+
+        async def one(number: int) -> None:
+            await pace.wait(1)
+            passed.append(number)
+
+        await asyncio.gather(*map(one, range(5)))
+        return passed
+
+    assert asyncio.run(order()) == list(range(5))
 
 
 def test_two_large_requests_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.index.index import Index
 from dupmae_ir.serve import following
 from dupmae_ir.serve.config import ServeConfig
+from dupmae_ir.serve.followed import NICENESS
 from dupmae_ir.serve.following import Follower
 
 pytest.importorskip("watchfiles")
@@ -85,6 +87,15 @@ def test_the_process_ends_with_a_service_that_is_killed(folder: Path, index: Pat
             process.wait(20)
         finally:
             process.kill()
+
+
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="Unix only")
+def test_searches_come_before_changes(follower: Follower) -> None:
+    assert until(lambda: follower.in_step is not None)
+    process = follower._process
+    assert process is not None
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, own + NICENESS)
 
 
 def test_what_cannot_be_followed_is_refused(folder: Path, index: Path, tmp_path: Path) -> None:
