@@ -260,11 +260,12 @@ def check_process() -> None:
         )
 
 
-def start_jvm(heap: str | None = None) -> Java:
+def start_jvm(heap: str | None = None, young: str | None = None) -> Java:
     """Start the JVM with Anserini on its class path, unless it is running. Returns its Java.
 
     ``heap`` is the largest heap, as ``4g`` or ``800m``; None = DUPMAE_IR_HEAP, or a quarter of the machine's memory.
-    Raises :class:`EnvironmentProblem` if there is no suitable Java, or if other code in this process has started a JVM
+    ``young``: how much of it new objects fill before the unused ones are collected; None = as Java decides. It does
+    not matter if the JVM is running. Raises :class:`EnvironmentProblem` if there is no suitable Java, or if other code in this process has started a JVM
     without Anserini's jar.
     """
     global _java, _heap, _process
@@ -277,7 +278,7 @@ def start_jvm(heap: str | None = None) -> Java:
                 f"a heap of {requested!r} is not a size; write it as 4g or 800m (flag or {HEAP_VARIABLE})"
             )
         if _java is None:
-            _java = _start(requested)
+            _java = _start(requested, young)
             _heap = requested
             _process = os.getpid()
         elif heap and requested != _heap:
@@ -288,8 +289,8 @@ def start_jvm(heap: str | None = None) -> Java:
         return _java
 
 
-def jvm_options(java: Java, heap: str | None = None) -> list[str]:
-    """The options that the JVM of ``java`` starts with."""
+def jvm_options(java: Java, heap: str | None = None, young: str | None = None) -> list[str]:
+    """The options that the JVM of ``java`` starts with; arguments as in :func:`start_jvm`."""
     options = [
         "-Xrs",  # Python handles SIGINT and SIGTERM, so that Ctrl-C raises KeyboardInterrupt
         "--enable-native-access=ALL-UNNAMED",
@@ -300,12 +301,14 @@ def jvm_options(java: Java, heap: str | None = None) -> list[str]:
     if java.major >= 23:
         # Lucene 9 uses it to unmap files; Java 24 warns about it.
         options.append("--sun-misc-unsafe-memory-access=allow")
+    if young:
+        options.append(f"-Xmn{young}")
     if heap:
         options.append(f"-Xmx{heap}")
     return options
 
 
-def _start(heap: str | None) -> Java:
+def _start(heap: str | None, young: str | None) -> Java:
     try:
         import jnius_config
     except ImportError:
@@ -320,7 +323,7 @@ def _start(heap: str | None) -> Java:
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["JVM_PATH"] = str(java.library)
     jnius_config.add_classpath(str(jar), str(_OUR_CLASSES))
-    options = jvm_options(java, heap)
+    options = jvm_options(java, heap, young)
     _check_memory(java, options)
     jnius_config.add_options(*options)
     try:

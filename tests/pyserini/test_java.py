@@ -113,6 +113,8 @@ def test_options_name_only_existing_modules():
     assert "--add-modules=jdk.incubator.vector" not in jvm_options(without)
     assert "-Xrs" in jvm_options(without)
     assert jvm_options(without, "2g")[-1] == "-Xmx2g"
+    assert "-Xmn24m" in jvm_options(without, young="24m")
+    assert not any(option.startswith("-Xmn") for option in jvm_options(without))
     assert not any("sun-misc" in option for option in jvm_options(without)), (
         "Java 21 does not know that option"
     )

@@ -54,7 +54,7 @@ _SAMPLE = 1 << 16
 """Vectors from which the rotation and the steps are taken."""
 _STEP = 0.42 / 16
 """Step of a byte, in standard deviations. Few components are beyond 128 steps; they are cut, and count as error."""
-_ROWS = 8192
+_ROWS = 1024
 """Vectors handled at a time, a multiple of the rows of a block."""
 _ZERO_CODE = 127.5
 """The code of a component of 0: codes stand for the middles of 256 steps, half of them below zero."""

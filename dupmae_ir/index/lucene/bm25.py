@@ -18,7 +18,7 @@ from dupmae_ir import pyserini
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.format.manifest import make_empty
 from dupmae_ir.index.format.row_set import RowSet
-from dupmae_ir.index.lucene.impacts import LuceneReader, LuceneWriter, restricted
+from dupmae_ir.index.lucene.impacts import WRITERS_YOUNG, LuceneReader, LuceneWriter, restricted
 from dupmae_ir.io.jobs import RECORD, read_record
 from dupmae_ir.models.languages import ENGLISH, LANGUAGES, check_language
 from dupmae_ir.types import Document, Hit, Query
@@ -33,7 +33,7 @@ class BM25Writer(LuceneWriter):
     def __init__(
         self, folder: str | Path, title_field: bool = False, language: str = ENGLISH
     ) -> None:
-        pyserini.start_jvm()
+        pyserini.start_jvm(young=WRITERS_YOUNG)
         super().__init__(folder, _analyzer(language), _similarity(K1, B), norms=True)
         self._title_field = title_field
 

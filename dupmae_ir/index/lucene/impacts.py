@@ -53,8 +53,10 @@ _TERM_DELIMITER = "\x02"
 _RESERVED = (_WEIGHT_DELIMITER, _TERM_DELIMITER, "\n", "\0")
 _ROWS = 1024
 """Documents passed to Java at a time: about a megabyte."""
-_BUFFER_MB = 128.0
+_BUFFER_MB = 32.0
 """Postings that Lucene keeps in memory before it writes a segment; less in a small heap."""
+WRITERS_YOUNG = "24m"
+"""New objects of a JVM that is started for writing: without a limit, they fill more of the heap the longer it writes."""
 
 
 class LuceneWriter(PartWriter):
@@ -143,7 +145,7 @@ class ImpactWriter(LuceneWriter):
 
     def __init__(self, folder: str | Path, terms: Sequence[str]) -> None:
         check_terms(terms)
-        pyserini.start_jvm()
+        pyserini.start_jvm(young=WRITERS_YOUNG)
         super().__init__(folder, _weighted_terms(), _impact_similarity(), norms=False)
         self._terms = list(terms)
         self._feed = self._open_feed()
