@@ -264,9 +264,9 @@ def start_jvm(heap: str | None = None, young: str | None = None) -> Java:
     """Start the JVM with Anserini on its class path, unless it is running. Returns its Java.
 
     ``heap`` is the largest heap, as ``4g`` or ``800m``; None = DUPMAE_IR_HEAP, or a quarter of the machine's memory.
-    ``young``: how much of it new objects fill before the unused ones are collected; None = as Java decides. It does
-    not matter if the JVM is running. Raises :class:`EnvironmentProblem` if there is no suitable Java, or if other code in this process has started a JVM
-    without Anserini's jar.
+    ``young``: how much of it new objects fill before the unused ones are collected; None = as Java decides.
+    Ignored if the JVM is running. Raises :class:`EnvironmentProblem` if there is no suitable Java, or if other code in
+    this process has started a JVM without Anserini's jar.
     """
     global _java, _heap, _process
     check_process()

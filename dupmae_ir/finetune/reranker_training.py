@@ -339,7 +339,6 @@ class RerankerTrainer(CheckedTrainer):
             train_dataset=groups,
             eval_dataset=held_out,
             data_collator=collator,
-            processing_class=collator.tokenizer,
         )
         # The loss is a mean over the queries of a batch, so the Trainer must divide it by the accumulated batches.
         self.model_accepts_loss_kwargs = False

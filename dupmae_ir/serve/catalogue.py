@@ -15,7 +15,6 @@ time.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import threading
 import time
@@ -57,6 +56,8 @@ from dupmae_ir.types import (
 Signature = tuple[str, int, int, int]
 """What tells one state of an index folder from another: the folder itself, and ``meta.json``'s inode, time and size."""
 
+FIRST_QUERY = "the first query"
+"""Searched before any client asks."""
 ROWS_OF_A_THREAD = 50_000
 """Documents that one thread ranks in about the time that it takes to encode a query; fewer are not worth another."""
 
@@ -355,8 +356,6 @@ class OpenIndexes:
                     self._exchange(name, None)
                     changes.append(IndexReload(name, "removed"))
             if changes:
-                # A generation is in reference cycles; Python by itself frees it several exchanges later.
-                gc.collect()
                 give_back_memory()
             return changes
 
@@ -423,9 +422,7 @@ class OpenIndexes:
         modes = tuple(mode for mode, needed in MODES.items() if parts >= set(needed))
         if self.settings.bm25_index:
             modes = ("hybrid",)
-        # Not during a batch, which may use the same model: encoders are for one thread at a time.
-        with self.lock:
-            warm_up(searcher, modes)
+        warm_up(searcher, encoder, modes, self.lock)
         # The queries of the warm-up are not those of a client.
         encoder.forget()
         if signature is None or signature != _signature(path):
@@ -461,11 +458,25 @@ class OpenIndexes:
         return searcher
 
 
-def warm_up(searcher: Searcher, modes: tuple[str, ...]) -> None:
-    """Search once in every mode and describe a hit, so that every file is open and no first request waits."""
+def warm_up(
+    searcher: Searcher, encoder: CachingEncoder, modes: tuple[str, ...], lock: threading.Lock
+) -> None:
+    """Search once in every mode and describe a hit, so that every file is open and no first request waits.
+
+    ``lock`` is held where the model or its words are used, which batches of other generations use as well: they are for
+    one thread at a time. Files are opened without it, which takes most of the time.
+    """
+    queries = [Query("", FIRST_QUERY)]
+    with lock:
+        encoder.prepare([FIRST_QUERY], searcher.settings.query_terms)
     for mode in modes:
-        for answer in searcher.answers([Query("", "the first query")], 1, mode):
-            searcher.describe("the first query", [hit.docid for hit in answer.hits])
+        if mode != "impact":  # for which words may be encoded apart, and not found in the cache
+            list(searcher.answers(queries, 1, mode))
+    _ = searcher.index.texts
+    with lock:
+        for mode in modes:
+            for answer in searcher.answers(queries, 1, mode):
+                searcher.describe(FIRST_QUERY, [hit.docid for hit in answer.hits])
 
 
 def watch(

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import weakref
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class _Terms(list[str]):
     """Index terms. Lists alone cannot be in :data:`_TERMS`."""
 
 
-_TERMS: WeakValueDictionary[str, _Terms] = WeakValueDictionary()
+_TERMS: weakref.WeakValueDictionary[str, _Terms] = weakref.WeakValueDictionary()
 """sha256 of a file of terms -> the terms, while a segment uses them. All segments of an index have the same ones: the
 131,072 of the embedded model take 9 MB, and an index that follows a folder has up to 20 segments."""
 
@@ -107,9 +107,17 @@ class Segment:
 
         Files above the limit of :mod:`dupmae_ir.index.format.integrity` are read only with ``everything``.
         """
-        # Only the optional parts can have changed since this segment was opened.
-        if part not in self.required_parts:
+        try:
+            self._check_recorded(part, fix, everything)
+        except IndexMismatch:
+            if part in self.required_parts:
+                raise
+            # It may have been made, or made again, since this segment was opened.
             self._read_record()
+            self._check_recorded(part, fix, everything)
+
+    def _check_recorded(self, part: str, fix: str, everything: bool) -> None:
+        """:meth:`check_part` by the record that was read."""
         if not any(integrity.part_of(name) == part for name in self.record.files):
             raise IndexMismatch(
                 f"{self.path / part}: {manifest.META} does not list its files; {fix}"
@@ -233,7 +241,8 @@ class Segment:
         """Why the postings cannot be used instead of Lucene, by their records; None if they can."""
         from dupmae_ir.index.postings.format import postings_problem
 
-        self._read_record()  # they may have been made since this segment was opened
+        if not self.has_part("postings") or postings_problem(self):
+            self._read_record()  # they may have been made since this segment was opened
         if not self.has_part("postings"):
             return f"{self.index / manifest.META} does not list its postings"
         return postings_problem(self)
@@ -267,7 +276,9 @@ class Segment:
         from dupmae_ir.index.postings.searcher import PostingsSearcher
 
         self._need("ot", "impacts")
-        return PostingsSearcher(self, lambda: self.docid_rank)
+        # Referring to each other, both would stay open until Python looks for cycles among all objects.
+        segment = weakref.proxy(self)
+        return PostingsSearcher(segment, lambda: segment.docid_rank)
 
     def verify(self) -> None:
         """Read every byte and compare with the recorded digests, without decoding (``index verify`` also decodes).

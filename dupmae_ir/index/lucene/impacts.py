@@ -56,7 +56,7 @@ _ROWS = 1024
 _BUFFER_MB = 32.0
 """Postings that Lucene keeps in memory before it writes a segment; less in a small heap."""
 WRITERS_YOUNG = "24m"
-"""New objects of a JVM that is started for writing: without a limit, they fill more of the heap the longer it writes."""
+"""New objects of a JVM that is started for writing. Without a limit, they fill more memory the longer it writes."""
 
 
 class LuceneWriter(PartWriter):

@@ -23,6 +23,8 @@ from dupmae_ir.types import LexicalEncoder
 
 SNIPPET = 240
 """Characters of the best passage."""
+TEXTS_REMEMBERED = 4
+"""Texts of whose terms a query keeps the positions."""
 LONGEST_READ = 8192
 """Characters of a text in which words are looked for: a page of results must not wait for one long document."""
 LONGEST_SCAN = 1 << 18
@@ -106,8 +108,8 @@ class QueryWords:
         self.query = query
         #: index term -> the query's words for it, shown instead of terms that are hashes
         self.names = encoder.term_names(query) if isinstance(encoder, LexicalEncoder) else {}
-        # Words, marks and passage of a text need its terms, which take longest.
-        self.spans = lru_cache(4)(self._find_spans)
+        #: text -> its terms, of the last texts
+        self._spans: dict[str, list[TermSpan]] = {}
         spans = self.spans(query)
         self._words = _words_by_term([(query, spans)])
         #: word of the query -> its terms that are no parts of it, such as its stem
@@ -116,6 +118,17 @@ class QueryWords:
             if span.word == (span.start, span.end):
                 word = query[span.start : span.end].lower()
                 self._complete.setdefault(word, set()).add(span.term)
+
+    def spans(self, text: str) -> list[TermSpan]:
+        """:meth:`_find_spans`, remembered: words, marks and passage of a text need its terms, which take longest."""
+        # Not by lru_cache: the wrapper of a method and its object would refer to each other, and stay.
+        spans = self._spans.get(text)
+        if spans is None:
+            spans = self._find_spans(text)
+            if len(self._spans) >= TEXTS_REMEMBERED:
+                self._spans.clear()
+            self._spans[text] = spans
+        return spans
 
     def _find_spans(self, text: str) -> list[TermSpan]:
         """The index terms of a text with their positions; stems of words for an encoder that does not tell. Of a long
