@@ -38,9 +38,9 @@ LEAST_READ = 65536
 """Bytes of an answer that a client must read in the time of a slow client."""
 KEEP_ALIVE = 60
 LARGE_BODY = 65536
-"""Bytes of a body that takes more than about 5 ms to be understood, in which the event loop does nothing else."""
+"""Bytes of a body that takes more than about 5 ms to parse, in which the event loop does nothing else."""
 LARGE_BODIES_PER_SECOND = 8 << 20
-"""Bytes of large bodies that are understood in a second, which takes about half of it."""
+"""Bytes of large bodies that are parsed in a second, which takes about half of it."""
 OPEN_PATHS = ("/health", "/ready", "/login", "/assets/")
 """Paths that need no token: they show nothing of an index."""
 COOKIE = "dupmae_ir"

@@ -100,7 +100,7 @@ def test_many_ids_make_a_search_large() -> None:
     assert many.large
 
 
-def test_large_bodies_are_understood_one_after_another(client: Client) -> None:
+def test_large_bodies_are_parsed_one_after_another(client: Client) -> None:
     """In their order, with time for others in between."""
     body = {**SMALL, "within": ["lock"] * 20_000}
     size = len(json.dumps(body))

@@ -239,10 +239,17 @@ class Segment:
 
     def postings_problem(self) -> str | None:
         """Why the postings cannot be used instead of Lucene, by their records; None if they can."""
+        problem = self._recorded_postings_problem()
+        if problem:
+            # They may have been made since this segment was opened.
+            self._read_record()
+            problem = self._recorded_postings_problem()
+        return problem
+
+    def _recorded_postings_problem(self) -> str | None:
+        """:meth:`postings_problem` by the record that was read."""
         from dupmae_ir.index.postings.format import postings_problem
 
-        if not self.has_part("postings") or postings_problem(self):
-            self._read_record()  # they may have been made since this segment was opened
         if not self.has_part("postings"):
             return f"{self.index / manifest.META} does not list its postings"
         return postings_problem(self)
