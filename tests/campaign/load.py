@@ -37,7 +37,7 @@ from tests.campaign.strangers import (
 
 TITLE = "Load: a service follows a folder that changes, while strangers ask for all they can"
 FILES = 300
-FIRST_SECONDS = 2.0
+FIRST_SECONDS = 5.0
 """Of each attack before the rounds."""
 ATTACK_SECONDS = 30.0
 QUIET_SECONDS = 10.0
@@ -47,7 +47,8 @@ BURST = 40
 """Files of a burst of changes, of which each round has one."""
 GROWTH = 1.05
 """Of the memory, from the second fifth of all rounds to the last one."""
-MORE_FILES = 4
+MORE_FILES = 10
+"""Open files of two more segments; an index has between one and twenty segments as it changes."""
 
 
 def run(seconds: float, seed: int, records: Records) -> None:
@@ -223,12 +224,16 @@ def _children(pid: int) -> list[int]:
 
 
 def _growth(rounds: Sequence[Record]) -> Record:
-    """Medians of memory and most files, of the second and the last fifth of all rounds."""
+    """Median memory of the second and the last fifth of all rounds, and most files of the first and the second half."""
     fifth = max(1, len(rounds) // 5)
-    early, late = rounds[fifth : 2 * fifth] or rounds[:1], rounds[-fifth:]
+    half = max(1, len(rounds) // 2)
     grown = {}
-    for name, part in (("early", early), ("late", late)):
+    for name, part in (
+        ("early", rounds[fifth : 2 * fifth] or rounds[:1]),
+        ("late", rounds[-fifth:]),
+    ):
         grown[f"{name}_megabytes"] = statistics.median(row["megabytes"] for row in part)
+    for name, part in (("early", rounds[:half]), ("late", rounds[-half:])):
         grown[f"{name}_files"] = max(row["files"] for row in part)
     return {"rounds": len(rounds), **grown}
 
@@ -255,7 +260,8 @@ def table(records: Sequence[Record]) -> str:
         lines.append(
             [f"{hours:.1f} hours", *memory, row["early_files"], row["late_files"], row["wrong"]]
         )
-    runs = ["run", "MB, second fifth", "MB, last fifth", "open files", "in the end", "files wrong"]
+    runs = ["run", "MB, second fifth", "MB, last fifth"]
+    runs += ["most open files, first half", "second half", "files wrong"]
     return f"{markdown(heads, by_attack)}\n\n{markdown(runs, lines)}"
 
 
