@@ -1,16 +1,23 @@
-"""The measurements of the reranker of experiments/code-encoder.md.
+r"""The pairs and the measurements of the reranker of experiments/code-encoder.md.
 
+    python experiments/reranker.py sample --general DATA/pairs/train.jsonl.gz --code CODE/mining.jsonl.gz \
+        --output runs/reranker-pairs.jsonl.gz
     python experiments/reranker.py measure --model runs/reranker/reranker --data DATA --output runs/reranker
     python experiments/reranker.py compare runs/reranker/records
 
-``measure`` writes ``OUTPUT/records/COLLECTION.json`` with nDCG@10 of each query by hybrid search and by every way to
-use the reranker's scores of its first 50 hits. Collections that have a record already are left out, so the same command
-continues after an interruption. ``compare`` chooses the way by ``dev`` and prints what the rule asks for.
+``sample`` writes :data:`GENERAL_PAIRS` and :data:`CODE_PAIRS` of the pairs, as many as the training reads: mining
+negatives for all of them takes half an hour. ``measure`` writes ``OUTPUT/records/COLLECTION.json`` with nDCG@10 of
+each query by hybrid search and by every way to use the reranker's scores of its first 50 hits. It leaves out
+collections that have a record, so the same command continues after an interruption. ``compare`` chooses the way by
+``dev`` and prints what the rule asks for.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import hashlib
+import heapq
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from code_encoder import mean, p_value
+from code_pairs import write_lines
 from sentences_and_titles import CLASSIC, DEMO, Collection, read_dev, write_demo
 from tqdm import tqdm
 
@@ -38,8 +46,23 @@ MEASURE = "nDCG@10"
 DEPTH = 50
 BELOW = -1e6
 """The score of documents that are not read: below every other."""
+GENERAL_PAIRS = 8000
+CODE_PAIRS = 2400
 LEAST_GAIN = 0.02
 MOST_LOSS = 0.005
+
+
+def sample(args: argparse.Namespace) -> None:
+    """Write the pairs that have the smallest digests, which are the same wherever they are drawn."""
+    pairs = []
+    for path, count in ((args.general, GENERAL_PAIRS), (args.code, CODE_PAIRS)):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            pairs += heapq.nsmallest(count, lines, key=_digest)
+    write_lines(args.output, map(json.loads, pairs))
+
+
+def _digest(line: str) -> bytes:
+    return hashlib.sha256(line.encode()).digest()
 
 
 def scores_by_way(hybrid: np.ndarray, read: np.ndarray) -> dict[str, np.ndarray]:
@@ -138,6 +161,11 @@ def main(argv: list[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
+    sampling = commands.add_parser("sample")
+    for name, what in (("general", "pairs of text"), ("code", "pairs of code")):
+        sampling.add_argument(f"--{name}", type=Path, required=True, help=f"{what}, *.jsonl.gz")
+    sampling.add_argument("--output", type=Path, required=True, help="*.jsonl.gz")
+    sampling.set_defaults(work=sample)
     measuring = commands.add_parser("measure")
     measuring.add_argument("--model", type=Path, required=True, help="folder of the reranker")
     measuring.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -24,6 +25,29 @@ def test_what_is_not_read_is_below() -> None:
     assert ways[reranker.HYBRID].argsort().tolist() == [[2, 1, 0]]
     assert ways[reranker.ALONE].argsort().tolist() == [[1, 0, 2]]
     assert ways["hybrid + 0.5"].tolist() == [[0.5, reranker.BELOW, 3.5]]
+
+
+def test_a_sample_does_not_depend_on_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reranker, "GENERAL_PAIRS", 3)
+    monkeypatch.setattr(reranker, "CODE_PAIRS", 1)
+    lines = [json.dumps({"query": f"question {number}"}) + "\n" for number in range(20)]
+    drawn = []
+    for order in (lines, lines[::-1]):
+        for name, part in (("general", order), ("code", order)):
+            with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt", encoding="utf-8") as f:
+                f.writelines(part)
+        words = ["sample"]
+        for name in ("general", "code"):
+            words += [f"--{name}", str(tmp_path / f"{name}.jsonl.gz")]
+        assert reranker.main([*words, "--output", str(tmp_path / "pairs.jsonl.gz")]) == 0
+        drawn.append((tmp_path / "pairs.jsonl.gz").read_bytes())
+    assert drawn[0] == drawn[1]
+    rows = [json.loads(line)["query"] for line in gzip.decompress(drawn[0]).splitlines()]
+    assert len(rows) == 4
+    assert len(set(rows[:3])) == 3
+    assert rows[3] == rows[0]
 
 
 def test_the_first_hits_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
