@@ -55,6 +55,8 @@ _ROWS = 1024
 """Documents passed to Java at a time: about a megabyte."""
 _BUFFER_MB = 32.0
 """Postings that Lucene keeps in memory before it writes a segment; less in a small heap."""
+_COLLECTED = 1 << 15
+"""Documents after which Java is asked to free what is not used any more, which takes some hundredths of a second."""
 WRITERS_YOUNG = "24m"
 """New objects of a JVM that is started for writing. Without a limit, they fill more memory the longer it writes."""
 
@@ -112,7 +114,17 @@ class LuceneWriter(PartWriter):
             if text:
                 field.setStringValue(text)
         self._writer.addDocument(self._documents[bool(contents), bool(title)])
-        self.documents += 1
+        self._added(1)
+
+    def _added(self, count: int) -> None:
+        before = self.documents
+        self.documents += count
+        if self.documents // _COLLECTED > before // _COLLECTED:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Free what Lucene has written. Java would do so when its heap is nearly half full, after 0.2 GB or more."""
+        pyserini.autoclass("java.lang.System").gc()
 
     def close(self) -> None:
         """Merge to one segment, commit, and release the folder, also on failure."""
@@ -122,13 +134,14 @@ class LuceneWriter(PartWriter):
             return
         with pyserini.java_errors(self.folder):
             try:
+                self._collect()
                 writer.forceMerge(1)
                 writer.commit()
                 writer.close()
             except BaseException:
                 writer.rollback()
                 raise
-            pyserini.autoclass("java.lang.System").gc()  # the heap is as large as its garbage was
+            self._collect()
         (self.folder / "write.lock").unlink(missing_ok=True)  # Lucene leaves it behind
 
     def abandon(self) -> None:
@@ -188,7 +201,7 @@ class ImpactWriter(LuceneWriter):
                 values = impacts.astype(np.uint8).tobytes()
                 batch = b"".join([_int32(ends[1:]), name_ends, _int32(term_ids), values, *names])
                 self._feed.add(batch, len(docids), len(impacts))
-                self.documents += len(docids)
+                self._added(len(docids))
                 return
             for docid, (start, end) in zip(docids, itertools.pairwise(ends.tolist()), strict=True):
                 self._add(docid, self._contents_of(term_ids[start:end], impacts[start:end]))
