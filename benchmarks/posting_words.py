@@ -7,8 +7,8 @@ first segment of an index. A posting of the package is a row of 16 bits and an i
 bits for the gap to the row before, the others for the impact; what does not fit takes further words. Each term has its
 own number of bits for gaps, the one with the fewest words; where that is more than two words a posting, a word each for
 row and impact is counted. Columns are as in the package, or for more frequent terms only, since a column takes as much
-room as smaller postings of more rows. The time is that of adding postings to an accumulator, on one thread, by how many
-postings a term has.
+room as smaller postings of more rows. What is timed is the loop that adds postings to an accumulator, on one thread,
+for terms of different frequency.
 
 Gate: both forms give the same sums.
 """
@@ -30,6 +30,7 @@ from impact_engine import Collection
 from dupmae_ir.compiled import compiled
 from dupmae_ir.console import table
 from dupmae_ir.index.index import Index
+from dupmae_ir.index.postings import kernels
 from dupmae_ir.index.postings.format import DENSE, WINDOW
 
 FROM_ONE_IN = (DENSE, 4, 3, 2)
@@ -55,15 +56,8 @@ class Words(NamedTuple):
 
 
 @compiled
-def add_pairs(rows, impacts, weight, sums):  # type: ignore[no-untyped-def]
-    """What the package does."""
-    for i in range(len(rows)):
-        sums[rows[i]] += weight * np.int32(impacts[i])
-
-
-@compiled
 def add_words(words, impact_bits, weight, sums):  # type: ignore[no-untyped-def]
-    """The same for words."""
+    """As the package's :func:`~dupmae_ir.index.postings.kernels._add_postings`, for words."""
     row = np.int64(-1)
     mask = np.int32((1 << impact_bits) - 1)
     for i in range(len(words)):
@@ -157,7 +151,7 @@ def main() -> None:
         if not chosen:
             continue
         forms = {
-            add_pairs: [pairs[term] for term in chosen],
+            kernels._add_postings: [pairs[term] for term in chosen],
             add_words: [words[term] for term in chosen],
         }
         sums = [sums_of(add, terms) for add, terms in forms.items()]
@@ -170,7 +164,7 @@ def main() -> None:
                 seconds[add] = min(seconds[add], time.perf_counter() - began)
         postings = int(counts[chosen].sum())
         times = [f"{1e9 * took / postings:.2f}" for took in seconds.values()]
-        ratio = seconds[add_pairs] / seconds[add_words]
+        ratio = seconds[kernels._add_postings] / seconds[add_words]
         label = f"ns a posting, terms of {low:,} to {high - 1:,}"
         lines.append([label, *times, f"{ratio:.2f}"])
     heads = ["", "24 bits", "words", "speed of words"]

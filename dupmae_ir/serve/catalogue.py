@@ -470,7 +470,7 @@ def warm_up(
     with lock:
         encoder.prepare([FIRST_QUERY], searcher.settings.query_terms)
     for mode in modes:
-        if mode != "impact":  # for which words may be encoded apart, and not found in the cache
+        if mode != "impact":  # its words may be encoded on their own, not taken from the cache
             list(searcher.answers(queries, 1, mode))
     _ = searcher.index.texts
     with lock:

@@ -91,7 +91,7 @@ def test_others_are_answered_between_the_pieces(client: Client) -> None:
 
 
 def test_many_ids_make_a_search_large() -> None:
-    """They are looked for among those of all documents."""
+    """Each of them has to be looked up."""
     few, many = (
         Search(Ranking(None, None, 10, ("d1",) * count), ["lock"], HitFields())
         for count in (batch_handler.MAX_IDS, batch_handler.MAX_IDS + 1)

@@ -58,7 +58,7 @@ def test_another_index_takes_the_place(folders: dict[str, Path], tmp_path: Path)
 def test_an_exchange_frees_the_old_generation(
     folders: dict[str, Path], tmp_path: Path, engine: str
 ) -> None:
-    """Without a search for cycles among all objects, in which nobody is answered: 0.1 s when torch is loaded."""
+    """Without a full garbage collection, which stops all requests: for 0.1 s once torch is loaded."""
     link = tmp_path / "live"
     point(link, folders["docs"])
     with serving(f"live={link}", impact_search=engine) as client:
