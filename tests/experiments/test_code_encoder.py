@@ -88,8 +88,18 @@ def test_the_average_is_half_way_to_the_embedded_model(
     assert load_encoder(tmp_path / "half").encode_queries(["cat"]).ot is not None
 
 
-@pytest.mark.parametrize("name", ["code-encoder", "code-encoder-retromae", "reranker"])
-def test_every_recipe_has_steps_that_can_be_run(name: str, tmp_path: Path):
+CODE_INPUTS = {"code": "pairs", "general": "pairs.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("code-encoder", CODE_INPUTS),
+        ("code-encoder-retromae", CODE_INPUTS),
+        ("reranker", {"pairs": "pairs.jsonl"}),
+    ],
+)
+def test_every_recipe_has_steps_that_can_be_run(name: str, inputs: dict[str, str], tmp_path: Path):
     recipe = Path(code_encoder.__file__).with_name(f"{name}.toml")
-    steps, _ = plan(recipe, tmp_path, {"code": "pairs", "general": "pairs.jsonl"})
+    steps, _ = plan(recipe, tmp_path, inputs)
     assert len(steps) >= 2
