@@ -47,7 +47,7 @@ from dupmae_ir.training.job import (
     training_arguments,
     training_job,
 )
-from dupmae_ir.training.layers import recompute_activations
+from dupmae_ir.training.layers import recompute_activations, set_dropout
 from dupmae_ir.training.report import write_report
 from dupmae_ir.training.trained import LOG, read_log
 from dupmae_ir.training.trainer import CheckedTrainer, refuse_broken_weights
@@ -186,6 +186,8 @@ def _build_trainer(
         steps=steps,
         evaluate=len(held_out) > 0,
     )
+    if config.dropout is not None:
+        set_dropout(model, config.dropout)
     if config.checkpointing:
         recompute_activations(model)
     batches = ShuffledBatches(

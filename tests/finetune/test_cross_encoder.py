@@ -40,16 +40,15 @@ def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inputs")
     write_mined(folder)
     write_base(folder / "base")
-    write_base(folder / "still", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return folder
 
 
-def flags(inputs, output, *more, base="base"):
+def flags(inputs, output, *more):
     return [
         "--mined",
         str(inputs / "mined.jsonl"),
         "--model",
-        str(inputs / base),
+        str(inputs / "base"),
         "--output",
         str(output),
         "--length",
@@ -92,7 +91,7 @@ def test_relevance_is_one_logit_or_the_log_odds():
 
 
 def test_groups_of_unequal_size_keep_their_scores_and_gradients_apart(inputs):
-    model, tokenizer = load_reranker(inputs / "still", new_head=True)
+    model, tokenizer = load_reranker(inputs / "base", new_head=True)
     groups = [("cat the", ["the cat", "dog", "heap on mat"]), ("dog", ["the dog", "queue"])]
     collator = GroupCollator(tokenizer, 40)
     scores, mask = group_scores(model, collator(groups))
@@ -151,20 +150,15 @@ def test_it_learns_and_writes_a_teacher(inputs, tmp_path, capsys):
 
 
 def test_accumulation_is_one_larger_batch(inputs, tmp_path):
-    more = ("--epochs", 1, "--learning-rate", "1e-3", "--quiet")
-    assert main(flags(inputs, tmp_path / "a", "--batch-size", 8, *more, base="still")) == 0
-    assert (
-        main(
-            flags(inputs, tmp_path / "b", "--batch-size", 2, "--accumulate", 4, *more, base="still")
-        )
-        == 0
-    )
+    more = ("--epochs", 1, "--learning-rate", "1e-3", "--dropout", 0, "--quiet")
+    assert main(flags(inputs, tmp_path / "a", "--batch-size", 8, *more)) == 0
+    assert main(flags(inputs, tmp_path / "b", "--batch-size", 2, "--accumulate", 4, *more)) == 0
     a = weights(tmp_path / "a")
     b = weights(tmp_path / "b")
     # Both biases shift all scores of a softmax alike: their gradient is rounding noise, which Adam blows up.
     names = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]
     assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in names)
-    start = weights(inputs / "still")
+    start = weights(inputs / "base")
     moved = "bert.encoder.layer.0.output.dense.weight"
     assert (a[moved] - start[moved.removeprefix("bert.")]).abs().max() > 1e-3
 
@@ -179,14 +173,16 @@ def test_two_processes_share_the_batches_of_one(inputs, tmp_path):
         "1e-3",
         "--held-out",
         8,
+        "--dropout",
+        0,
         "--quiet",
         "--batch-size",
         4,
         "--accumulate",
         3,
     )
-    assert main(flags(inputs, tmp_path / "one", *more, base="still")) == 0
-    two = [*flags(inputs, tmp_path / "two", *more, base="still"), "--processes", "2"]
+    assert main(flags(inputs, tmp_path / "one", *more)) == 0
+    two = [*flags(inputs, tmp_path / "two", *more), "--processes", "2"]
     command = [sys.executable, "-m", "dupmae_ir.finetune.cross_encoder", *two]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
     a = weights(tmp_path / "one")
