@@ -91,6 +91,8 @@ def records() -> list[dict[str, Any]]:
 
 def measure(documents: int, rounds: int, model: str | None, quiet: bool) -> Iterator[Figure]:
     """The figures, one after the other."""
+    # Where it is set, each process compiles every module that it imports again, and the figures could not be compared.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
         queries = [query.text for query in load_queries()]

@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Where it is set, each process compiles every module that it imports again; an installation keeps the compiled ones.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 class Taken(NamedTuple):
     """Seconds of the clock, and of the processor by all threads of the process."""

@@ -7,6 +7,7 @@ still run. Checks return a :class:`Finding` or raise; their imports are inside, 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -94,7 +95,19 @@ def check_python() -> Finding:
     detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     if tuple(map(int, platform.python_version_tuple()[:2])) < (3, 11):
         return Finding("python", False, detail, "install Python 3.11 or newer")
-    return Finding("python", True, detail)
+    note = ""
+    if sys.dont_write_bytecode and not all(map(_is_compiled, ("dupmae_ir", "numpy"))):
+        note = (
+            "PYTHONDONTWRITEBYTECODE is set, so every command compiles its modules again, and takes about twice as long "
+            "to start; unset it, or run python -m compileall on the installed packages once"
+        )
+    return Finding("python", True, detail, note=note)
+
+
+def _is_compiled(module: str) -> bool:
+    """Whether the bytecode of a module is in a file; also if there is no such module."""
+    spec = importlib.util.find_spec(module)
+    return spec is None or spec.cached is None or Path(spec.cached).exists()
 
 
 def check_packages() -> Finding:

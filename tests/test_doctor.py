@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,21 @@ def test_quick_checks_pass_here(monkeypatch, capsys):
         ["OK", "trec_eval"],
     ]
     assert out.endswith("\nAll is well.\n")
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_modules_that_are_compiled_by_every_command_are_reported(
+    monkeypatch, tmp_path, is_compiled
+):
+    spec = importlib.util.find_spec("numpy")
+    spec.cached = str(tmp_path / "numpy.pyc")
+    if is_compiled:
+        (tmp_path / "numpy.pyc").touch()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert ("PYTHONDONTWRITEBYTECODE" in doctor.check_python().note) is not is_compiled
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert doctor.check_python().note == ""
 
 
 def test_lucene_and_faiss_work_here(monkeypatch, capsys):
