@@ -98,7 +98,7 @@ def check_python() -> Finding:
     note = ""
     if sys.dont_write_bytecode and not all(map(_is_compiled, ("dupmae_ir", "numpy"))):
         note = (
-            "PYTHONDONTWRITEBYTECODE is set, so every command compiles its modules again, and takes about twice as long to "
+            "PYTHONDONTWRITEBYTECODE is set, so every command compiles its modules again, and takes twice as long to "
             "start; unset it, or run python -m compileall on the installed packages once"
         )
     return Finding("python", True, detail, note=note)
