@@ -66,11 +66,15 @@ def add_words(words, impact_bits, weight, sums):  # type: ignore[no-untyped-def]
         sums[row] += weight * (np.int32(word) & mask)
 
 
+def largest(gap_bits: int) -> tuple[int, int]:
+    """The largest gap and the largest impact in a word of 16 bits."""
+    return (1 << gap_bits) - 1, (1 << (16 - gap_bits)) - 1
+
+
 def word_counts(pairs: Pairs, gap_bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Words (m,) that a posting takes before its row is reached, and after that for the rest of its impact."""
     gaps = np.diff(pairs.rows.astype(np.int64), prepend=-1)
-    largest_gap = (1 << gap_bits) - 1
-    largest_impact = (1 << (16 - gap_bits)) - 1
+    largest_gap, largest_impact = largest(gap_bits)
     return (gaps - 1) // largest_gap, (pairs.impacts.astype(np.int64) - 1) // largest_impact
 
 
@@ -78,8 +82,7 @@ def in_words(pairs: Pairs) -> Words:
     """Postings as words, with the number of bits for gaps that needs the fewest."""
     totals = {bits: sum(map(np.sum, word_counts(pairs, bits))) for bits in GAP_BITS}
     gap_bits = min(totals, key=totals.__getitem__)
-    largest_gap = (1 << gap_bits) - 1
-    largest_impact = (1 << (16 - gap_bits)) - 1
+    largest_gap, largest_impact = largest(gap_bits)
     words = list[int]()
     row = -1
     for next_row, impact in zip(pairs.rows.tolist(), pairs.impacts.tolist(), strict=True):

@@ -48,6 +48,36 @@ models.load_lazy_encoder = models.load_encoder
 sys.exit(main(sys.argv[1:]))
 """
 """``search`` with the query encoded by torch."""
+STAGES = """
+import time
+ends = {"Python": time.perf_counter()}
+import numpy
+ends["import of numpy"] = time.perf_counter()
+import json, sys
+from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
+from dupmae_ir.models.inference import query_model
+from dupmae_ir.search import run
+from dupmae_ir.search.__main__ import main, show
+from dupmae_ir.search.answers import answer_query, open_search
+from dupmae_ir.search.config import SearchConfig
+ends["import of dupmae_ir, tokenizers and regex"] = time.perf_counter()
+read = PlainTokenizer.read
+def timed_read(folder):
+    start = time.perf_counter()
+    tokenizer = read(folder)
+    ends["tokenizer"] = ends["import of dupmae_ir, tokenizers and regex"] + time.perf_counter() - start
+    return tokenizer
+PlainTokenizer.read = timed_read
+config = SearchConfig(index=[sys.argv[1]], query=sys.argv[2])
+search = open_search(config)
+ends["weights and index"] = time.perf_counter()
+answer = answer_query(config, search, config.query)
+ends["query"] = time.perf_counter()
+show(config, answer)
+ends["display"] = time.perf_counter()
+print(json.dumps(ends))
+"""
+"""The steps of ``search --query`` one after the other, and when each ends."""
 
 
 class Commands:
@@ -68,6 +98,7 @@ class Commands:
         self.first: list[float] = []
         self.ids: dict[str, list[str]] = {}
         self.processor: dict[str, list[float]] = {}
+        self.by_stage: dict[str, list[float]] = {}
         self._make_index(folder / "corpus.jsonl", documents)
 
     def _make_index(self, corpus: Path, documents: int) -> None:
@@ -115,6 +146,22 @@ class Commands:
 
     def by_lucene(self) -> None:
         self._answer(BY_LUCENE, "-m", "dupmae_ir.search", more=("--impact-search", "lucene"))
+
+    def stages(self) -> None:
+        """Note the seconds that each step of :data:`STAGES` takes."""
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", STAGES, str(self.index), QUERY],
+            env=self.ours,
+            cwd=self.index.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        ends = json.loads(done.stdout) | {"end of Python": time.perf_counter()}
+        for name, end in ends.items():
+            self.by_stage.setdefault(name, []).append(end - start)
+            start = end
 
     def before(self) -> None:
         self._answer(BEFORE, "-c", TORCH, more=("--impact-search", "lucene"))
@@ -180,8 +227,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             BY_LUCENE: commands.by_lucene,
             BEFORE: commands.before,
             DOCTOR: commands.doctor,
+            "stages": commands.stages,
         }
         seconds = in_turns(variants, args.repeats)
+    del seconds["stages"]
     seconds[FIRST] = commands.first[-args.repeats :]
 
     def claim(name: str, goal: float, note: str = "") -> Claim:
@@ -208,7 +257,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name in processor
     ]
     table = {"header": ["", "seconds", "processor seconds"], "rows": rows}
-    details = {"table": table, "java": commands.java, "documents": args.documents}
+    stages = {
+        "header": ["step of search --query", "ms"],
+        "rows": [
+            [name, f"{1000 * statistics.median(taken[-args.repeats :]):.0f}"]
+            for name, taken in commands.by_stage.items()
+        ],
+    }
+    details = {"table": table, "stages": stages, "java": commands.java, "documents": args.documents}
     details["doctor_total_ratio"] = round(total, 3)
     picture = bars(
         "Start-up, seconds (less is better)",

@@ -278,7 +278,7 @@ def _rates(details: dict[str, Any]) -> str:
             unit = key.removesuffix("_per_second").replace("_", " ")
             rows = [[name, f"{rate:,.1f}"] for name, rate in value.items()]
             tables.append(markdown(["", f"{unit}/s"], rows))
-        if key == "table":
+        if key in ("table", "stages"):
             tables.append(markdown(value["header"], value["rows"]))
         if key == "growth":
             names = list(value[0])

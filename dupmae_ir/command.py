@@ -83,7 +83,12 @@ class Command:
         first_process = os.environ.get("RANK", "0") == "0"
         silent = config.quiet or not loads_models or not first_process
         with never_silent(f"dupmae-ir {self.verb}", silent):
-            result = load(self.work)(config)
+            # Imports make many objects and no garbage, which would be searched for again and again.
+            gc.disable()
+            work = load(self.work)
+            gc.freeze()
+            gc.enable()
+            result = work(config)
         if result is None:
             return 0
         self._print_result(config, result)

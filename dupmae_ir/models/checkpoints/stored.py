@@ -17,13 +17,14 @@ weights; this way it finds no weights at all.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from safetensors import deserialize, safe_open
+from safetensors import safe_open
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
@@ -67,8 +68,7 @@ class StoredWeights(Mapping[str, np.ndarray]):
         try:
             with safe_open(path, framework="np") as file:
                 version = (file.metadata() or {}).get(METADATA)
-            tensors = deserialize(path.read_bytes())
-            self._stored = {name: _array(t["dtype"], t["shape"], t["data"]) for name, t in tensors}
+            self._stored = _read_arrays(path.read_bytes())
         except Exception as e:  # what safetensors raises depends on its version
             raise CheckpointError(
                 f"{path}: not readable as safetensors: {one_line(e, 300)}"
@@ -159,7 +159,23 @@ def decode(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
     return weights
 
 
-def _array(dtype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
+def _read_arrays(contents: bytes) -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file that has been checked, as read-only views of its contents.
+
+    ``safetensors.deserialize`` would copy each.
+    """
+    header_bytes = int.from_bytes(contents[:8], "little")
+    header = json.loads(contents[8 : 8 + header_bytes])
+    data = memoryview(contents)[8 + header_bytes :]
+    arrays = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = entry["data_offsets"]
+            arrays[name] = _array(entry["dtype"], entry["shape"], data[start:end])
+    return arrays
+
+
+def _array(dtype: str, shape: Sequence[int], data: memoryview) -> np.ndarray:
     """A tensor of a safetensors file; bfloat16 becomes float32."""
     if dtype == "BF16":
         # numpy has no bfloat16, which is the upper half of a float32.
