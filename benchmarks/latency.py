@@ -232,11 +232,11 @@ def main() -> None:
 
     def by_threads() -> None:
         with ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(lambda text: searcher.search(text, HITS), texts))
+            list(pool.map(lambda text: batch.search(text, HITS), texts))
 
     def each_alone() -> None:
         with ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(lambda topic: next(searcher.answers([topic], HITS)), topics))
+            list(pool.map(lambda topic: next(batch.answers([topic], HITS)), topics))
 
     batches = harness.in_turns(
         {

@@ -5,11 +5,12 @@ each other's caches away. So what is asked while a batch is computed gathers, an
 a limit. There are two ways to ask:
 
 * :meth:`QueryBatches.ask` computes in the thread that asks, or waits for another thread that asks and computes this
-  query with its own. A query that is alone starts at once. This is how a Searcher works.
-* :meth:`QueryBatches.submit` gives the work to one thread (:meth:`QueryBatches.start`). Clients that were answered
-  together ask again together, so this thread waits a little for as many as were answered and came meanwhile: not longer
-  than ``wait``, nor than a part of the last batch's time. Without that, eight clients become two groups of four, each
-  too small to gain much. A client that is alone never waits. This is how the service works.
+  query with its own. This is how a Searcher works.
+* :meth:`QueryBatches.submit` gives the work to one thread (:meth:`QueryBatches.start`). This is how the service works.
+
+Who were answered together ask again together, so a batch waits a little for as many as were answered and came
+meanwhile: not longer than ``wait``, nor than a part of the last batch's time. Without that, eight clients become two
+groups of four, each too small to gain much. A client that is alone never waits.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class QueryBatches(Generic[Work, Result]):
     Args:
         threads: how many threads that :meth:`ask` compute at a time.
         max_batch: weight of a batch; a heavier piece of work is a batch alone.
-        wait: most seconds for which the thread of :meth:`start` waits for more work.
+        wait: most seconds for which a batch waits for more work.
         observe: called with each batch and its seconds.
     """
 
@@ -106,19 +107,18 @@ class QueryBatches(Generic[Work, Result]):
         pending = self._enqueue(Pending(work, kind))
         with self._changed:
             try:
-                self._changed.wait_for(
-                    lambda: pending.future.done() or (self._free > 0 and pending in self._queue)
-                )
+                computes = self._await_turn(pending)
             except BaseException:
                 # Ctrl-C: nobody waits for this result any more.
                 self._queue = [other for other in self._queue if other is not pending]
                 raise
-            if pending.future.done():
+            if not computes:
                 return pending.future.result()
             batch = self._take(pending)
-            self._free -= 1
+        started = time.monotonic()
         try:
             self._compute(compute, batch)
+            self._seconds = time.monotonic() - started
         finally:
             with self._changed:
                 self._free += 1
@@ -126,6 +126,26 @@ class QueryBatches(Generic[Work, Result]):
                 self._queue += [other for other in batch[1:] if not other.future.done()]
                 self._changed.notify_all()
         return pending.future.result()
+
+    def _await_turn(self, pending: Pending[Work, Result]) -> bool:
+        """Wait, with the lock, until ``pending`` has its result, or this thread is to compute it; whether it is."""
+        while True:
+            self._changed.wait_for(
+                lambda: pending.future.done() or (self._free > 0 and pending in self._queue)
+            )
+            if pending.future.done():
+                return False
+            self._free -= 1
+            is_waiting = False
+            try:
+                self._gather(pending)
+                is_waiting = pending in self._queue
+            finally:
+                if not is_waiting:
+                    self._free += 1
+                    self._changed.notify_all()
+            if is_waiting:
+                return True
 
     def submit(
         self, work: Work, weight: int = 1, kind: object = None, client: Hashable = None
@@ -182,14 +202,7 @@ class QueryBatches(Generic[Work, Result]):
         """Compute the next batch; False after :meth:`stop`."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._stopping)
-            until = time.monotonic() + min(self.wait, PATIENCE * self._seconds)
-            expected = min(self._expected, self.max_batch)
-            while (
-                len(self._queue) < expected and self.waiting < self.max_batch and not self._stopping
-            ):
-                remaining = until - time.monotonic()
-                if remaining <= 0 or not self._changed.wait(remaining):
-                    break
+            self._gather()
             if not self._queue:
                 return False
             first = min(self._queue, key=self._turn_of)
@@ -200,8 +213,6 @@ class QueryBatches(Generic[Work, Result]):
             self._next = {
                 client: turn for client, turn in self._next.items() if turn > self._turn
             } | later
-            # Set again when the first result of this batch comes.
-            self._expected = 0
         started = time.monotonic()
         self._compute(compute, batch)
         weight = sum(pending.weight for pending in batch)
@@ -210,6 +221,20 @@ class QueryBatches(Generic[Work, Result]):
         self.pace += 0.1 * (seconds / max(1, weight) - self.pace)
         self.observe(batch, seconds)
         return True
+
+    def _gather(self, first: Pending[Work, Result] | None = None) -> None:
+        """Wait a little, with the lock, for those who were answered together, and for those who came meanwhile; not any
+        longer when another thread has taken ``first``."""
+        until = time.monotonic() + min(self.wait, PATIENCE * self._seconds)
+        expected = min(self._expected, self.max_batch)
+        while len(self._queue) < expected and self.waiting < self.max_batch and not self._stopping:
+            remaining = until - time.monotonic()
+            if remaining <= 0 or not self._changed.wait(remaining):
+                break
+            if first is not None and first not in self._queue:
+                break
+        # Set again when the first result of the next batch comes.
+        self._expected = 0
 
     def _compute(
         self, compute: Compute[Work, Result], batch: Sequence[Pending[Work, Result]]

@@ -77,6 +77,10 @@ class SearchKeywords(TypedDict, total=False):
     filter: DocumentFilter | None
 
 
+BATCH_WAIT = 0.01
+"""Most seconds for which a query waits for those of other threads, to be computed together with them."""
+
+
 class TopicKeywords(SearchKeywords, total=False):
     """Those with topics."""
 
@@ -112,7 +116,7 @@ class Searcher:
         # Texts that are computed together use all processors; others are computed by as many threads as there are.
         joins = isinstance(encoder, QuickEncoder) and encoder.is_quick(2)
         self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(
-            1 if joins else processors()
+            1 if joins else processors(), wait=BATCH_WAIT if joins else 0.0
         )
         # Several calls may describe the hits of one query. A cached method would keep the searcher alive.
         words = lru_cache(8)(QueryWords)

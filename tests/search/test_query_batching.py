@@ -316,3 +316,65 @@ def answer_two(batches: QueryBatches[Any, Any], held: Held) -> None:
     waiting = [first(batches, held), batches.submit("a"), batches.submit("b")]
     held.free.set()
     [f.result(WAIT) for f in waiting]
+
+
+def ask_two(batches: QueryBatches[int, int], slow: Slow) -> None:
+    """Answer one call, then two together; the next one waits for a second."""
+    futures = asked(batches, slow, [("a", 2), ("a", 3)])
+    slow.go.set()
+    assert [future.result(WAIT) for future in futures] == [2, 4, 6]
+
+
+def test_a_call_waits_for_as_many_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow()
+    batches = QueryBatches[int, int](wait=60)
+    ask_two(batches, slow)
+    monkeypatch.setattr(query_batching, "PATIENCE", 1e12)
+    both = [in_thread(batches.ask, slow, ask, "a") for ask in (4, 5)]
+    assert [future.result(WAIT) for future in both] == [8, 10]
+    assert sorted(slow.asked[-1][1]) == [4, 5]
+
+
+@pytest.mark.parametrize(("wait", "patience"), [(0.01, 1e12), (60, 1e-6)])
+def test_a_call_waits_no_longer_than_it_may(
+    monkeypatch: pytest.MonkeyPatch, wait: float, patience: float
+) -> None:
+    slow = Slow()
+    batches = QueryBatches[int, int](wait=wait)
+    ask_two(batches, slow)
+    monkeypatch.setattr(query_batching, "PATIENCE", patience)
+    assert in_thread(batches.ask, slow, 4, "a").result(WAIT) == 8
+
+
+def test_a_call_that_another_thread_computes_meanwhile_is_computed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With two computing threads, the second takes along what the first one has while that waits for more."""
+    slow = Slow()
+    batches = QueryBatches[int, int](2, wait=60)
+    monkeypatch.setattr(query_batching, "PATIENCE", 1e12)
+    batches._expected, batches._seconds = 2, 1.0
+    slow.go.set()
+    both = [in_thread(batches.ask, slow, ask, "a") for ask in (4, 5)]
+    assert [future.result(WAIT) for future in both] == [8, 10]
+    assert sorted(ask for _, asks in slow.asked for ask in asks) == [4, 5]
+    assert batches._free == 2
+
+
+def test_a_call_interrupted_while_it_waits_for_others_leaves_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Slow()
+    slow.go.set()
+    batches = QueryBatches[int, int]()
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batches, "_gather", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        batches.ask(slow, 2, "a")
+    monkeypatch.undo()
+    assert batches.waiting == 0
+    assert in_thread(batches.ask, slow, 3, "a").result(WAIT) == 6
+    assert slow.asked == [("a", [3])]
