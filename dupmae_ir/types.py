@@ -188,6 +188,13 @@ class EncoderOptions(TypedDict, total=False):
     language: str | None  #: of lexical weights; English by default
 
 
+class Reranker(Protocol):
+    """Scores documents for a query; larger is better. Can be called from several threads."""
+
+    def scores(self, query: str, documents: Sequence[Document]) -> list[float]:
+        """One score for each document."""
+
+
 class Encoder(Protocol):
     """Encodes texts to :class:`Representation`, with one forward pass for both parts."""
 

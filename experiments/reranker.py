@@ -2,7 +2,8 @@ r"""The pairs and the measurements of the reranker of experiments/code-encoder.m
 
     python experiments/reranker.py sample --general DATA/pairs/train.jsonl.gz --code CODE/mining.jsonl.gz \
         --output runs/reranker-pairs.jsonl.gz
-    python experiments/reranker.py measure --model runs/reranker/reranker --data DATA --output runs/reranker
+    dupmae-ir export --model runs/reranker/reranker --to compact --output runs/reranker/compact
+    python experiments/reranker.py measure --model runs/reranker/compact --data DATA --output runs/reranker
     python experiments/reranker.py compare runs/reranker/records
 
 ``sample`` writes :data:`GENERAL_PAIRS` and :data:`CODE_PAIRS` of the pairs, as many as the training reads: mining
@@ -33,10 +34,12 @@ from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.reranker import Reranker, open_reranker
+from dupmae_ir.models.reranker import open_reranker
+from dupmae_ir.types import Reranker
 
 DEV = "dev"
 """The collection that chooses how the scores are used."""
+DEV_QUERIES = 300
 COLLECTIONS = (DEV, DEMO, *CLASSIC)
 HYBRID = "hybrid"
 ALONE = "reranker alone"
@@ -101,7 +104,9 @@ def measure_all(args: argparse.Namespace) -> None:
     records.mkdir(parents=True, exist_ok=True)
     made = args.output / "collections"
     if not (made / DEV).is_dir():
-        read_dev(args.data / "pairs").write(made / DEV)
+        found = read_dev(args.data / "pairs")
+        found.questions = found.questions[:DEV_QUERIES]
+        found.write(made / DEV)
     write_demo(made / DEMO)
     reranker = open_reranker(str(args.model), None, "cpu")
     for name in COLLECTIONS:

@@ -116,6 +116,7 @@ class DupmaeSearch:
                 rerank=self.rerank, rerank_depth=self.rerank_depth, rerank_seconds=0.0
             )
         self._searcher = Searcher.open(index, self.model, device=self.device, settings=settings)
+        self._searcher.load_reranker()
 
     def search(
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,13 +20,14 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dupmae_ir.device import pick_batch_tokens, pick_device
+from dupmae_ir.device import pick_batch_tokens, pick_device, pick_dtype
 from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, folder_digest
 from dupmae_ir.models.checkpoints.loading import from_folder, quiet_transformers
 from dupmae_ir.models.inference.encoder import TextEncoder, batches_by_tokens
+from dupmae_ir.models.inference.pair_model import PAIR_LENGTH
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.types import Document
+from dupmae_ir.types import Document, Reranker
 
 SEPARATORS = {"space": " ", "sep": " {sep} ", "colon": ": "}
 """What joins title and text; {sep} is the tokenizer's separator token."""
@@ -157,36 +158,32 @@ def score_pairs(
     return scores
 
 
-class Reranker(Protocol):
-    """Scores documents for a query; larger is better. Can be called from several threads."""
-
-    def scores(self, query: str, documents: Sequence[Document]) -> list[float]:
-        """One score for each document."""
-
-
-PAIR_LENGTH = 512  #: word pieces that a cross-encoder reads of a query and a document
-
-
 class CrossEncoder:
-    """A sequence classifier as a :class:`Reranker`."""
+    """A sequence classifier as a :class:`Reranker`; its products are in bfloat16 where the hardware has them."""
 
     def __init__(self, folder: Path, device: str) -> None:
         model, self._tokenizer = load_reranker(folder)
         chosen_device = pick_device(device)[0]
         self._model = model.to(chosen_device)
         self._batch_tokens = pick_batch_tokens(chosen_device)[0]
+        self._dtype = pick_dtype("auto", chosen_device)[0]
         positions = getattr(model.config, "max_position_embeddings", None) or PAIR_LENGTH
         self._length = min(PAIR_LENGTH, positions, self._tokenizer.model_max_length)
         self._lock = threading.Lock()  # a tokenizer's truncation is a state
 
     def scores(self, query: str, documents: Sequence[Document]) -> list[float]:
         texts = [document.joined() for document in documents]
-        with self._lock:
+        with self._lock, self._products():
             queries = [query] * len(texts)
             scores = score_pairs(
                 self._model, self._tokenizer, queries, texts, self._length, self._batch_tokens
             )
         return scores.tolist()
+
+    def _products(self) -> AbstractContextManager[object]:
+        if self._dtype is torch.float32:
+            return nullcontext()
+        return torch.autocast(self._model.device.type, self._dtype)
 
 
 class MaxSim:

@@ -112,6 +112,12 @@ class SearchSettings(ThreadOptions):
         "--topics, whose run must not depend on the machine)",
         at_least=0,
     )
+    rerank_weight: float | None = rerank_option(
+        None,
+        "order by the score of the search plus X times that of the reranker (default: by that of the reranker alone)",
+        above=0,
+        at_most=_LARGEST,
+    )
 
     server: str | None = option(
         None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
+from dupmae_ir.models.inference.pair_model import LazyCrossEncoder, PairModel
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.search.candidates.bm25 import Bm25Index
 from dupmae_ir.search.candidates.dense import DenseIndex, FlatOnDemand, open_flat
 from dupmae_ir.search.candidates.excerpts import ExcerptIndex
@@ -26,10 +29,7 @@ from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact
 from dupmae_ir.search.candidates.served import ServedSegment
 from dupmae_ir.search.candidates.server import ServerIndex
 from dupmae_ir.search.config import SearchSettings
-from dupmae_ir.types import Encoder
-
-if TYPE_CHECKING:
-    from dupmae_ir.models.reranker import Reranker
+from dupmae_ir.types import Encoder, Reranker
 
 
 class OpenedIndex:
@@ -161,12 +161,7 @@ class OpenedIndex:
                 raise UsageError(
                     f"{self.folder.path}: stores no texts, which `rerank` reads; encode with `store_texts`"
                 )
-            # Imports torch, which a search without a reranker may not need.
-            from dupmae_ir.models.reranker import open_reranker
-
-            self._rerankers[settings.rerank] = open_reranker(
-                settings.rerank, encoder, encoder.settings.device
-            )
+            self._rerankers[settings.rerank] = _open_reranker(settings.rerank, encoder)
         return self._rerankers[settings.rerank]
 
     def rows(self, docids: Sequence[str]) -> np.ndarray:
@@ -215,3 +210,25 @@ def _impact(segment: Segment, how: str) -> ImpactIndex:
     return ImpactIndex(
         open_postings, segment.forward, segment.terms, segment.scale or 1.0, segment.documents
     )
+
+
+def _open_reranker(model: str, encoder: Encoder) -> Reranker:
+    device = encoder.settings.device
+
+    def with_torch() -> Reranker:
+        # Torch takes a second to import.
+        from dupmae_ir.models.reranker import open_reranker
+
+        return open_reranker(model, encoder, device)
+
+    if device == "cpu":
+        quick = _read_pair_model(model_folder(model))
+        if quick is not None:
+            return LazyCrossEncoder(quick, with_torch)
+    return with_torch()
+
+
+@lru_cache(1)
+def _read_pair_model(folder: Path) -> PairModel | None:
+    """The same for all indexes of a process."""
+    return PairModel.read(folder)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from dupmae_ir.search.exact.ranking import Answer
-from dupmae_ir.types import Document, Hit, best_first
-
-if TYPE_CHECKING:
-    from dupmae_ir.models.reranker import Reranker
+from dupmae_ir.types import Document, Hit, Reranker, best_first
 
 RERANK_SECONDS = 10.0
 """Time for a query, unless the settings say otherwise."""
@@ -25,6 +21,7 @@ def reranked(
     depth: int,
     seconds: float,
     hits: int,
+    weight: float | None = None,
 ) -> Answer:
     """``answer`` with its first ``depth`` candidates in the order of ``scorer``, cut to ``hits``.
 
@@ -38,6 +35,7 @@ def reranked(
         depth: candidates to score.
         seconds: time for them; at least one batch is scored.
         hits: length of the list.
+        weight: order by the score of the search plus ``weight`` times that of the reranker, not by the latter alone.
     """
     started = time.perf_counter()
     candidates = list(answer.hits)
@@ -50,10 +48,14 @@ def reranked(
         if seconds and time.perf_counter() - started > seconds:
             break
     # Not strict: the time may have ended before all candidates had a score.
-    scored = zip(first, scores, strict=False)
-    ordered = best_first(Hit(hit.docid, score) for hit, score in scored)
+    scored = []
+    for hit, score in zip(first, scores, strict=False):
+        if weight is not None:
+            score = hit.score + weight * score
+        scored.append(Hit(hit.docid, score))
+    ordered = best_first(scored)
     if ordered:
-        # The best of the rest gets a score that is 1 below the lowest of the reranker.
+        # The best of the rest gets a score that is 1 below the lowest of those that were read.
         lowered = candidates[0].score - ordered[-1].score + 1.0
         ordered += [Hit(hit.docid, hit.score - lowered) for hit in candidates[len(scores) :]]
     report = answer.report and dataclasses.replace(

@@ -54,6 +54,8 @@ def _search_topics(config: SearchConfig) -> RunSummary:
     if isinstance(encoder, LazyEncoder) and not encoder.is_quick(len(topics)):
         # Loaded before the clock starts: the reported time is that of searching.
         encoder.whole()
+    if search.searcher:
+        search.searcher.load_reranker()
     summary = RunSummary(search.searched(), config.output, len(topics))
     started = time.perf_counter()
     with ExitStack() as files:

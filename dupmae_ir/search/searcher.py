@@ -42,6 +42,7 @@ from dupmae_ir.io import in_memory
 from dupmae_ir.io.in_memory import Table
 from dupmae_ir.io.lines import usable
 from dupmae_ir.io.runs import Rankings
+from dupmae_ir.models.inference.pair_model import LazyCrossEncoder
 from dupmae_ir.registry import lookup
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex
@@ -510,7 +511,16 @@ class Searcher:
         seconds = settings.rerank_seconds
         if seconds is None:
             seconds = RERANK_SECONDS
-        return reranked(answer, scorer, self._read, settings.rerank_depth, seconds, hits)
+        weight = settings.rerank_weight
+        return reranked(answer, scorer, self._read, settings.rerank_depth, seconds, hits, weight)
+
+    @checked
+    def load_reranker(self) -> None:
+        """Compute the scores of a reranker in torch from now on, if the settings name one that needs none: it takes a
+        second to load, and then a third of the time for each query."""
+        reranker = self._opened.reranker(self.settings, self.encoder)
+        if isinstance(reranker, LazyCrossEncoder):
+            reranker.whole()
 
     def _read(self, docid: str) -> Document:
         document = self.document(docid)

@@ -446,7 +446,9 @@ class OpenIndexes:
             if recorded.get("digest") == encoder.digest and all(
                 recorded.get(name) in (None, getattr(encoder.settings, name)) for name in COMPARED
             ):
-                return Searcher.open(path, encoder, settings=self.settings)
+                searcher = Searcher.open(path, encoder, settings=self.settings)
+                searcher.load_reranker()
+                return searcher
         searcher = Searcher.open(
             path, config.model, device=config.device, dtype=config.dtype, settings=self.settings
         )
@@ -454,6 +456,7 @@ class OpenIndexes:
         if isinstance(encoder, LazyEncoder) and not encoder.is_quick(2):
             # Loaded now, so that no search waits for it.
             encoder.whole()
+        searcher.load_reranker()
         self._encoders.append(searcher.encoder)
         return searcher
 

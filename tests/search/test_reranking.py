@@ -81,6 +81,19 @@ def test_the_first_hits_are_in_the_scorers_order_and_the_others_keep_theirs():
     assert reranked(answer(0), ByLength(), read, 10, 0, 20).hits == []
 
 
+def test_the_scores_of_search_and_scorer_are_added():
+    found = reranked(answer(6), ByLength(), read, 4, 0, 6, weight=0.25)
+    # 9, 9, 8, 8 and a quarter of 0, 1, 2, 3; the others keep their order, lower.
+    assert [(hit.docid, hit.score) for hit in found.hits[:4]] == [
+        ("d01", 9.25),
+        ("d00", 9.0),
+        ("d03", 8.75),
+        ("d02", 8.5),
+    ]
+    assert [hit.docid for hit in found.hits[4:]] == ["d04", "d05"]
+    assert found.hits[4].score < 8.5
+
+
 def test_time_is_bounded():
     scorer = ByLength()
     scorer.pause = 0.2

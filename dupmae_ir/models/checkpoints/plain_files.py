@@ -73,14 +73,18 @@ class PlainFiles(NamedTuple):
     tokenizer: PlainTokenizer
 
 
-def read_plain_files(folder: Path) -> PlainFiles | None:
+ENCODERS = ("BertModel", "BertForMaskedLM")
+CROSS_ENCODERS = ("BertForSequenceClassification",)
+
+
+def read_plain_files(folder: Path, architectures: Collection[str] = ENCODERS) -> PlainFiles | None:
     """The files of a folder with one BERT model; None for anything irregular, or with files of other projects."""
     try:
         if not folder.is_dir() or untied_folders(folder):
             return None
         if any((folder / name).exists() for name in (MODULES, IDF, POOLER)):
             return None
-        shape = read_shape(folder)
+        shape = read_shape(folder, architectures)
         tokenizer = PlainTokenizer.read(folder)
     except (CheckpointError, OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # transformers reports what is wrong
@@ -121,8 +125,8 @@ def with_biases(layers: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, .
     return weights | biases
 
 
-def read_shape(folder: Path) -> BertShape | None:
-    """The sizes in ``config.json``; None unless it describes a plain BERT model."""
+def read_shape(folder: Path, architectures: Collection[str] = ENCODERS) -> BertShape | None:
+    """The sizes in ``config.json``; None unless it describes a plain BERT model of one of these architectures."""
     config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     if "model_type" not in config:
         return None
@@ -130,7 +134,7 @@ def read_shape(folder: Path) -> BertShape | None:
         if config.get(name, value) != value:
             return None
     for architecture in config.get("architectures") or []:
-        if str(architecture) not in ("BertModel", "BertForMaskedLM"):
+        if str(architecture) not in architectures:
             return None
     sizes = {field.name: config[field.name] for field in fields(BertShape) if field.name in config}
     return BertShape(**sizes)
@@ -235,6 +239,13 @@ class PlainTokenizer:
             list(texts), add_special_tokens=add_special_tokens
         )
         return PlainEncodings(encodings)
+
+    def pairs(self, first: str, others: Sequence[str], max_length: int) -> list[list[int]]:
+        """The ids of ``first`` with each of ``others``, special tokens included. What exceeds ``max_length`` is cut off
+        the longer text. Not safe for several threads."""
+        self._tokenizer.enable_truncation(max_length, strategy="longest_first")
+        encodings = self._tokenizer.encode_batch([(first, other) for other in others])
+        return [encoding.ids for encoding in encodings]
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
