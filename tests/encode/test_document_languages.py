@@ -129,6 +129,14 @@ def test_english_hits_are_those_without_the_other_languages(tmp_path, mixed, mod
         assert hits == alone.search(query, 20)
 
 
+def test_every_query_has_the_dimensions_of_the_index(mixed):
+    """Also one without a word of another language, and one without any."""
+    searcher = Searcher.open(mixed)
+    for query in QUERIES:
+        weights = searcher.encoder.encode_queries([query.text]).ot
+        assert weights.shape == (1, len(searcher.index.terms))
+
+
 def test_an_index_of_one_language_is_what_it_was(tmp_path, model):
     recognised = Index.open(make(tmp_path / "auto", model, ENGLISH))
     chosen = Index.open(make(tmp_path / "chosen", model, ENGLISH, language="en"))

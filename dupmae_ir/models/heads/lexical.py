@@ -194,7 +194,10 @@ class Lexicon:
         return self.pieces + len(self.rates)
 
     def width_of(self, rows: Iterable[TermWeights]) -> int:
-        """The number of dimensions of a matrix of ``rows``: 2 V if one has words of an additional language."""
+        """The number of dimensions of a matrix of ``rows``: as many as :meth:`terms`, or, where documents of several
+        languages are encoded and no collection is known, 2 V if one has words of an additional language."""
+        if self.collection is not None and self.collection.languages:
+            return 2 * self.width
         highest = max((max(row, default=0) for row in rows), default=0)
         return self.width if highest < self.width else 2 * self.width
 
