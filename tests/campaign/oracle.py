@@ -34,6 +34,7 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings import kernels
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.models import load_encoder
+from dupmae_ir.models.language_detection import language_of_document
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Encoder, Hit, Query
@@ -353,7 +354,9 @@ def _wrong_vector(
     record = index.meta["encoder"]
     for docid in rng.sample(sorted(living.documents), 5):
         document = living.documents[docid]
-        language = (document.metadata or {}).get("lang", record["language"])
+        language = (document.metadata or {}).get("lang")
+        if language is None:
+            language = language_of_document(document.joined(), record["language"])
         factor = np.float32(record["languages"].get(language, 1.0))
         alone = np.asarray(encoder.encode_documents([document.joined()]).cls)[0] * factor
         stored = known[docid, document.joined()].cls
