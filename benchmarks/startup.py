@@ -58,7 +58,7 @@ atexit.register(gc.freeze)  # as every command does
 from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 from dupmae_ir.models.inference import query_model
 from dupmae_ir.search import run
-from dupmae_ir.search.__main__ import main, show
+from dupmae_ir.search.__main__ import show
 from dupmae_ir.search.answers import answer_query, open_search
 from dupmae_ir.search.config import SearchConfig
 ends["import of dupmae_ir, tokenizers and regex"] = time.perf_counter()

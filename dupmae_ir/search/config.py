@@ -114,7 +114,7 @@ class SearchSettings(ThreadOptions):
     )
     rerank_weight: float | None = rerank_option(
         None,
-        "order by the score of the search plus X times that of the reranker (default: by that of the reranker alone)",
+        "sort by the search's score plus X times the reranker's (default: by the reranker's score alone)",
         above=0,
         at_most=_LARGEST,
     )

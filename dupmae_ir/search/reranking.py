@@ -47,8 +47,8 @@ def reranked(
         scores += scorer.scores(answer.query.text, batch)
         if seconds and time.perf_counter() - started > seconds:
             break
-    # Not strict: the time may have ended before all candidates had a score.
     scored = []
+    # Not strict: the time may have ended before all candidates had a score.
     for hit, score in zip(first, scores, strict=False):
         if weight is not None:
             score = hit.score + weight * score

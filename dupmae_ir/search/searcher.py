@@ -67,6 +67,9 @@ from dupmae_ir.search.view.notebook import HitList
 from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
 from dupmae_ir.types import Document, Encoder, Query, QuickEncoder, WordEncoder
 
+BATCH_WAIT = 0.01
+"""Most seconds that a query waits for queries of other threads, to be computed together with them."""
+
 
 class SearchKeywords(TypedDict, total=False):
     """Keywords of :meth:`Searcher.search`, which explains them."""
@@ -76,10 +79,6 @@ class SearchKeywords(TypedDict, total=False):
     fusion_depth: int | None
     within: str | Iterable[str] | Selection | None
     filter: DocumentFilter | None
-
-
-BATCH_WAIT = 0.01
-"""Most seconds for which a query waits for those of other threads, to be computed together with them."""
 
 
 class TopicKeywords(SearchKeywords, total=False):
@@ -115,10 +114,12 @@ class Searcher:
         self._source: SearcherSource | None = None
         self.settings = settings or SearchSettings()
         # Texts that are computed together use all processors; others are computed by as many threads as there are.
-        joins = isinstance(encoder, QuickEncoder) and encoder.is_quick(2)
-        self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(
-            1 if joins else processors(), wait=BATCH_WAIT if joins else 0.0
-        )
+        threads = processors()
+        wait = 0.0
+        if isinstance(encoder, QuickEncoder) and encoder.is_quick(2):
+            threads = 1
+            wait = BATCH_WAIT
+        self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(threads, wait=wait)
         # Several calls may describe the hits of one query. A cached method would keep the searcher alive.
         words = lru_cache(8)(QueryWords)
         self._query_words: Callable[[Encoder, str], QueryWords] = words  # type: ignore[assignment]  # hashed by identity

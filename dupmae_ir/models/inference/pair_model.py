@@ -1,7 +1,7 @@
 """A cross-encoder with 8-bit weights that needs no torch: scores of a query with passages, in numpy.
 
-Its layers are those of :class:`~dupmae_ir.models.inference.query_model.QueryModel`, so a pair has the same score alone
-and with any others, to the last bit. Each thread computes other pairs.
+It uses the layers of :class:`~dupmae_ir.models.inference.query_model.QueryModel`, so a pair has the same score, to
+the last bit, whichever pairs are scored with it. Threads share the pairs among them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dupmae_ir.models.checkpoints.plain_files import (
     BertShape,
     PlainTokenizer,
     read_plain_files,
+    with_biases,
 )
 from dupmae_ir.models.checkpoints.stored import StoredWeights, read_stored
 from dupmae_ir.models.inference.query_model import QueryModel
@@ -39,7 +40,7 @@ class PairModel:
         folder: the model folder, for messages.
         bert: the sizes of the model.
         stored: its weights.
-        tokenizer: that of the model.
+        tokenizer: the model's tokenizer.
 
     Raises :class:`CheckpointError` for weights that are missing, damaged or of other shapes.
     """
@@ -54,15 +55,13 @@ class PairModel:
         if not self._encoder.joins:
             raise CheckpointError(f"{folder}: has layers that are not stored in 8 bits")
         width = bert.hidden_size
-        shapes = {_POOLER: (width, width), _CLASSIFIER: (1, width)}
+        shapes = with_biases({_POOLER: (width, width), _CLASSIFIER: (1, width)})
         self._head: dict[str, np.ndarray] = {}
         for name, shape in shapes.items():
-            for part, wanted in (("weight", shape), ("bias", shape[:1])):
-                key = f"{name}.{part}"
-                weights = stored.get(key)
-                if weights is None or weights.shape != wanted:
-                    raise CheckpointError(f"{folder}: {key} is missing or has another shape")
-                self._head[key] = weights
+            weights = stored.get(name)
+            if weights is None or weights.shape != shape:
+                raise CheckpointError(f"{folder}: {name} is missing or has another shape")
+            self._head[name] = weights
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
