@@ -410,6 +410,7 @@ class OpenIndexes:
         # Read before and after opening: if it has changed, parts of two states may have been read.
         signature = _signature(path)
         searcher = self._searcher(path)
+        searcher.load_reranker()
         workers = self.settings.workers
         searcher = searcher.with_settings(
             threads=min(workers, 1 + searcher.index.documents // ROWS_OF_A_THREAD)
@@ -446,9 +447,7 @@ class OpenIndexes:
             if recorded.get("digest") == encoder.digest and all(
                 recorded.get(name) in (None, getattr(encoder.settings, name)) for name in COMPARED
             ):
-                searcher = Searcher.open(path, encoder, settings=self.settings)
-                searcher.load_reranker()
-                return searcher
+                return Searcher.open(path, encoder, settings=self.settings)
         searcher = Searcher.open(
             path, config.model, device=config.device, dtype=config.dtype, settings=self.settings
         )
@@ -456,7 +455,6 @@ class OpenIndexes:
         if isinstance(encoder, LazyEncoder) and not encoder.is_quick(2):
             # Loaded now, so that no search waits for it.
             encoder.whole()
-        searcher.load_reranker()
         self._encoders.append(searcher.encoder)
         return searcher
 
