@@ -167,26 +167,29 @@ def ranked(searcher: Any, request: Any, query: Any, text: str) -> list[Any]:
     return Ranker(*arguments).rank([Query("", text)], [query])
 
 
-def worker(folders: list[str], kind: str, queries: str) -> None:
+def worker(folders: list[str], kind: str, queries: str, is_before: bool) -> None:
     """Search all queries for each line [mode, k, share of the documents to search].
 
-    The answers are seconds and processor seconds of a query, a digest of all lists, and the mean number of candidates.
+    ``queries``: the file of :func:`encode_queries`. ``is_before``: whether this runs the code of ``--before``. The
+    answers are seconds and processor seconds of a query, a digest of all lists, and the mean number of candidates.
     """
     from dupmae_ir.index.format.row_set import RowSet
     from dupmae_ir.index.index import Index
     from dupmae_ir.index.postings import kernels
     from dupmae_ir.search.exact.ranking import Request
     from dupmae_ir.search.searcher import Searcher
+    from dupmae_ir.testing import HashingEncoder
 
     assert kernels  # a process loads the loops after some hundred small searches
-    texts = json.loads(Path(queries).read_text())
+    texts, encodings = read_queries(queries)
     settings = {
         "impact_search": "postings",
         "threads": 1,
         "dense_index": "flat" if kind == "faiss" else kind,
     }
-    searcher = Searcher.open(Index.open(*folders), **settings)
-    encodings = searcher._encodings(texts).take(texts)
+    index = Index.open(*folders)
+    encoder = HashingEncoder(index.dim, len(index.terms)) if is_before else None
+    searcher = Searcher.open(index, encoder, **settings)
     flat = searcher.index.segments[0].faiss_index if kind == "faiss" else None
     searcher.search(texts[0])
     random_numbers = np.random.default_rng(0).random(searcher.index.rows)
@@ -215,11 +218,45 @@ def worker(folders: list[str], kind: str, queries: str) -> None:
     answer_lines(search)
 
 
+def encode_queries(index: Path, texts: Path) -> Path:
+    """The file of the queries in ``texts`` and of their encodings by the model of an index, which all workers read."""
+    from dupmae_ir.index.index import Index
+    from dupmae_ir.search.searcher import Searcher
+
+    queries = json.loads(texts.read_text())
+    encoded = Searcher.open(Index.open(index))._encodings(queries).take(queries)
+    path = texts.with_suffix(".npz")
+    np.savez(
+        path,
+        texts=np.array(queries),
+        cls=np.stack([query.cls for query in encoded]),
+        ids=np.concatenate([query.ot.ids for query in encoded]),
+        impacts=np.concatenate([query.ot.impacts for query in encoded]),
+        ends=np.cumsum([len(query.ot.ids) for query in encoded]),
+    )
+    return path
+
+
+def read_queries(path: str) -> tuple[list[str], list[Any]]:
+    """The texts of :func:`encode_queries`, and an ``EncodedQuery`` of the code that runs for each."""
+    from dupmae_ir.search.candidates.impact import ImpactQuery
+    from dupmae_ir.search.query.encoder import EncodedQuery
+
+    encodings = []
+    with np.load(path) as stored:
+        ids = np.split(stored["ids"], stored["ends"][:-1])
+        impacts = np.split(stored["impacts"], stored["ends"][:-1])
+        for cls, query_ids, query_impacts in zip(stored["cls"], ids, impacts, strict=True):
+            encodings.append(EncodedQuery(cls, ImpactQuery(query_ids, query_impacts)))
+        return stored["texts"].tolist(), encodings
+
+
 def start_worker(checkout: Path, folders: list[Path], kind: str, queries: Path) -> Worker:
     """A process with the code of ``checkout`` that searches the indexes when it is called."""
-    return Worker(
-        [__file__, "--worker", kind, "--queries", queries, "--folders", *folders], checkout
-    )
+    arguments = [__file__, "--worker", kind, "--queries", queries, "--folders", *folders]
+    if checkout != ROOT:
+        arguments.append("--is-before")
+    return Worker(arguments, checkout)
 
 
 @dataclasses.dataclass
@@ -265,40 +302,60 @@ def questions(data: Path, count: int, path: Path) -> Path:
     return path
 
 
-def before_sq8(checkout: Path, folder: Path) -> None:
-    """Build the sq8 codes of ``checkout``, one byte a dimension, unless the index has them."""
+def before_index(checkout: Path, index: Path) -> Path:
+    """The same index as ``checkout`` reads it, with its codes of one byte a dimension (sq8); built once.
+
+    Format 3 did not count truncated documents. The record of the encoder is left out, since ``checkout`` has another
+    embedded model; the queries are encoded by ours.
+    """
+    from dupmae_ir.index.format.manifest import manifest_digest
+
+    folder = index.with_name(f"before-{index.name}")
     if list(folder.glob("segments/*/cls/sq8*")):
-        return
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(index, folder, copy_function=os.link, symlinks=True)
+    meta = json.loads((index / "meta.json").read_text())
+    del meta["truncated"], meta["encoder"], meta["manifest_sha256"]
+    meta["format"] = 3
+    for segment in meta["segments"]:
+        del segment["truncated"]
+    (folder / "meta.json").unlink()
+    (folder / "meta.json").write_text(
+        json.dumps({**meta, "manifest_sha256": manifest_digest(meta)})
+    )
     command = [sys.executable, "-m", "dupmae_ir.index", "dense"]
     command += ["--index", str(folder), "--kind", "sq8", "--quiet"]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     subprocess.run(command, env=environment, cwd=checkout, check=True)
+    return folder
 
 
 def measured(args: argparse.Namespace, size: int, turns: Turns) -> None:
     """Time rows 1, 3, 4 and 6 of the table of goals at one size; only row 2 if vectors are drawn."""
     parts = encoded(args.data, args.work, min(args.parts, math.ceil(size / PART)))
     whole = joined(parts, args.work / f"whole-{size}-{len(parts)}", slice(0, size))
-    queries = questions(args.data, args.queries, args.work / "queries.json")
+    texts = questions(args.data, args.queries, args.work / "queries.json")
+    queries = encode_queries(whole, texts)
     label = passages(size, args.parts)
     drawn = size > PART * args.parts
 
-    variants = {"rotated": (ROOT, "rotated")}
+    variants = {"rotated": (ROOT, whole, "rotated")}
     if not drawn:
-        variants["flat"] = (ROOT, "flat")
-        variants["faiss"] = (ROOT, "faiss")
+        variants["flat"] = (ROOT, whole, "flat")
+        variants["faiss"] = (ROOT, whole, "faiss")
     if args.before:
-        before_sq8(args.before, whole)
+        before = before_index(args.before, whole)
         if not drawn:
-            variants["before flat"] = (args.before, "flat")
-        variants["before sq8"] = (args.before, "sq8")
+            variants["before flat"] = (args.before, before, "flat")
+        variants["before sq8"] = (args.before, before, "sq8")
     thirds = [] if drawn else deleted_thirds(args.work, parts, size)
     if args.build:
         return
 
     workers = {}
-    for name, (checkout, kind) in variants.items():
-        workers[name] = start_worker(checkout, [whole], kind, queries)
+    for name, (checkout, folder, kind) in variants.items():
+        workers[name] = start_worker(checkout, [folder], kind, queries)
     hybrid_workers = {name: search for name, search in workers.items() if name != "faiss"}
     for k in (10,) if drawn else (10, 1000):
         searches = {name: (search, ("hybrid", k)) for name, search in hybrid_workers.items()}
@@ -438,7 +495,8 @@ if __name__ == "__main__":
         for flag in ("--worker", "--queries"):
             inner.add_argument(flag)
         inner.add_argument("--folders", nargs="+")
+        inner.add_argument("--is-before", action="store_true")
         options = inner.parse_args()
-        worker(options.folders, options.worker, options.queries)
+        worker(options.folders, options.worker, options.queries, options.is_before)
     else:
         main()

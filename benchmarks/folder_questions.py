@@ -2,11 +2,12 @@
 
     python benchmarks/folder_questions.py vault=FOLDER office=FOLDER mail=FOLDER encodings=FOLDER
     python benchmarks/folder_questions.py mine=my-docs --questions my-questions.jsonl
+    python benchmarks/folder_questions.py click=FOLDER --rerank MODEL --rerank-weight 1
 
 Each line of the questions has ``folder``, ``question``, ``file`` (relative to the folder) and ``phrase``, which the
 right passage contains. A question to source code has the name of a ``definition``, too: each passage whose title ends
-with it is right. Each folder is indexed with the embedded model, or another one, and searched in hybrid mode, without
-other options.
+with it is right. Each folder is indexed with the embedded model, or another one, and searched in hybrid mode; a
+reranker reads the first 50 hits, if one is given.
 The folders of ``folder_questions.jsonl`` are public:
 
 - vault: ``en`` of obsidianmd/obsidian-help;
@@ -24,7 +25,7 @@ import json
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dupmae_ir import Searcher, build_index
 from dupmae_ir.index.format.texts import StoredDocument
@@ -54,24 +55,31 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", metavar="NAME=FOLDER")
     parser.add_argument("--questions", type=Path, default=QUESTIONS)
     parser.add_argument("--model", help="model name or folder; the embedded model if left out")
+    parser.add_argument("--rerank", metavar="MODEL", help="a reranker, as of dupmae-ir search")
+    parser.add_argument(
+        "--rerank-weight", type=float, metavar="X", help="its weight beside the search's score"
+    )
     args = parser.parse_args()
+    settings = {"rerank": args.rerank, "rerank_weight": args.rerank_weight}
     questions = read_questions(args.questions)
     for pair in args.folders:
         name, _, folder = pair.partition("=")
         asked = [question for question in questions if question.folder == name]
         if not asked:
             parser.error(f"{args.questions} has no question to the folder {name!r}")
-        print(report(folder, asked, args.model), flush=True)
+        print(report(folder, asked, args.model, settings), flush=True)
 
 
-def report(folder: str, questions: list[Question], model: str | None) -> str:
+def report(
+    folder: str, questions: list[Question], model: str | None, settings: dict[str, Any]
+) -> str:
     """The counts for a folder, and a line for each question that was not answered first."""
     counts: Counter[str] = Counter()
     misses = []
     with tempfile.TemporaryDirectory() as temporary:
         index = str(Path(temporary) / "index")
         build_index(folder, index, model=model)
-        searcher = Searcher.open(index)
+        searcher = Searcher.open(index, **settings)
         for question in questions:
             hits = searcher.search(question.question, HITS)
             passages = [searcher.document(hit.docid) for hit in hits]

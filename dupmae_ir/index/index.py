@@ -32,7 +32,8 @@ from dupmae_ir.arguments import checked
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.object_store import local_index
 from dupmae_ir.index.format.integrity import AGAIN, content_problem
-from dupmae_ir.index.format.joined import JoinedForward, JoinedTexts, MappedDocids, locate
+from dupmae_ir.index.format.joined import JoinedForward, JoinedTexts, locate
+from dupmae_ir.index.format.lines import MappedLines
 from dupmae_ir.index.format.manifest import (
     META,
     SUMS,
@@ -263,7 +264,7 @@ class Index:
         if self._mapped:
             for segment in self.segments:
                 segment.check_part("ids")
-            return MappedDocids([segment.path / "docid" for segment in self.segments])
+            return MappedLines([segment.path / "docid" for segment in self.segments])
         if len(self.segments) == 1:
             return self.segments[0].docids
         docids: list[str] = []
@@ -278,7 +279,7 @@ class Index:
             return self.segments[0].docid_rank
         docids = self.docids
         rank = np.empty(self.rows, np.int64)
-        if isinstance(docids, MappedDocids):
+        if isinstance(docids, MappedLines):
             # Sorted without a string for each id.
             rank[docids.order()] = np.arange(self.rows)
         else:

@@ -76,13 +76,13 @@ def run(config: LoadConfig) -> dict[str, object]:
 
 def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> dict[str, object]:
     """Write the rows that are new or differ and delete the others. Returns counts of rows, and the status."""
-    spec = spec_of(index)
+    spec = Spec.of(index)
     digest = index.digest
     if config.approximate and table.max_indexed_terms:
         _check_terms(index, table.max_indexed_terms, config.index)
     before = table.read_record()
     if before is not None:
-        check_spec(before.spec, spec, config.index, name)
+        before.spec.check_index(index, name)
         is_current = (
             before.state == COMPLETE
             and before.digest == digest
@@ -186,23 +186,6 @@ def _check_terms(index: Index, limit: int, name: str) -> None:
             )
 
 
-def check_spec(table_spec: Spec, index_spec: Spec, index: str, name: str) -> None:
-    """Raise :class:`IndexMismatch`, with both values, unless rows of the two can be in one table."""
-    for field in dataclasses.fields(Spec):
-        in_table = getattr(table_spec, field.name)
-        in_index = getattr(index_spec, field.name)
-        if in_table == in_index:
-            continue
-        if field.name == "model":
-            # Digests, of which the beginning is enough to tell them apart.
-            in_table = str(in_table)[:12]
-            in_index = str(in_index)[:12]
-        raise IndexMismatch(
-            f"table {name} holds rows with {field.name} {in_table}, but {index} has {in_index}; "
-            "load it into another `table`, or drop this one with dupmae-ir servers drop"
-        )
-
-
 @contextmanager
 def _open_loaded(config: ShowTableConfig) -> Iterator[tuple[ServerTable, Record]]:
     """The table of a configuration and its load record. Raises :class:`UsageError` if there is none."""
@@ -295,17 +278,6 @@ def drop(config: DropConfig) -> dict[str, object]:
             raise _not_loaded(config.table)
         table.drop()
     return {"table": config.table, "documents": fields.get("documents"), "status": "dropped"}
-
-
-def spec_of(index: Index) -> Spec:
-    """What the rows of an index have in common."""
-    encoder = index.meta.get("encoder") or {}
-    return Spec(
-        model=str(encoder.get("digest", "")),
-        dim=index.dim or 0,
-        terms=index.vocabulary,
-        scale=float(index.scale or 1.0),
-    )
 
 
 def batches(index: Index, table: ServerTable, size: int) -> Iterator[list[Row]]:

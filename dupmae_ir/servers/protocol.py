@@ -24,6 +24,7 @@ from dupmae_ir.device import need_packages
 from dupmae_ir.errors import DupmaeError, IndexMismatch, UsageError
 from dupmae_ir.index.conditions import TEXT_OPERATIONS, Condition, Joined, Node, Not
 from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.index.index import Index
 from dupmae_ir.io.transfer import has_credentials
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import Metadata, MetadataScalar
@@ -71,6 +72,34 @@ class Spec:
     terms: int
     scale: float
     format: int = FORMAT
+
+    @classmethod
+    def of(cls, index: Index) -> Self:
+        """What the rows of an index have in common."""
+        encoder = index.meta.get("encoder") or {}
+        return cls(
+            model=str(encoder.get("digest", "")),
+            dim=index.dim or 0,
+            terms=index.vocabulary,
+            scale=float(index.scale or 1.0),
+        )
+
+    def check_index(self, index: Index, table: str) -> None:
+        """Raise :class:`IndexMismatch`, with both values, unless rows of an index can be in the table of this spec."""
+        index_spec = type(self).of(index)
+        for field in dataclasses.fields(self):
+            in_table = getattr(self, field.name)
+            in_index = getattr(index_spec, field.name)
+            if in_table == in_index:
+                continue
+            if field.name == "model":
+                # Digests, of which the beginning is enough to tell them apart.
+                in_table = str(in_table)[:12]
+                in_index = str(in_index)[:12]
+            raise IndexMismatch(
+                f"table {table} holds rows with {field.name} {in_table}, but {index.path} has {in_index}; "
+                "load it into another `table`, or drop this one with dupmae-ir servers drop"
+            )
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dupmae_ir.index.format import joined
-from dupmae_ir.index.format.joined import MappedDocids
+from dupmae_ir.index.format import lines
+from dupmae_ir.index.format.lines import MappedLines
 
 IDS = [
     "b",
@@ -28,17 +28,17 @@ IDS = [
 ]
 
 
-def write(folder: Path, *files: list[str]) -> MappedDocids:
+def write(folder: Path, *files: list[str]) -> MappedLines:
     paths = [folder / f"docid{n}" for n in range(len(files))]
     for path, ids in zip(paths, files, strict=True):
         path.write_bytes("".join(f"{docid}\n" for docid in ids).encode())
-    return MappedDocids(paths)
+    return MappedLines(paths)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_it_equals_the_list(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(joined, "_BLOCK", 7)
+    monkeypatch.setattr(lines, "_BLOCK", 7)
     ids = rng.sample(IDS if seed % 2 else [i for i in IDS if "\0" not in i and len(i) < 60], 10)
     at = rng.randrange(11)
     found = write(tmp_path, ids[:at], [], ids[at:])

@@ -37,7 +37,7 @@ def test_what_goes_in_comes_out(built):
     ids, vectors, weights = samples.documents()
     index = samples.opened(built)
     assert index.docids == ids
-    assert index.terms == samples.TERMS
+    assert list(index.terms) == samples.TERMS
     assert Index.open(built).term_ids["|"] == 0
     assert (index.documents, index.dim, index.scale) == (120, samples.DIM, 2.0)
     np.testing.assert_array_equal(index.vectors, vectors)

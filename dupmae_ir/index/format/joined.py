@@ -1,27 +1,20 @@
-"""Parts of all segments of an index, read as one by row of the index: impacts, texts and document ids."""
+"""Parts of all segments of an index, read as one by row of the index: impacts and texts."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import mmap
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 
 from dupmae_ir.errors import UnknownName
-from dupmae_ir.index.format.forward import Forward, map_bytes
+from dupmae_ir.index.format.forward import Forward
 from dupmae_ir.index.format.texts import Column, StoredDocument, TextStore
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import Metadata
-
-_BLOCK = 1 << 20
-"""Rows, or bytes, handled at a time."""
-_MAX_FIXED_WIDTH = 64
-"""Ids of at most this many bytes are sorted as an array of fixed width."""
 
 
 class JoinedForward:
@@ -165,79 +158,3 @@ def shares(starts: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, np.ndarr
     for segment in np.unique(owner):
         positions = np.flatnonzero(owner == segment)
         yield int(segment), positions, rows[positions] - starts[segment]
-
-
-class MappedDocids(Sequence[str]):
-    """The lines of several ``docid`` files, in order. ``paths`` must not change while they are open.
-
-    The files are mapped, and a row's id is read when needed. A list of strings takes about 60 bytes a document; this
-    takes 8, the end of each line.
-    """
-
-    def __init__(self, paths: Sequence[str | Path]) -> None:
-        self._maps = [map_bytes(Path(path)) for path in paths]
-        self._ends = [_line_ends(data) for data in self._maps]
-        lengths = [len(ends) for ends in self._ends]
-        self._starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[str]: ...
-    def __getitem__(self, row: int | slice) -> str | list[str]:
-        """The id of a row."""
-        if isinstance(row, slice):
-            return [self[position] for position in range(*row.indices(len(self)))]
-        if row < 0 or row >= len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        file, line = locate(self._starts, row)
-        ends = self._ends[file]
-        start = int(ends[line - 1]) + 1 if line else 0
-        return bytes(self._maps[file][start : int(ends[line])]).decode("utf-8")
-
-    def __iter__(self) -> Iterator[str]:
-        for data, ends in zip(self._maps, self._ends, strict=True):
-            start = 0
-            for end in ends.tolist():
-                yield bytes(data[start:end]).decode("utf-8")
-                start = end + 1
-
-    def order(self) -> np.ndarray:
-        """(n,) int64: the rows in ascending order of their ids, rows of equal ids in their order."""
-        ids = self._fixed_width_ids()
-        if ids is None:
-            return np.array(sorted(range(len(self)), key=self.__getitem__), np.int64)
-        # UTF-8 sorts as the code points do, which is how Python compares strings.
-        return np.argsort(ids, kind="stable")
-
-    def _fixed_width_ids(self) -> np.ndarray | None:
-        """(n,) ids as an array of bytes of one width; None for long ids, and for ids that numpy would cut at a NUL."""
-        # The first line begins behind an imagined line feed at -1; a difference includes the line feed.
-        widths = [int(np.diff(ends, prepend=-1).max(initial=1)) - 1 for ends in self._ends]
-        width = max(widths, default=0)
-        if width > _MAX_FIXED_WIDTH or any(data.find(b"\0") >= 0 for data in self._maps):
-            return None
-        out = np.zeros((len(self), max(1, width)), np.uint8)
-        for data, ends, first in zip(self._maps, self._ends, self._starts.tolist(), strict=False):
-            raw = np.frombuffer(data, np.uint8)
-            starts = ends
-            if len(ends):
-                starts = np.concatenate(([0], ends[:-1] + 1))
-            # One byte of all ids at a time; shorter ids keep their zeros, which numpy ignores at the end.
-            for byte in range(width):
-                has_byte = starts + byte < ends
-                out[first : first + len(ends), byte][has_byte] = raw[starts[has_byte] + byte]
-        return out.view(f"S{out.shape[1]}").ravel()
-
-
-def _line_ends(data: mmap.mmap | bytes) -> np.ndarray:
-    """Where the line feeds are: (n,) int64."""
-    raw = np.frombuffer(data, np.uint8)
-    ends = [np.zeros(0, np.int64)]
-    for start in range(0, len(raw), _BLOCK):
-        block = raw[start : start + _BLOCK]
-        ends.append(start + np.flatnonzero(block == ord("\n")))
-    return np.concatenate(ends)

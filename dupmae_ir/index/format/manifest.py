@@ -482,17 +482,6 @@ def versions(java: bool = False) -> dict[str, str | None]:
     return numbers
 
 
-def read_lines(path: Path) -> list[str]:
-    """UTF-8 lines, each ended by a line feed. Raises :class:`IndexMismatch` for a missing file."""
-    # Not splitlines(): vocabularies contain characters that it treats as line ends.
-    try:
-        return path.read_bytes().decode("utf-8").split("\n")[:-1]
-    except FileNotFoundError:
-        raise IndexMismatch(f"{path} is missing; {AGAIN}") from None
-    except UnicodeDecodeError:
-        raise IndexMismatch(f"{path} is damaged: not UTF-8 text; {AGAIN}") from None
-
-
 def _digest_file(digest: _Hash, path: Path, start: int = 0) -> None:
     """Add the length and the bytes from ``start`` on."""
     # With the length, bytes cannot move from the end of a file to the beginning of the next.

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import shutil
 import weakref
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,7 @@ from dupmae_ir.index.format.excerpts import Excerpts, open_excerpts
 from dupmae_ir.index.format.faiss import mapped_vectors, read_index
 from dupmae_ir.index.format.forward import Forward
 from dupmae_ir.index.format.integrity import AGAIN, EXCERPTS
+from dupmae_ir.index.format.lines import MappedLines, read_lines
 from dupmae_ir.index.format.manifest import SEGMENTS, Manifest, SegmentRecord, link_parts
 from dupmae_ir.index.format.texts import TextStore
 from dupmae_ir.index.lucene.impacts import ImpactSearcher
@@ -53,13 +55,9 @@ LOCKED = "docid"
 """The file on which readers hold a shared lock. Every segment has it, so none has a file only for locks."""
 
 
-class _Terms(list[str]):
-    """Index terms. Lists alone cannot be in :data:`_TERMS`."""
-
-
-_TERMS: weakref.WeakValueDictionary[str, _Terms] = weakref.WeakValueDictionary()
+_TERMS: weakref.WeakValueDictionary[str, MappedLines] = weakref.WeakValueDictionary()
 """sha256 of a file of terms -> the terms, while a segment uses them. All segments of an index have the same ones: the
-131,072 of the embedded model take 9 MB, and an index that follows a folder has up to 20 segments."""
+131,072 of the embedded model take 3 MB, and an index that follows a folder has up to 20 segments."""
 
 
 class Segment:
@@ -158,7 +156,7 @@ class Segment:
     def docids(self) -> list[str]:
         """The document id of each row."""
         self.check_part("ids")
-        return manifest.read_lines(self.path / "docid")
+        return read_lines(self.path / "docid")
 
     @cached_property
     def digests(self) -> np.ndarray | None:
@@ -177,7 +175,7 @@ class Segment:
         return rank
 
     @cached_property
-    def terms(self) -> list[str]:
+    def terms(self) -> Sequence[str]:
         """The index term of each vocabulary id; empty if the segment has no impacts."""
         if not self.has_ot:
             return []
@@ -185,7 +183,7 @@ class Segment:
         digest = self.record.files[TERMS].sha256
         terms = _TERMS.get(digest)
         if terms is None:
-            terms = _TERMS[digest] = _Terms(manifest.read_lines(self.path / TERMS))
+            terms = _TERMS[digest] = MappedLines([self.path / TERMS])
         return terms
 
     @cached_property

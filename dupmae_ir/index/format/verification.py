@@ -167,7 +167,7 @@ def _lucene_postings_problem(segment: Segment, searcher: ImpactSearcher) -> str 
     forward = segment.forward
     shape = (segment.documents, len(segment.terms))
     by_term = sp.csr_matrix((forward.impacts, forward.terms, forward.indptr), shape=shape).tocsc()
-    for term in np.flatnonzero(np.diff(by_term.indptr)):
+    for term in np.flatnonzero(np.diff(by_term.indptr)).tolist():
         postings = slice(by_term.indptr[term], by_term.indptr[term + 1])
         expected_rows = by_term.indices[postings]
         expected_impacts = by_term.data[postings]

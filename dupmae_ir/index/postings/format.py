@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -72,7 +72,7 @@ class ImpactSegment(Protocol):
     @property
     def documents(self) -> int: ...
     @property
-    def terms(self) -> list[str]: ...
+    def terms(self) -> Sequence[str]: ...
     @property
     def forward(self) -> Forward: ...
     def check_part(self, part: str, fix: str = ..., everything: bool = ...) -> None: ...

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick_encoding
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
-from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, SIDES
+from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, SIDES, folder_digest
 from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import TermWeights
@@ -66,9 +66,9 @@ class TextEncoder(TermEncoder):
         products: torch.dtype,
     ) -> None:
         sides = {side: model.side(side) for side in SIDES}
-        super().__init__(
-            name, config, settings, tokenizer, int(sides["document"].lm.config.vocab_size), parts
-        )
+        width = int(sides["document"].lm.config.vocab_size)
+        digest = folder_digest(model_folder(name))
+        super().__init__(name, digest, config, settings, tokenizer, width, parts)
         self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
         self.dim: int | None = model.dim if "cls" in parts else None
         #: whether a layer of the model computes OT weights

@@ -32,13 +32,14 @@ import numpy as np
 
 from dupmae_ir.device import MIXED, blas_threads, is_plain_cpu, pays, processors
 from dupmae_ir.errors import CheckpointError, DupmaeError
-from dupmae_ir.models.checkpoints.layout import PROJECTION
+from dupmae_ir.models.checkpoints.layout import PROJECTION, folder_digest
 from dupmae_ir.models.checkpoints.model_config import ACTIVATIONS, ModelConfig, read_config
 from dupmae_ir.models.checkpoints.modules import Modules, read_json, read_modules
 from dupmae_ir.models.checkpoints.plain_files import (
     BertShape,
     PlainTokenizer,
     read_plain_files,
+    read_shape,
     vocabulary_gap,
     weight_shapes,
 )
@@ -280,6 +281,7 @@ class LazyTextEncoder(TermEncoder):
     def __init__(
         self,
         name: str | Path | None,
+        digest: str,
         config: ModelConfig,
         settings: EncoderSettings,
         tokenizer: PlainTokenizer,
@@ -288,7 +290,7 @@ class LazyTextEncoder(TermEncoder):
         model: QueryModel | None,
         complete: LoadComplete,
     ) -> None:
-        super().__init__(name, config, settings, tokenizer, width, parts)
+        super().__init__(name, digest, config, settings, tokenizer, width, parts)
         self.dim: int | None = None if model is None else model.dim
         self._model = model
         self._complete = complete
@@ -397,7 +399,6 @@ def read_lazy(
     if parts is None:
         parts = PARTS
     activation = options.get("activation")
-    normalize = options.get("normalize")
     precision = options.get("dtype") or "float32"  # mixed encodes queries in float32
     if precision not in ("float32", MIXED) or not is_plain_cpu(options.get("device") or "auto"):
         return None
@@ -410,41 +411,60 @@ def read_lazy(
             if "cls" in parts:
                 return None
             return _read_table(model, options, modules, precision, _once(complete))
-
-        config = with_head(read_config(folder), options)
-        files = read_plain_files(folder)
-        if files is None or config.pooling not in QueryModel.POOLINGS or config.sparse_encoder:
-            return None
-        if "ot" in parts and config.has_head:
-            return None  # the head's weights take torch
-        size = files.shape.vocab_size
-        if len(files.tokenizer) > size:
-            return None
-        # The files of the package belong together; to look at all pieces takes a twentieth of the first answer.
-        if folder != embedded_folder() and vocabulary_gap(
-            files.tokenizer.get_vocab().values(), size
-        ):
-            return None
-        if activation is not None:
-            config = replace(config, activation=activation)
-        if normalize is not None:
-            config = replace(config, normalize=normalize)
-        settings = encoder_settings(
-            config, files.shape.max_position_embeddings, options, precision, "cpu"
-        )
-        dense = None
-        if "cls" in parts:
-            stored = read_stored(folder)
-            if stored is None:
-                return None
-            dense = QueryModel(
-                folder, files.shape, stored, config.normalize, config.pooling, settings.dimensions
-            )
-        return LazyTextEncoder(
-            model, config, settings, files.tokenizer, size, parts, dense, _once(complete)
-        )
+        return _read_bert(model, folder, options, parts, precision, _once(complete))
     except (DupmaeError, OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
+
+
+def _read_bert(
+    model: str | Path | None,
+    folder: Path,
+    options: EncoderOptions,
+    parts: tuple[str, ...],
+    precision: str,
+    complete: LoadComplete,
+) -> LazyTextEncoder | None:
+    """The encoder of a plain BERT folder; None for one that numpy does not compute."""
+    config = with_head(read_config(folder), options)
+    if config.pooling not in QueryModel.POOLINGS or config.sparse_encoder:
+        return None
+    if "ot" in parts and config.has_head:
+        return None  # the head's weights take torch
+    if read_shape(folder) is None:
+        return None
+    stored = None
+    with ThreadPoolExecutor(1) as background:
+        digest = background.submit(folder_digest, folder)
+        # Reading the tokenizer keeps Python's lock, which hashing needs between two blocks: the weights are read first,
+        # so that the digest's thread gets as far as their block, which is hashed without the lock.
+        if "cls" in parts:
+            stored = read_stored(folder)
+        files = read_plain_files(folder)
+    if files is None or ("cls" in parts and stored is None):
+        return None
+    size = files.shape.vocab_size
+    if len(files.tokenizer) > size:
+        return None
+    # The files of the package belong together; to look at all pieces takes a twentieth of the first answer.
+    if folder != embedded_folder() and vocabulary_gap(files.tokenizer.get_vocab().values(), size):
+        return None
+    activation = options.get("activation")
+    normalize = options.get("normalize")
+    if activation is not None:
+        config = replace(config, activation=activation)
+    if normalize is not None:
+        config = replace(config, normalize=normalize)
+    settings = encoder_settings(
+        config, files.shape.max_position_embeddings, options, precision, "cpu"
+    )
+    dense = None
+    if stored is not None:
+        dense = QueryModel(
+            folder, files.shape, stored, config.normalize, config.pooling, settings.dimensions
+        )
+    return LazyTextEncoder(
+        model, digest.result(), config, settings, files.tokenizer, size, parts, dense, complete
+    )
 
 
 def _read_table(
@@ -468,4 +488,7 @@ def _read_table(
         replace(config, activation=options.get("activation") or config.activation), options
     )
     settings = encoder_settings(config, longest, options, precision, "cpu")
-    return LazyTextEncoder(model, config, settings, tokenizer, width, ("ot",), None, complete)
+    digest = folder_digest(modules.folder)
+    return LazyTextEncoder(
+        model, digest, config, settings, tokenizer, width, ("ot",), None, complete
+    )

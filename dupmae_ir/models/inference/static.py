@@ -15,6 +15,7 @@ import numpy as np
 
 from dupmae_ir.device import MIXED
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
+from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.modules import TABLE, Modules, read_json, read_modules
 from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
@@ -48,9 +49,9 @@ class StaticEncoder(TermEncoder):
         max_characters: int | None,
     ) -> None:
         settings = encoder_settings(config, config.document_length, options, "float32", "cpu")
-        super().__init__(
-            name, config, settings, tokenizer, len(embeddings), tuple(options.get("parts") or PARTS)
-        )
+        digest = folder_digest(model_folder(name))
+        parts = tuple(options.get("parts") or PARTS)
+        super().__init__(name, digest, config, settings, tokenizer, len(embeddings), parts)
         self._embeddings = embeddings[:, : settings.dimensions]
         self._unknown = unknown
         self._max_characters = max_characters

@@ -13,7 +13,6 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import Lexicon, TermWeights
 from dupmae_ir.models.heads.query_table import QueryTable
@@ -59,6 +58,7 @@ class TermEncoder:
 
     Args:
         model: name or folder of the model.
+        digest: its :func:`~dupmae_ir.models.checkpoints.layout.folder_digest`.
         config: the model's configuration, with the caller's options.
         settings: those of the encoder.
         tokenizer: that of the model.
@@ -71,6 +71,7 @@ class TermEncoder:
     def __init__(
         self,
         model: str | Path | None,
+        digest: str,
         config: ModelConfig,
         settings: EncoderSettings,
         tokenizer: PreTrainedTokenizerBase | PlainTokenizer,
@@ -79,7 +80,7 @@ class TermEncoder:
     ) -> None:
         folder = model_folder(model)
         self.name = model_name(model)
-        self.digest = folder_digest(folder)
+        self.digest = digest
         self.config = config
         self.settings = settings
         self.tokenizer = tokenizer

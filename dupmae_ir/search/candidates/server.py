@@ -32,7 +32,6 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.search.candidates.segments import Dense, Impact
 from dupmae_ir.search.exact.certified_topk import Candidates, Part, Weighted, first_depth
 from dupmae_ir.search.query.encoder import EncodedQuery
-from dupmae_ir.servers.load import check_spec, spec_of
 from dupmae_ir.servers.protocol import (
     COMPLETE,
     FINGERPRINT,
@@ -201,7 +200,7 @@ class ServerIndex:
         load = "load the index into it with dupmae-ir servers load"
         if record is None:
             raise IndexMismatch(f"the server has no table {self.name!r}; {load}")
-        check_spec(record.spec, spec_of(self.index), str(self.index.path), self.name)
+        record.spec.check_index(self.index, self.name)
         if record.state != COMPLETE:
             raise IndexMismatch(
                 f"table {self.name} is not complete: a load is running or was interrupted; {load}"
