@@ -467,8 +467,7 @@ def shown_metadata(generation: OpenIndex, row: int | None) -> dict[str, Metadata
     if texts is None or row is None:
         return metadata
     for name in _SHOWN_METADATA.intersection(texts.columns):
-        column = texts.column(name)
-        value = column.values[column.codes[row]]
+        value = texts.value(name, row)
         if value is not None:
             metadata[name] = value
     return metadata

@@ -16,6 +16,7 @@ from support import index_samples as samples
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format import integrity
+from dupmae_ir.index.format.joined import JoinedTexts
 from dupmae_ir.index.format.texts import (
     MOST_COLUMNS,
     StoredDocument,
@@ -262,3 +263,29 @@ def test_a_store_that_nobody_uses_closes_its_files_at_once(tmp_path):
         assert alive() is None
     finally:
         gc.enable()
+
+
+def test_values_of_several_stores_are_those_of_their_documents(tmp_path):
+    documents = [*some_documents(50), *some_documents(30, seed=1)]
+    first = documents[:50]
+    second = [document._replace(metadata={"lang": "fr", "year": 1}) for document in documents[50:]]
+    stores = [
+        TextStore(write(tmp_path / "first", first)),
+        TextStore(write(tmp_path / "second", second)),
+    ]
+    joined = JoinedTexts(tmp_path, stores, np.array([0, 50, 80]), usual={"lang": "en"})
+    for name in ("path", "start", "year", "mixed", "lang"):
+        column = joined.column(name)
+        assert joined.column(name) is column, "it is joined once"
+        for row, document in enumerate([*first, *second]):
+            expected = document.metadata.get(name, "en" if name == "lang" else None)
+            for value in (joined.value(name, row), column.values[column.codes[row]]):
+                # As text, since 1, 1.0 and True are equal.
+                assert json.dumps(value) == json.dumps(expected)
+
+
+def test_a_value_is_read_without_joining_columns(tmp_path, monkeypatch):
+    stores = [TextStore(write(tmp_path / name, some_documents(20))) for name in ("a", "b")]
+    joined = JoinedTexts(tmp_path, stores, np.array([0, 20, 40]), usual={"lang": "en"})
+    monkeypatch.setattr(JoinedTexts, "column", None)
+    assert joined.value("path", 21) == "folder/file 1.txt"

@@ -15,6 +15,7 @@ from support.serving import serving
 
 from dupmae_ir.encode import EncodeConfig
 from dupmae_ir.encode.run import run as encode
+from dupmae_ir.index.format.joined import JoinedTexts
 from dupmae_ir.search.__main__ import main as search
 from dupmae_ir.serve.mcp import make_tools
 
@@ -63,6 +64,17 @@ def test_each_hit_says_its_language(index: Path, capsys: pytest.CaptureFixture[s
     assert said.count("by meaning: no word of the query is in it") == 3
     assert search(["--index", str(index), "--query", "Vertrag", "--filter", 'lang = "de"']) == 0
     assert "bees" not in capsys.readouterr().out
+
+
+def test_hits_are_named_without_joining_columns(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joining one reads the values of all documents: 7 ms a hit with 4,000 files."""
+    with serving(index) as client:
+        client.post("/api/search", {"query": "Vertrag"})  # counts files and languages, once
+        monkeypatch.setattr(JoinedTexts, "column", None)
+        found = client.post("/api/search", {"query": "Bees", "hits": 4}).json
+        assert {hit["language"] for hit in found["results"][0]["hits"]} == {"German", "English"}
 
 
 def test_an_index_of_one_language_does_not_say_it(tmp_path: Path, index: Path) -> None:

@@ -14,7 +14,7 @@ from dupmae_ir.errors import UnknownName
 from dupmae_ir.index.format.forward import Forward
 from dupmae_ir.index.format.texts import Column, StoredDocument, TextStore
 from dupmae_ir.registry import suggest
-from dupmae_ir.types import Metadata
+from dupmae_ir.types import Metadata, MetadataValue
 
 
 class JoinedForward:
@@ -91,6 +91,7 @@ class JoinedTexts:
         self._parts = parts
         self._starts = starts
         self._usual = dict(usual or {})
+        self._joined_columns: dict[str, Column] = {}
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -118,6 +119,17 @@ class JoinedTexts:
         """The documents of several rows, in their order."""
         return [self.get(row) for row in rows]
 
+    def value(self, name: str, row: int) -> MetadataValue | None:
+        """One value of the metadata of a row; None if it has none. It is read from its column: the text stays
+        compressed, and no column is joined."""
+        segment, segment_row = locate(self._starts, row)
+        part = self._parts[segment]
+        value = None
+        if name in part.columns:
+            column = part.column(name)
+            value = column.values[column.codes[segment_row]]
+        return self._usual.get(name) if value is None else value
+
     def column(self, name: str) -> Column:
         """One metadata column of all rows. Raises :class:`UnknownName` for a name that no document has."""
         if name not in self.columns:
@@ -127,6 +139,12 @@ class JoinedTexts:
             )
         if len(self._parts) == 1 and name not in self._usual:
             return self._parts[0].column(name)
+        if name not in self._joined_columns:
+            self._joined_columns[name] = self._join_columns(name)
+        return self._joined_columns[name]
+
+    def _join_columns(self, name: str) -> Column:
+        """A column of all segments, with the usual value where a row has none."""
         positions: dict[str, int] = {json.dumps(None): 0}
         codes = np.concatenate([_translate_codes(part, name, positions) for part in self._parts])
         if name in self._usual:
