@@ -134,7 +134,7 @@ def test_codes_give_the_same_lists_as_vectors(tmp_path, seed, size, k, threads):
     excluded = [int(made.ranks[0]), *[None] * 6]
     expected = made.certified(k, (2.0, 1.0), excluded)
     made.rotate()
-    assert made.dense.excludes(7, window)
+    assert made.dense.excludes(7, k, window)
     same(made.scanned(k, (2.0, 1.0), excluded, threads), expected)
     made.restrict(np.random.default_rng(seed).random(n) < 0.5)
     same(made.scanned(k, threads=threads), made.certified(k))
@@ -160,7 +160,7 @@ def test_codes_need_whole_blocks(tmp_path):
     made = Made(tmp_path, 1, 300, 100)
     expected = made.certified(10)
     made.rotate()
-    assert not made.dense.excludes(7, 100)
+    assert not made.dense.excludes(7, 10, 100)
     same(made.scanned(10), expected)
 
 

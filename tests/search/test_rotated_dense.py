@@ -266,6 +266,19 @@ def test_small_work_needs_no_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     assert violations(part, 500, 20) == 0
 
 
+@pytest.mark.parametrize(("k", "most"), [(1, 48), (100, 48), (101, 8)])
+def test_many_queries_are_multiplied_as_vectors(
+    k: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer queries with long lists, which take longer by codes."""
+    monkeypatch.undo()
+    monkeypatch.setattr(rotated_dense, "pays", lambda _: True)
+    x, queries = clustered(np.random.default_rng(0), 300)
+    part = rotated(x).queries(queries)
+    assert part.excludes(most, k)
+    assert not part.excludes(most + 1, k)
+
+
 def test_summaries() -> None:
     x, _ = clustered(np.random.default_rng(0), 100)
     assert rotated(x).summary() == DenseSummary(ROTATED)

@@ -64,7 +64,7 @@ def scanned_top(
     # One more where a row is left out later.
     count = k + any(row is not None for row in excluded)
     candidates: Sequence[Sequence[np.ndarray] | None]
-    if isinstance(dense, RotatedPart) and dense.excludes(len(queries), postings.window):
+    if isinstance(dense, RotatedPart) and dense.excludes(len(queries), count, postings.window):
         impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
         candidates = dense.best_sums(queries, count, dense_weight, impacts, slacks, found)
     else:
