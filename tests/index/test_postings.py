@@ -206,6 +206,26 @@ def test_nothing_to_find(tmp_path, impacts):
     assert made.searcher(16).top([], 3) == []
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_queries_by_ids_are_those_by_names(tmp_path, seed):
+    """An id that the index does not have, of an additional language, matches nothing."""
+    rng = np.random.default_rng(seed)
+    made = Made(tmp_path, drawn(rng, 200, 12, 0.4, 255))
+    searcher = made.searcher(64)
+    by_name = asked(rng, 12)
+    by_id = []
+    for query in by_name:
+        ids = [12 if name == "unknown" else int(name[1:]) for name in query]
+        by_id.append((np.array(ids, np.int64), np.array(list(query.values()), np.int64)))
+    expected = searcher.top(by_name, 20)
+    for found in (searcher.top(by_id, 20), searcher.top(by_id, 20, threads=3)):
+        for (rows, scores), (expected_rows, expected_scores) in zip(found, expected, strict=True):
+            assert rows.tolist() == expected_rows.tolist()
+            assert scores.tolist() == expected_scores.tolist()
+    with pytest.raises(UsageError, match="of 3 must be a positive whole number, got 0"):
+        searcher.top([(np.array([3]), np.array([0]))], 20)
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from types import ModuleType
@@ -35,6 +35,9 @@ FEW = 64
 SLACK = 256
 """Keys that a list of candidates must have room for beyond the ``k`` best, so that a group always fits."""
 
+ImpactQuery = Mapping[str, int] | tuple[np.ndarray, np.ndarray]
+"""A query: weights by term, or vocabulary ids (m,) and their weights (m,). No term is named for the latter, which takes
+as long as adding up the postings of a small index."""
 Others = Callable[[slice | np.ndarray], np.ndarray]
 
 
@@ -62,6 +65,13 @@ class PostingsSearcher:
 
         return kernels
 
+    def _by_id(self, query: ImpactQuery) -> tuple[np.ndarray, np.ndarray]:
+        """The vocabulary ids of a query's terms, -1 for those that the index does not have, and their weights."""
+        if isinstance(query, tuple):
+            return query
+        ids = np.fromiter(map(self._id_of, query), np.int64, len(query))
+        return ids, np.fromiter(query.values(), np.float64, len(query))
+
     def _id_of(self, term: str) -> int:
         """The vocabulary id of a term; -1 if the index does not have it."""
         # The terms of stems are named by their ids, so no dictionary of all of them is made for a few queries.
@@ -85,7 +95,7 @@ class PostingsSearcher:
 
     def top(
         self,
-        queries: Sequence[dict[str, int]],
+        queries: Sequence[ImpactQuery],
         k: int,
         threads: int = 1,
         by_docid: bool = False,
@@ -182,7 +192,7 @@ class PostingsSearcher:
 
     def best_sums(
         self,
-        queries: Sequence[dict[str, int]],
+        queries: Sequence[ImpactQuery],
         others: Others,
         unit: float,
         slacks: np.ndarray,
@@ -197,7 +207,7 @@ class PostingsSearcher:
         error bound cannot separate.
 
         Args:
-            queries: maps of terms to positive integer weights.
+            queries: their weights are positive whole numbers.
             others: returns the other score of m rows (a slice or their numbers): (q, m) float32, which is modified.
             unit: what one unit of the integer sum adds to the score.
             slacks: (q,) the largest error of the other score and of one float32 addition.
@@ -228,7 +238,7 @@ class PostingsSearcher:
     def _keep(
         self,
         kept: Kept,
-        queries: Sequence[dict[str, int]],
+        queries: Sequence[ImpactQuery],
         others: Others,
         unit: float,
         slacks: np.ndarray,
@@ -300,19 +310,18 @@ class PostingsSearcher:
             candidates.append(_within(rows, sums, totals, k, slack))
         return candidates
 
-    def packed(self, queries: Sequence[dict[str, int]]) -> Queries:
+    def packed(self, queries: Sequence[ImpactQuery]) -> Queries:
         """The queries' terms that the index has, one query after the other; raises as :meth:`top` for their weights."""
-        lengths = [len(query) for query in queries]
-        term_count = sum(lengths)
-        all_weights = itertools.chain.from_iterable(query.values() for query in queries)
+        pairs = [self._by_id(query) for query in queries]
+        terms = np.concatenate([_NO_TERMS, *(ids for ids, _ in pairs)])
         # As float64, which also represents what is not a whole number, so that it can be refused.
-        weights = np.fromiter(all_weights, np.float64, term_count)
+        weights = np.concatenate([_NO_WEIGHTS, *(query_weights for _, query_weights in pairs)])
         if not ((weights >= 1) & (weights == np.rint(weights))).all():
             raise UsageError(_wrong_weight(queries))
-        all_terms = itertools.chain.from_iterable(queries)
-        terms = np.fromiter(map(self._id_of, all_terms), np.int64, term_count)
-        # Terms that the index does not have match nothing.
-        indexed = terms >= 0
+        # Terms that the index does not have match nothing. A segment without documents in additional languages lacks
+        # the terms of these.
+        indexed = (terms >= 0) & (terms < len(self._segment.terms))
+        lengths = [len(ids) for ids, _ in pairs]
         owner = np.repeat(np.arange(len(queries)), lengths)[indexed]
         weights = weights[indexed]
         # The accumulators of the compiled loops are int32: no row may overflow one.
@@ -325,10 +334,20 @@ class PostingsSearcher:
         return Queries(starts, terms[indexed], weights.astype(np.int32))
 
 
-def _wrong_weight(queries: Sequence[dict[str, int]]) -> str:
+_NO_TERMS = np.zeros(0, np.int64)
+_NO_WEIGHTS = np.zeros(0, np.float64)
+
+
+def _wrong_weight(queries: Sequence[ImpactQuery]) -> str:
     """The message about the first weight that is not a positive whole number."""
     for query in queries:
-        for term, weight in query.items():
+        pairs: Iterable[tuple[str | int, float]]
+        if isinstance(query, Mapping):
+            pairs = query.items()
+        else:
+            ids, weights = query
+            pairs = zip(ids.tolist(), weights.tolist(), strict=True)
+        for term, weight in pairs:
             if not (weight >= 1 and float(weight).is_integer()):
                 return (
                     f"the query weight of {term!r} must be a positive whole number, got {weight!r}"

@@ -124,11 +124,8 @@ class ImpactPart:
         # Sums of integers, so the only rounding is that of this division.
         return self.index.forward.scores(rows, ids, impacts) / self.unit
 
-    def terms(self) -> list[dict[str, int]]:
-        """Every query as Lucene and the postings take it: terms and their weights."""
-        return [self._terms(query) for query in range(len(self.impact_queries))]
-
     def _terms(self, query: int) -> dict[str, int]:
+        """A query as Lucene takes it: terms and their weights."""
         ids, impacts = self.impact_queries[query]
         terms = self.index.terms
         # A segment without documents in additional languages lacks the terms of these.

@@ -65,7 +65,9 @@ def scanned_top(
     count = k + any(row is not None for row in excluded)
     candidates: Sequence[Sequence[np.ndarray] | None]
     if isinstance(dense, RotatedPart) and dense.excludes(len(queries), count, postings.window):
-        impacts = Impacts(postings.files, postings.window, postings.packed(impact.terms()), unit)
+        impacts = Impacts(
+            postings.files, postings.window, postings.packed(impact.impact_queries), unit
+        )
         candidates = dense.best_sums(queries, count, dense_weight, impacts, slacks, found)
     else:
         # Weighting the queries costs less than weighting the products; the slack allows for its rounding.
@@ -75,7 +77,7 @@ def scanned_top(
         multiplications = dense.documents * weighted_queries.size
         with blas_threads(threads if multiplications > SMALL_PRODUCT else 1):
             candidates = postings.best_sums(
-                impact.terms(), products, unit, slacks, count, threads, dense.allowed
+                impact.impact_queries, products, unit, slacks, count, threads, dense.allowed
             )
 
     outcomes: list[Outcome | None] = []
@@ -139,7 +141,7 @@ def summed_top(
     # One more where a row is left out later.
     count = k + any(row is not None for row in excluded)
     documents = len(ranks) if impact.allowed is None else len(impact.allowed)
-    lists = postings.top(impact.terms(), count, threads, True, impact.allowed)
+    lists = postings.top(impact.impact_queries, count, threads, True, impact.allowed)
     outcomes = []
     for (rows, sums), excluded_row in zip(lists, excluded, strict=True):
         listed = len(rows)
