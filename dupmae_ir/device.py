@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import platform
@@ -301,6 +302,7 @@ def pick_impact_search(
     return "postings", "postings and numba found"
 
 
+_NUMBA_IMPORT = threading.Lock()
 _left_to_numpy = 0
 """Numbers that numpy has handled in this process because compiled loops were not worth loading."""
 
@@ -313,15 +315,24 @@ def pays(numbers: int) -> bool:
     """
     global _left_to_numpy
     if "numba" in sys.modules or numbers > LITTLE_WORK or _left_to_numpy > MUCH_WORK:
-        return _has_numba()
+        return _load_numba()
     # Threads may lose an addition to each other; then the loops are loaded a little later.
     _left_to_numpy += numbers
     return False
 
 
 @cache
-def _has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
+def _load_numba() -> bool:
+    """Import numba; False if it is not installed.
+
+    The modules with loops import parts of it. If two threads were the first to do so, each could wait for a part that
+    the other one was importing, and Python would end both imports with an error.
+    """
+    if importlib.util.find_spec("numba") is None:
+        return False
+    with _NUMBA_IMPORT:
+        importlib.import_module("numba")
+    return True
 
 
 def need_packages(what: str, packages: Iterable[str], extra: str = "train") -> None:
