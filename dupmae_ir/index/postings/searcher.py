@@ -35,7 +35,7 @@ FEW = 64
 SLACK = 256
 """Keys that a list of candidates must have room for beyond the ``k`` best, so that a group always fits."""
 
-ImpactQuery = Mapping[str, int] | tuple[np.ndarray, np.ndarray]
+PostingsQuery = Mapping[str, int] | tuple[np.ndarray, np.ndarray]
 """A query: weights by term, or vocabulary ids (m,) and their weights (m,). No term is named for the latter, which takes
 as long as adding up the postings of a small index."""
 Others = Callable[[slice | np.ndarray], np.ndarray]
@@ -65,7 +65,7 @@ class PostingsSearcher:
 
         return kernels
 
-    def _by_id(self, query: ImpactQuery) -> tuple[np.ndarray, np.ndarray]:
+    def _by_id(self, query: PostingsQuery) -> tuple[np.ndarray, np.ndarray]:
         """The vocabulary ids of a query's terms, -1 for those that the index does not have, and their weights."""
         if isinstance(query, tuple):
             return query
@@ -95,7 +95,7 @@ class PostingsSearcher:
 
     def top(
         self,
-        queries: Sequence[ImpactQuery],
+        queries: Sequence[PostingsQuery],
         k: int,
         threads: int = 1,
         by_docid: bool = False,
@@ -192,7 +192,7 @@ class PostingsSearcher:
 
     def best_sums(
         self,
-        queries: Sequence[ImpactQuery],
+        queries: Sequence[PostingsQuery],
         others: Others,
         unit: float,
         slacks: np.ndarray,
@@ -238,7 +238,7 @@ class PostingsSearcher:
     def _keep(
         self,
         kept: Kept,
-        queries: Sequence[ImpactQuery],
+        queries: Sequence[PostingsQuery],
         others: Others,
         unit: float,
         slacks: np.ndarray,
@@ -310,7 +310,7 @@ class PostingsSearcher:
             candidates.append(_within(rows, sums, totals, k, slack))
         return candidates
 
-    def packed(self, queries: Sequence[ImpactQuery]) -> Queries:
+    def packed(self, queries: Sequence[PostingsQuery]) -> Queries:
         """The queries' terms that the index has, one query after the other; raises as :meth:`top` for their weights."""
         pairs = [self._by_id(query) for query in queries]
         terms = np.concatenate([_NO_TERMS, *(ids for ids, _ in pairs)])
@@ -338,7 +338,7 @@ _NO_TERMS = np.zeros(0, np.int64)
 _NO_WEIGHTS = np.zeros(0, np.float64)
 
 
-def _wrong_weight(queries: Sequence[ImpactQuery]) -> str:
+def _wrong_weight(queries: Sequence[PostingsQuery]) -> str:
     """The message about the first weight that is not a positive whole number."""
     for query in queries:
         pairs: Iterable[tuple[str | int, float]]
