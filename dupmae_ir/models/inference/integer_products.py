@@ -1,7 +1,8 @@
 """Compiled integer matrix products. Needs numba, which is optional; import this module inside functions only.
 
-The code uses only generic instructions; LLVM fuses them on processors that can multiply pairs of 16-bit integers
-(AVX-512 VNNI, AVX2).
+Where the processor has AVX-512 VNNI, one instruction multiplies pairs of 16-bit integers and adds them to sums. It is
+written as assembly: for Intel's processors LLVM replaces it by two instructions, with which the products take 1.9 times
+as long. Elsewhere LLVM fuses generic code into the instructions that the processor has (AVX2).
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ _WORD = ir.IntType(32)
 _INDEX = ir.IntType(64)
 _LANES = ir.VectorType(ir.IntType(32), 16)
 """Sums of 16 outputs."""
-_PAIRS = ir.VectorType(ir.IntType(32), 32)
-"""Factors or products of 16 outputs, two components of the input each."""
+_PAIRS = ir.VectorType(ir.IntType(16), 32)
+"""Factors of 16 outputs, two components of the input each."""
 _BYTES = ir.VectorType(ir.IntType(8), 32)
 """The codes of these."""
+_VNNI = "vpdpwssd $3, $2, $0"
+"""Multiplies 32 signed numbers of 16 bits by 32 others and adds them, two at a time, to 16 sums."""
+# numba leaves it out, and LLVM ends the process where assembly is to be compiled without it.
+binding.initialize_native_asmparser()
 _PARTS = range(OUTPUTS // 16)
 _HAS_WIDE_REGISTERS = bool(binding.get_host_cpu_features().get("avx512bw"))
 _TOGETHER = [list(_PARTS)] if _HAS_WIDE_REGISTERS else [[part] for part in _PARTS]
@@ -71,6 +76,9 @@ def _sums(_, codes, start, inputs, first, width, sums):  # type: ignore[no-untyp
         codes_data = data_of(0)
         inputs_data = data_of(2)
         sums_data = data_of(5)
+        # What numba compiles for, which NUMBA_CPU_FEATURES can restrict.
+        has_vnni = "+avx512vnni" in context.codegen().magic_tuple()[2]
+        add_products = _add_by_vnni if has_vnni else _add_products
         # The first component of each row.
         row_starts = [
             builder.add(arguments[3], builder.mul(arguments[4], _INDEX(r))) for r in range(ROWS)
@@ -82,7 +90,8 @@ def _sums(_, codes, start, inputs, first, width, sums):  # type: ignore[no-untyp
                 weights = {}
                 for part in parts:
                     offset = builder.add(arguments[1], _INDEX(2 * OUTPUTS * pair + 32 * part))
-                    weights[part] = builder.sext(_load(builder, codes_data, offset, _BYTES), _PAIRS)
+                    codes_of_part = _load(builder, codes_data, offset, _BYTES)
+                    weights[part] = builder.sext(codes_of_part, _PAIRS)
                 for row_start, row_totals in zip(row_starts, totals, strict=True):
                     # Two int16 components as one word, which is copied to all lanes.
                     position = builder.add(row_start, _INDEX(2 * pair))
@@ -91,15 +100,11 @@ def _sums(_, codes, start, inputs, first, width, sums):  # type: ignore[no-untyp
                         ir.Constant(_LANES, ir.Undefined), word, _WORD(0)
                     )
                     lanes = builder.shuffle_vector(lanes, lanes, _LANES([0] * 16))
-                    inputs = builder.sext(
-                        builder.bitcast(lanes, ir.VectorType(ir.IntType(16), 32)), _PAIRS
-                    )
+                    inputs = builder.bitcast(lanes, _PAIRS)
                     for part in parts:
-                        products = builder.mul(weights[part], inputs)
-                        for half in range(2):
-                            odd_or_even = _LANES(list(range(half, 32, 2)))
-                            half_products = builder.shuffle_vector(products, products, odd_or_even)
-                            row_totals[part] = builder.add(row_totals[part], half_products)
+                        row_totals[part] = add_products(
+                            builder, row_totals[part], weights[part], inputs
+                        )
             for row, row_totals in enumerate(totals):
                 for part, total in row_totals.items():
                     target = builder.gep(sums_data, [_INDEX(OUTPUTS * row + 16 * part)])
@@ -107,6 +112,28 @@ def _sums(_, codes, start, inputs, first, width, sums):  # type: ignore[no-untyp
         return context.get_dummy_value()
 
     return types.void(codes, start, inputs, first, width, sums), generate
+
+
+def _add_by_vnni(
+    builder: ir.IRBuilder, sums: ir.Value, weights: ir.Value, inputs: ir.Value
+) -> ir.Value:
+    """As :func:`_add_products`, by one instruction."""
+    # The first of the three registers that are read is the one that is written.
+    dot = ir.InlineAsm(ir.FunctionType(_LANES, [_LANES] * 3), _VNNI, "=v,0,v,v")
+    factors = [builder.bitcast(values, _LANES) for values in (weights, inputs)]
+    return builder.call(dot, [sums, *factors])
+
+
+def _add_products(
+    builder: ir.IRBuilder, sums: ir.Value, weights: ir.Value, inputs: ir.Value
+) -> ir.Value:
+    """``sums`` plus the products of 32 pairs, two at a time."""
+    wide = ir.VectorType(_WORD, 32)
+    products = builder.mul(builder.sext(weights, wide), builder.sext(inputs, wide))
+    for half in range(2):
+        odd_or_even = _LANES(list(range(half, 32, 2)))
+        sums = builder.add(sums, builder.shuffle_vector(products, products, odd_or_even))
+    return sums
 
 
 def _load(builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value, kind: ir.Type) -> ir.Value:
