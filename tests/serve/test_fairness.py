@@ -153,11 +153,22 @@ def test_a_piece_of_a_large_request_is_computed_alone(
     """So the longest wait of a small one is for one such piece."""
     batches: list[list[bool]] = []
     compute = client.service.answerer.__call__
+    submit = client.service.batcher.submit
+    arrived = threading.Semaphore(0)
+
+    def counted(*arguments: Any) -> Any:
+        future = submit(*arguments)
+        arrived.release()
+        return future
 
     def noted(_: object, batch: list[Pending[WorkPiece, None]]) -> None:
+        if not batches:
+            # All four are in the queue or in this batch, however busy the machine is.
+            assert all(arrived.acquire(timeout=20) for _ in range(4))
         batches.append([pending.work.work.large for pending in batch])
         compute(batch)
 
+    monkeypatch.setattr(client.service.batcher, "submit", counted)
     monkeypatch.setattr(type(client.service.answerer), "__call__", noted)
 
     async def four() -> None:
