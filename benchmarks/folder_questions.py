@@ -57,7 +57,10 @@ def main() -> None:
     parser.add_argument("--model", help="model name or folder; the embedded model if left out")
     parser.add_argument("--rerank", metavar="MODEL", help="a reranker, as of dupmae-ir search")
     parser.add_argument(
-        "--rerank-weight", type=float, metavar="X", help="its weight beside the search's score"
+        "--rerank-weight",
+        type=float,
+        metavar="X",
+        help="multiply its score by X and add the search's score",
     )
     args = parser.parse_args()
     settings = {"rerank": args.rerank, "rerank_weight": args.rerank_weight}

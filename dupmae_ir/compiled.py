@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core.base import BaseContext
 
 from dupmae_ir.console import say
 
@@ -31,6 +32,11 @@ def compiled(loop: Callable[..., object]) -> Any:
     if _problem(Path(kept.stats.cache_path), Path(loop.__code__.co_filename)):
         return njit(nogil=True)(loop)
     return kept
+
+
+def has_vnni(context: BaseContext) -> bool:
+    """Whether numba compiles for a processor with AVX-512 VNNI; ``NUMBA_CPU_FEATURES`` can say that it has none."""
+    return "+avx512vnni" in context.codegen().magic_tuple()[2]
 
 
 @cache

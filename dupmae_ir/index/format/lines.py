@@ -12,6 +12,7 @@ import numpy as np
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.format.forward import map_bytes
 from dupmae_ir.index.format.integrity import AGAIN
+from dupmae_ir.index.format.joined import locate
 
 _BLOCK = 1 << 20
 """Bytes handled at a time."""
@@ -45,8 +46,7 @@ class MappedLines(Sequence[str]):
             return [self[position] for position in range(*row.indices(len(self)))]
         if row < 0 or row >= len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        file = int(np.searchsorted(self._starts, row, side="right")) - 1
-        line = row - int(self._starts[file])
+        file, line = locate(self._starts, row)
         ends = self._ends[file]
         start = int(ends[line - 1]) + 1 if line else 0
         return bytes(self._maps[file][start : int(ends[line])]).decode("utf-8")

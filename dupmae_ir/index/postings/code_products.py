@@ -17,6 +17,8 @@ from numba.core.base import BaseContext
 from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
+from dupmae_ir.compiled import has_vnni
+
 _WORD = ir.IntType(32)
 _LANES = ir.VectorType(_WORD, 16)
 """A register of AVX-512: 16 numbers of 32 bits, or 64 bytes. Elsewhere LLVM splits it into narrower ones."""
@@ -110,8 +112,7 @@ def _add_products(
     its byte of the weights. Otherwise the second has the products of complete weights and the first stays 0, so
     :func:`_combine_bytes` gives the same number.
     """
-    # What numba compiles for, which NUMBA_CPU_FEATURES can restrict.
-    vnni = "+avx512vnni" in context.codegen().magic_tuple()[2]
+    vnni = has_vnni(context)
     for shift, pair in zip((0, 4), pairs, strict=True):
         half = builder.and_(builder.lshr(codes, _lanes(shift)), _lanes(0x0F0F0F0F))
         if vnni:

@@ -207,7 +207,7 @@ class PostingsSearcher:
         error bound cannot separate.
 
         Args:
-            queries: their weights are positive whole numbers.
+            queries: with weights that are positive whole numbers.
             others: returns the other score of m rows (a slice or their numbers): (q, m) float32, which is modified.
             unit: what one unit of the integer sum adds to the score.
             slacks: (q,) the largest error of the other score and of one float32 addition.

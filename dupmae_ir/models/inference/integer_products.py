@@ -12,7 +12,7 @@ from llvmlite import binding, ir
 from numba import types
 from numba.extending import intrinsic
 
-from dupmae_ir.compiled import compiled
+from dupmae_ir.compiled import compiled, has_vnni
 from dupmae_ir.models.checkpoints.stored import GROUP
 
 ROWS = 4
@@ -76,9 +76,7 @@ def _sums(_, codes, start, inputs, first, width, sums):  # type: ignore[no-untyp
         codes_data = data_of(0)
         inputs_data = data_of(2)
         sums_data = data_of(5)
-        # What numba compiles for, which NUMBA_CPU_FEATURES can restrict.
-        has_vnni = "+avx512vnni" in context.codegen().magic_tuple()[2]
-        add_products = _add_by_vnni if has_vnni else _add_products
+        add_products = _add_by_vnni if has_vnni(context) else _add_products
         # The first component of each row.
         row_starts = [
             builder.add(arguments[3], builder.mul(arguments[4], _INDEX(r))) for r in range(ROWS)

@@ -93,7 +93,7 @@ class PairModel:
 
 
 class LazyCrossEncoder:
-    """A cross-encoder that computes in numpy until :meth:`whole` was called, and in torch afterwards.
+    """A cross-encoder that computes in numpy, and in torch once :meth:`whole` has been called.
 
     Torch takes a second to import, and then a third of the time for a query. The scores of the two differ by rounding.
 
