@@ -42,6 +42,26 @@ class Busy(DupmaeError):
         self.retry_after = retry_after
 
 
+class Announced(Future[Result]):
+    """A future that calls ``announce`` before anybody can know its result."""
+
+    announce: Callable[[], None] | None = None
+
+    def set_result(self, result: Result) -> None:
+        """As of any future."""
+        self._announce()
+        super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """As of any future."""
+        self._announce()
+        super().set_exception(exception)
+
+    def _announce(self) -> None:
+        if self.announce is not None:
+            self.announce()
+
+
 @dataclass(eq=False)
 class Pending(Generic[Work, Result]):
     """Work in the queue and the future of its result. Only work of one ``kind`` is computed together; ``weight``:
@@ -51,7 +71,7 @@ class Pending(Generic[Work, Result]):
     kind: object = None
     weight: int = 1
     client: Hashable = None
-    future: Future[Result] = field(default_factory=Future)
+    future: Announced[Result] = field(default_factory=Announced)
 
 
 Compute = Callable[[list[Pending[Work, Result]]], None]
@@ -242,7 +262,8 @@ class QueryBatches(Generic[Work, Result]):
         # Work that went back into the queue after Ctrl-C is running already; marking it a second time would raise.
         live = [p for p in batch if p.future.running() or p.future.set_running_or_notify_cancel()]
         if live:
-            live[0].future.add_done_callback(partial(self._expect, len(live)))
+            # Not as a callback of the future: who has the result may ask again before it is called, and is counted twice.
+            live[0].future.announce = partial(self._expect, len(live))
         batches = [live] if live else []
         # The list grows in the loop: after an error, the work without a result is appended, each piece a batch.
         for current in batches:
@@ -256,5 +277,5 @@ class QueryBatches(Generic[Work, Result]):
                 elif unanswered:
                     unanswered[0].future.set_exception(e)
 
-    def _expect(self, answered: int, _: Future[Result]) -> None:
+    def _expect(self, answered: int) -> None:
         self._expected = answered + len(self._queue)

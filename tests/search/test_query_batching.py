@@ -311,6 +311,19 @@ def test_a_client_that_is_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> 
         assert [batches.submit(n).result(WAIT) for n in range(3)] == [0, 1, 2]
 
 
+def test_a_client_that_asks_again_at_once_is_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second request comes before the thread goes on after the first result."""
+    monkeypatch.setattr(query_batching, "PATIENCE", 1e12)
+    held = Held()
+    held.free.set()
+    batches = QueryBatches[Any, Any](wait=60)
+    again = Future[Any]()
+    batches.submit("once").add_done_callback(lambda _: again.set_result(batches.submit("again")))
+    batches.start(held)
+    assert again.result(WAIT).result(WAIT) == "again"
+    batches.stop(WAIT)
+
+
 def answer_two(batches: QueryBatches[Any, Any], held: Held) -> None:
     """Answer one request, then two together."""
     waiting = [first(batches, held), batches.submit("a"), batches.submit("b")]
