@@ -89,7 +89,7 @@ def main() -> None:
     from sparse_peers import once
 
     from dupmae_ir import pyserini
-    from dupmae_ir.index.format.manifest import read_lines
+    from dupmae_ir.index.format.lines import read_lines
 
     pyserini.start_jvm()
     import jnius

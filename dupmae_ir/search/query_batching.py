@@ -262,7 +262,7 @@ class QueryBatches(Generic[Work, Result]):
         # Work that went back into the queue after Ctrl-C is running already; marking it a second time would raise.
         live = [p for p in batch if p.future.running() or p.future.set_running_or_notify_cancel()]
         if live:
-            # Not as a callback of the future: who has the result may ask again before it is called, and is counted twice.
+            # Not by a callback: who has the result may ask again before it is called, and would be counted twice.
             live[0].future.announce = partial(self._expect, len(live))
         batches = [live] if live else []
         # The list grows in the loop: after an error, the work without a result is appended, each piece a batch.
