@@ -177,6 +177,7 @@ def test_an_audit_without_advisories_is_no_success(
 @pytest.mark.parametrize(("name", "commands"), [
     ("nightly", ["make HASHES=1 test-all", "-m tests.campaign --only ${{ matrix.part }}"]),
     ("security", ["make HASHES=1 audit"]),
+    ("weekly", ["make HASHES=1 .venv/.installed-dev", "-m tests.campaign --only load --seconds 18000"]),
 ])  # fmt: skip
 def test_hosted_workflows_install_pinned_files_only(name: str, commands: list[str]) -> None:
     """Actions by commit, files by sha256, and no right to write."""
