@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -37,6 +38,8 @@ MAX_HEAD_BYTES = 65536
 LEAST_READ = 65536
 """Bytes of an answer that a client must read in the time of a slow client."""
 KEEP_ALIVE = 60
+POLL_SECONDS = 0.1
+"""How often a server that stops looks for a second signal, as uvicorn does."""
 LARGE_BODY = 65536
 """Bytes of a body that takes more than about 5 ms to parse, in which the event loop does nothing else."""
 LARGE_BODIES_PER_SECOND = 8 << 20
@@ -158,6 +161,21 @@ class Server(uvicorn.Server):
         else:
             self.ending.start()
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, and wait for the running requests; not any longer after a second signal."""
+        closing = asyncio.ensure_future(self._close_when_forced())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            closing.cancel()
+
+    async def _close_when_forced(self) -> None:
+        """Close all connections after a second signal: from Python 3.12 on, asyncio's server waits for them."""
+        while not self.force_exit:
+            await asyncio.sleep(POLL_SECONDS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

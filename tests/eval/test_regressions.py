@@ -27,6 +27,7 @@ from dupmae_ir.eval.regressions.verdict import CaseVerdict, Status, judge
 from dupmae_ir.eval.regressions.workspace import Workspace
 from dupmae_ir.finetune.stages import plan
 from dupmae_ir.io.locks import exclusive, lock_path
+from dupmae_ir.models.checkpoints.layout import folder_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "eval"
@@ -209,7 +210,9 @@ def test_a_new_model_is_measured_and_fails_until_accepted(work, tmp_path, capsys
     assert "the weights differ from those of the accepted values (000000000000, now" in printed
     assert accept(["tiny/hybrid", *options]) == 0
     assert run_hybrid(work, capsys, *options[2:])[0] == 0
-    assert cases.load(folder)["tiny"].accepted["hybrid"]["weights"] == weights
+    # Generated weights depend on the version of torch.
+    generated = folder_digest(work / "models/tiny")
+    assert cases.load(folder)["tiny"].accepted["hybrid"]["weights"] == generated
 
 
 def test_a_changed_index_is_accepted_only_after_removing_its_old_values(work, tmp_path, capsys):
