@@ -69,6 +69,8 @@ MAX_DESCRIBED_HITS = 100
 """Hits of a search that is not large: of ids and scores alone, and with texts or explanations."""
 MAX_IDS = 1000
 """Ids, to which a search that is not large can be restricted."""
+MAX_FILTER_CHARACTERS = 1000
+"""Characters of the condition of a search that is not large: they are read in a millisecond."""
 
 
 class NotFound(DupmaeError):
@@ -146,11 +148,17 @@ class Search:
 
     @property
     def large(self) -> bool:
-        """Whether there are many queries, hits or ids."""
+        """Whether there are many queries, hits or ids, or a long condition."""
         max_hits = MAX_PLAIN_HITS if self.plain else MAX_DESCRIBED_HITS
         hits = self.ranking.hits * len(self.queries)
         ids = len(self.ranking.within or ())
-        return len(self.queries) > SMALL or hits > max_hits or ids > MAX_IDS
+        characters = len(self.ranking.filter or "")
+        return (
+            len(self.queries) > SMALL
+            or hits > max_hits
+            or ids > MAX_IDS
+            or characters > MAX_FILTER_CHARACTERS
+        )
 
     @property
     def done(self) -> bool:

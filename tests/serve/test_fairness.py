@@ -100,6 +100,16 @@ def test_many_ids_make_a_search_large() -> None:
     assert many.large
 
 
+def test_a_long_condition_makes_a_search_large() -> None:
+    """It has to be read, in a millisecond for a thousand characters."""
+    short, long = (
+        Search(Ranking(None, None, 10, None, "x" * count), ["lock"], HitFields())
+        for count in (batch_handler.MAX_FILTER_CHARACTERS, batch_handler.MAX_FILTER_CHARACTERS + 1)
+    )
+    assert not short.large
+    assert long.large
+
+
 def test_large_bodies_are_parsed_one_after_another(client: Client) -> None:
     """In their order, with time for others in between."""
     body = {**SMALL, "within": ["lock"] * 20_000}
