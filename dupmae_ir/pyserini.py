@@ -40,6 +40,8 @@ MINIMUM_JAVA = 21
 """The version for which Anserini's jar is compiled."""
 HEAP_VARIABLE = "DUPMAE_IR_HEAP"
 VECTOR_MODULE = "jdk.incubator.vector"
+MAIN_STACK = "8m"
+"""The usual size of the main thread's stack."""
 
 _CLASSES = {
     "LuceneImpactSearcher": "pyserini.search.lucene",
@@ -293,6 +295,9 @@ def jvm_options(java: Java, heap: str | None = None, young: str | None = None) -
     """The options that the JVM of ``java`` starts with; arguments as in :func:`start_jvm`."""
     options = [
         "-Xrs",  # Python handles SIGINT and SIGTERM, so that Ctrl-C raises KeyboardInterrupt
+        # Java guards the end of every stack, also of Python's main thread, which by default would have a megabyte. JSON
+        # nested as deeply as Python 3.13 reads it needs more, and the process would crash.
+        f"-Xss{MAIN_STACK}",
         "--enable-native-access=ALL-UNNAMED",
         "-Dslf4j.internal.verbosity=WARN",
     ]

@@ -194,6 +194,23 @@ def test_ctrl_c_raises_keyboard_interrupt():
     assert done.returncode == 0
 
 
+def test_the_main_thread_keeps_its_stack():
+    """Java would end the process where Python needs more than a megabyte of it."""
+    done = _python(
+        """
+        import sys
+        from dupmae_ir import pyserini
+        pyserini.start_jvm()
+        sys.setrecursionlimit(30_000)
+        nested = []
+        for _ in range(20_000):
+            nested = [nested]
+        print(len(repr(nested)))
+        """
+    )
+    assert (done.stdout, done.returncode) == ("40002\n", 0)
+
+
 def test_python_handles_sigterm():
     done = _python(
         f"""
