@@ -176,6 +176,10 @@ class Search:
         count = sum(weight <= SMALL for weight in total_weights)
         return queries[: max(1, count)]
 
+    def forget(self) -> None:
+        """Free the lists of a request that nobody waits for any more; a piece may be under way."""
+        self.lists.clear()
+
     def advance(self, generation: OpenIndex, until: float) -> None:
         """Describe the next hits; some in any case."""
         for ranked in self.lists:
@@ -238,6 +242,10 @@ class IndexTask(Generic[Item, T]):
         if self.query is None:
             return ()
         return [self.query][:most]
+
+    def forget(self) -> None:
+        """As :meth:`Search.forget`."""
+        self.results.clear()
 
     def advance(self, generation: OpenIndex, until: float) -> None:
         """Run it for the next items; once in any case."""

@@ -181,7 +181,8 @@ class Service:
 
     @contextlib.contextmanager
     def _admitted(self, work: Work) -> Iterator[None]:
-        """Count a request while it is answered. Large ones have a queue of their own. Raises :class:`Busy`."""
+        """Count a request while it is answered, and free what it has if that fails. Large ones have a queue of their
+        own. Raises :class:`Busy`."""
         if self._asked[work.large] + work.weight > self.config.queue:
             # Until the queue is empty at the present pace; at most a minute, since the pace is a guess.
             seconds = math.ceil(self.waiting * self.batcher.pace)
@@ -189,6 +190,10 @@ class Service:
         self._asked[work.large] += work.weight
         try:
             yield
+        except BaseException:
+            # The error, its frames and the task refer to each other, and may be freed minutes later.
+            work.forget()
+            raise
         finally:
             self._asked[work.large] -= work.weight
 

@@ -210,6 +210,24 @@ def test_a_timeout_ends_the_work(folders: dict[str, Path]) -> None:
         assert slow.begun == begun < 20
 
 
+def test_the_answer_of_a_client_that_leaves_is_freed(client: Client) -> None:
+    """Even while its task and its error are kept, as they are until Python looks for cycles."""
+
+    async def ask() -> int:
+        queries = [f"lock {n}" for n in range(100)]
+        asked = Search(Ranking(None, None, 20), queries, HitFields(True, 5))
+        task = asyncio.ensure_future(client.service.ask(asked))
+        while len(asked.lists) <= 2 * batch_handler.SMALL:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.wait([task])
+        # Answered after the piece that was under way, which may add its lists.
+        await client.call("POST", "/api/search", SMALL)
+        return len(asked.lists)
+
+    assert client.run(ask()) <= batch_handler.SMALL
+
+
 def test_a_client_that_leaves_ends_the_work(folders: dict[str, Path]) -> None:
     with running(folders["docs"]) as server:
         body = json.dumps(LONG).encode()
