@@ -106,8 +106,8 @@ class HitFields(NamedTuple):
 
 @dataclass
 class RankedQuery:
-    """A ranked query: its answer, and its first hits as they are returned, with their descriptions if these are
-    shown."""
+    """A ranked query: its answer, and its first hits as they are returned, with their descriptions if their passages
+    are shown."""
 
     answer: Answer
     result: QueryResult
@@ -429,8 +429,11 @@ def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -
     if shown.passage is not None or shown.terms is not None:
         text = ranked.answer.query.text
         longest = shown.passage or SNIPPET
-        ranked.described += generation.searcher.describe(text, [hit.docid], longest=longest)
-        explanation = shares(ranked.described[-1], shown.terms)
+        (described,) = generation.searcher.describe(text, [hit.docid], longest=longest)
+        explanation = shares(described, shown.terms)
+        # Otherwise the explanation is all that is shown of it, and a description takes several times as much memory.
+        if shown.passage is not None:
+            ranked.described.append(described)
 
     # The place in a file and the language are returned without the text, too.
     document = None

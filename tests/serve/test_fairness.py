@@ -228,6 +228,20 @@ def test_the_answer_of_a_client_that_leaves_is_freed(client: Client) -> None:
     assert client.run(ask()) <= batch_handler.SMALL
 
 
+def test_descriptions_are_kept_only_for_passages(client: Client) -> None:
+    """An explanation of all terms takes a part of their memory."""
+
+    async def ask(passage: int | None) -> batch_handler.RankedQuery:
+        asked = Search(Ranking(None, None, 5), ["lock"], HitFields(True, 5, passage))
+        return (await client.service.ask(asked)).lists[0]
+
+    explained, with_passages = (client.run(ask(passage)) for passage in (None, 80))
+    assert explained.result.hits == with_passages.result.hits
+    assert explained.result.hits[0].explanation
+    assert explained.described == []
+    assert len(with_passages.described) == len(with_passages.result.hits)
+
+
 def test_a_client_that_leaves_ends_the_work(folders: dict[str, Path]) -> None:
     with running(folders["docs"]) as server:
         body = json.dumps(LONG).encode()
