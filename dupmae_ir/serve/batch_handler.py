@@ -106,8 +106,7 @@ class HitFields(NamedTuple):
 
 @dataclass
 class RankedQuery:
-    """A ranked query: its answer, and its first hits as they are returned, with their descriptions if their passages
-    are shown."""
+    """A ranked query: its answer, its first hits as they are returned, and their descriptions, if passages are shown."""
 
     answer: Answer
     result: QueryResult
