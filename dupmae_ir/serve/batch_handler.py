@@ -106,7 +106,8 @@ class HitFields(NamedTuple):
 
 @dataclass
 class RankedQuery:
-    """A ranked query: its answer, its first hits as they are returned, and their descriptions, if passages are shown."""
+    """A ranked query: its answer, its first hits as they are returned, and, if passages are shown, the descriptions of
+    these."""
 
     answer: Answer
     result: QueryResult
