@@ -121,11 +121,11 @@ def _watch(config: SyncConfig, encoders: EncoderCache) -> ChangeResult:
     # The system collects changes from here on, so none is lost while the folder is compared.
     next(batches)
     result = Change(config, "index sync", encoders)()
-    # The first change would wait for the model, several seconds, and its first text for compiled parts.
-    encoders.get(Index.open(config.index), config).encode_documents(["warm"])
-    say(f"watching {', '.join(roots)}; Ctrl-C ends it", config.quiet)
     waiting = _Waiting()
     try:
+        # The first change would wait for the model, several seconds, and its first text for compiled parts.
+        encoders.get(Index.open(config.index), config).encode_documents(["warm"])
+        say(f"watching {', '.join(roots)}; Ctrl-C ends it", config.quiet)
         for changed in batches:
             waiting.add(changed)
             if not waiting.is_due:
