@@ -16,7 +16,16 @@ from starlette.types import ASGIApp
 
 from dupmae_ir import __version__
 from dupmae_ir.serve import batch_handler
-from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, SearchResult
+from dupmae_ir.serve.batch_handler import (
+    JSON_CLOSING,
+    HitFields,
+    IndexTask,
+    Ranking,
+    Search,
+    SearchResult,
+    json_of,
+    json_opening,
+)
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.errors import PLAIN, RESPONSES, LimitExceeded, add_handlers
@@ -27,8 +36,6 @@ from dupmae_ir.serve.schemas import (
     DocumentResponse,
     EncodeRequest,
     EncodeResponse,
-    Encoding,
-    Explained,
     ExplainRequest,
     ExplainResponse,
     FileResponse,
@@ -54,8 +61,6 @@ DESCRIPTION = (
     "Search by meaning (dense), by words (impact) and by both (hybrid) over indexes of dupmae_ir. Every list carries a "
     "certificate: whether it is proved that no document of the index was missed."
 )
-MAX_BYTES_WRITTEN_HERE = 10_000
-"""Bytes of an answer that the event loop writes as JSON itself, which takes less time than another thread would."""
 IndexName = Annotated[Name | None, Query(description="name of the index; without it, the first")]
 
 
@@ -131,7 +136,8 @@ def search_routes(service: Service) -> APIRouter:
         shown = HitFields(request.texts, terms)
         within = None if request.within is None else tuple(request.within)
         ranking = Ranking(request.index, request.mode, request.hits, within, request.filter)
-        return await search_response(await service.ask(Search(ranking, queries, shown)))
+        work = Search(ranking, queries, shown, as_json=True)
+        return search_response(await service.ask(work))
 
     @router.get("/search", operation_id="search_by_url", response_model=SearchResponse)
     async def search_by_url(
@@ -148,7 +154,8 @@ def search_routes(service: Service) -> APIRouter:
         check_hits(config, hits, ["query", "hits"])
         ranking = Ranking(index, mode, hits, None, filter)
         shown = HitFields(texts, terms=10 if explain else None)
-        return await search_response(await service.ask(Search(ranking, [query], shown)))
+        work = Search(ranking, [query], shown, as_json=True)
+        return search_response(await service.ask(work))
 
     return router
 
@@ -164,21 +171,23 @@ def encode_routes(service: Service) -> APIRouter:
         check_texts(config, request.texts, ["body", "texts"])
         documents = request.kind == "document"
 
-        def run(generation: OpenIndex, texts: Sequence[str]) -> list[Encoding]:
-            return batch_handler.encoded(generation, texts, documents, request.vectors)
+        def run(generation: OpenIndex, texts: Sequence[str]) -> list[bytes]:
+            encodings = batch_handler.encoded(generation, texts, documents, request.vectors)
+            return list(map(json_of, encodings))
 
         step = 1 if documents else batch_handler.SMALL
         work = IndexTask(request.index, run, request.texts, step, light=step)
         generation, encodings = await service.ask(work)
-        return await json_response(EncodeResponse(**source(generation), encodings=[]), encodings)
+        head = EncodeResponse(**source(generation), encodings=[])
+        return json_response(head, [[encoding] for encoding in encodings])
 
     @router.post("/explain", operation_id="explain", response_model=ExplainResponse)
     async def explain(request: ExplainRequest) -> Response:
         """The composition of documents' scores: the share of meaning, and of each matched term."""
         check_texts(config, [request.query], ["body", "query"])
 
-        def run(generation: OpenIndex, docids: Sequence[str]) -> list[Explained]:
-            return batch_handler.explained(generation, request.query, docids)
+        def run(generation: OpenIndex, docids: Sequence[str]) -> list[bytes]:
+            return list(map(json_of, batch_handler.explained(generation, request.query, docids)))
 
         work = IndexTask(
             request.index,
@@ -188,9 +197,8 @@ def encode_routes(service: Service) -> APIRouter:
             light=batch_handler.EXPLANATIONS_PER_QUERY,
         )
         generation, documents = await service.ask(work)
-        return await json_response(
-            ExplainResponse(**source(generation), query=request.query, documents=[]), documents
-        )
+        head = ExplainResponse(**source(generation), query=request.query, documents=[])
+        return json_response(head, [[document] for document in documents])
 
     return router
 
@@ -290,24 +298,22 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def search_response(result: SearchResult) -> Response:
-    """A search's result as the API returns it."""
+def search_response(result: SearchResult) -> Response:
+    """The result of a search ``as_json``."""
     head = SearchResponse(**source(result.generation), mode=cast(Mode, result.mode), results=[])
-    is_small = result.bytes <= MAX_BYTES_WRITTEN_HERE
-    return await json_response(head, result.results, is_small=is_small)
+    return json_response(head, [ranked.pieces() for ranked in result.lists])
 
 
-async def json_response(
-    head: BaseModel, items: Sequence[BaseModel], *, is_small: bool = False
-) -> Response:
-    """``head``, whose last field is a list, with ``items`` in it. Unless they are small, they are written one by one in
-    another thread: no other request waits for all of a large answer."""
-    if is_small:
-        written = [item.model_dump_json() for item in items]
-    else:
-        written = [await asyncio.to_thread(item.model_dump_json) for item in items]
-    content = head.model_dump_json().removesuffix("]}") + ",".join(written) + "]}"
-    return Response(content, media_type="application/json")
+def json_response(head: BaseModel, items: Sequence[Sequence[bytes | bytearray]]) -> Response:
+    """``head``, whose last field is an empty list, with ``items`` in it. Each is JSON in pieces, so that a large answer
+    is copied only once."""
+    pieces: list[bytes | bytearray] = [json_opening(head)]
+    for number, item in enumerate(items):
+        if number > 0:
+            pieces.append(b",")
+        pieces += item
+    pieces.append(JSON_CLOSING)
+    return Response(b"".join(pieces), media_type="application/json")
 
 
 def source(generation: OpenIndex) -> StateFields:

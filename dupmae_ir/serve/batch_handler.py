@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+from pydantic import BaseModel
 
 from dupmae_ir.errors import DupmaeError, UnknownName, UsageError
 from dupmae_ir.index.filters import Filter
@@ -64,6 +65,8 @@ LONG_QUERY_CHARACTERS = 256
 _ARRIVALS = itertools.count()
 """Numbers of requests, in the order of their arrival."""
 _SHOWN_METADATA = frozenset((*Place._fields, LANG))
+JSON_CLOSING = b"]}"
+"""After the items of a list that is the last field of a value."""
 MAX_PLAIN_HITS = 1000
 MAX_DESCRIBED_HITS = 100
 """Hits of a search that is not large: of ids and scores alone, and with texts or explanations."""
@@ -106,26 +109,46 @@ class HitFields(NamedTuple):
 
 @dataclass
 class RankedQuery:
-    """A ranked query: its answer, its first hits as they are returned, and, if passages are shown, the descriptions of
-    these."""
+    """A ranked query and, of its first hits, what is returned: hits in ``result`` or, with ``as_json``, JSON."""
 
     answer: Answer
-    result: QueryResult
-    described: list[DescribedHit] = field(default_factory=list)
+    result: QueryResult  #: ``as_json``: without its hits
+    as_json: bool = False
+    count: int = 0  #: of the hits that are described
+    hits_json: bytearray = field(default_factory=bytearray)  #: with commas in between
+    described: list[DescribedHit] = field(default_factory=list)  #: if passages are shown
 
     @property
     def done(self) -> bool:
         """Whether every hit is described."""
-        return len(self.result.hits) == len(self.answer.hits)
+        return self.count == len(self.answer.hits)
+
+    def add(self, hit: SearchHit) -> None:
+        """Add the next hit."""
+        if not self.as_json:
+            self.result.hits.append(hit)
+        else:
+            if self.hits_json:
+                self.hits_json += b","
+            self.hits_json += json_of(hit)
+        self.count += 1
+
+    def pieces(self) -> tuple[bytes, bytearray, bytes]:
+        """``as_json``: the result with its hits, in pieces."""
+        return json_opening(self.result), self.hits_json, JSON_CLOSING
 
 
 @dataclass
 class Search:
-    """Rank documents for some queries."""
+    """Rank documents for some queries.
+
+    ``as_json``: each hit is written as JSON at once, since hits with explanations take five times as much memory.
+    """
 
     ranking: Ranking
     queries: Sequence[str]
     shown: HitFields
+    as_json: bool = False
     lists: list[RankedQuery] = field(default_factory=list)  #: of the first queries
     bytes: int = 0
     turns: int = 0
@@ -184,7 +207,9 @@ class Search:
         """Describe the next hits; some in any case."""
         for ranked in self.lists:
             while not ranked.done:
-                self.bytes += describe_hit(generation, ranked, self.shown)
+                hit = described_hit(generation, ranked, self.shown)
+                self.bytes += _size(hit)
+                ranked.add(hit)
                 if time.monotonic() > until:
                     return
 
@@ -196,7 +221,6 @@ class SearchResult:
     generation: OpenIndex
     mode: str
     lists: list[RankedQuery]
-    bytes: int  #: of the hits, about
 
     @property
     def results(self) -> list[QueryResult]:
@@ -363,7 +387,8 @@ class Answerer:
                     hits=[],
                     certificate=certificate(answer.report, generation.searcher.index.missing),
                 )
-                piece.work.lists.append(RankedQuery(answer, result))
+                ranked = RankedQuery(answer, result, piece.work.as_json)
+                piece.work.lists.append(ranked)
                 self.certified += answer.report.exact
                 self.uncertified += not answer.report.exact
 
@@ -421,9 +446,9 @@ def selected(
     return generation.searcher.selection(within, condition)
 
 
-def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -> int:
-    """Add the next hit of a list to its result, and return about how many bytes it has."""
-    position = len(ranked.result.hits)
+def described_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -> SearchHit:
+    """The next hit of a list; for passages, its description is added to the list's."""
+    position = ranked.count
     hit = ranked.answer.hits[position]
     explanation = None
     if shown.passage is not None or shown.terms is not None:
@@ -444,24 +469,24 @@ def describe_hit(generation: OpenIndex, ranked: RankedQuery, shown: HitFields) -
         metadata = document.metadata if document else {}
     elif index.files or index.languages:
         metadata = shown_metadata(generation, _row_of(generation, ranked.answer.hits, position))
-    ranked.result.hits.append(
-        SearchHit(
-            rank=position + 1,
-            docid=hit.docid,
-            score=hit.score,
-            language=language_name(metadata),
-            explanation=explanation,
-            document=document,
-            **_place_fields(metadata),
-        )
+    return SearchHit(
+        rank=position + 1,
+        docid=hit.docid,
+        score=hit.score,
+        language=language_name(metadata),
+        explanation=explanation,
+        document=document,
+        **_place_fields(metadata),
     )
 
-    # About 200 bytes for a hit, 100 for each word of an explanation.
+
+def _size(hit: SearchHit) -> int:
+    """Bytes of a hit in an answer, about: 200, 100 for each word of its explanation, and its text."""
     size = 200
-    if document and shown.texts:
-        size += len(document.text)
-    if explanation:
-        size += 100 * len(explanation.terms)
+    if hit.document:
+        size += len(hit.document.text)
+    if hit.explanation:
+        size += 100 * len(hit.explanation.terms)
     return size
 
 
@@ -629,6 +654,16 @@ def file_text(generation: OpenIndex, path: str, start: int, most: int) -> FileTe
     return FileText(
         path=path, text=text[start : start + most], passages=len(passages), next_start=next_start
     )
+
+
+def json_of(value: BaseModel) -> bytes:
+    """A value of the API as it is sent."""
+    return value.model_dump_json().encode()
+
+
+def json_opening(value: BaseModel) -> bytes:
+    """The JSON of a value whose last field is an empty list, up to the items of the list."""
+    return json_of(value).removesuffix(JSON_CLOSING)
 
 
 def explained(generation: OpenIndex, query: str, docids: Sequence[str]) -> list[Explained]:

@@ -214,11 +214,11 @@ class Certificate(BaseModel):
 
 
 class QueryResult(BaseModel):
-    """The answer to one query."""
+    """The answer to one query. The hits come last, since they are written one by one."""
 
     query: str
-    hits: list[SearchHit]
     certificate: Certificate
+    hits: list[SearchHit]
 
 
 class IndexState(BaseModel):

@@ -149,20 +149,25 @@ class Service:
         """
         try:
             async with asyncio.timeout(self.config.request_timeout):
-                # The generation is held for all pieces of the work, though another one may replace it meanwhile.
-                with self._admitted(work), self.catalogue.hold(work.index) as generation:
+                with self._admitted(work):
                     async with self._large if work.large else contextlib.nullcontext():
-                        await self._compute(work, generation)
-                    if isinstance(work, IndexTask):
-                        return generation, work.results
-                    mode = work.ranking.mode or generation.searcher.mode
-                    return SearchResult(generation, mode, work.lists, work.bytes)
+                        return await self._answer(work)
         except Busy:
             self.rejected.labels("queue full").inc()
             raise
         except TimeoutError:
             self.rejected.labels("timeout").inc()
             raise
+
+    async def _answer(self, work: Work) -> SearchResult | tuple[OpenIndex, list[Any]]:
+        # The generation is held for all pieces of the work, though another one may replace it meanwhile. It is not held
+        # while the work waits for its turn: each generation has files of its own.
+        with self.catalogue.hold(work.index) as generation:
+            await self._compute(work, generation)
+        if isinstance(work, IndexTask):
+            return generation, work.results
+        mode = work.ranking.mode or generation.searcher.mode
+        return SearchResult(generation, mode, work.lists)
 
     async def _compute(self, work: Work, generation: OpenIndex) -> None:
         if isinstance(work, Search) and work.ranking.mode not in (None, *generation.modes):

@@ -29,6 +29,7 @@ from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search,
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.http_server import LARGE_BODIES_PER_SECOND, LARGE_BODY, Pace
+from dupmae_ir.serve.service import LARGE
 
 SMALL = {"query": "lock wait", "hits": 3}
 
@@ -303,6 +304,44 @@ def test_an_answer_comes_from_one_generation(tmp_path: Path) -> None:
         ]
         assert client.post("/api/search", SMALL).json["generation"] == 2
         assert closed.is_set()
+
+
+def test_a_large_request_that_waits_keeps_no_generation_open(tmp_path: Path) -> None:
+    """Each open generation has files of its own: with changes every two seconds, up to 277 files were open."""
+    folder = write_index(tmp_path / "I", texts(20))
+    with serving(folder) as client:
+
+        async def ask() -> tuple[list[OpenIndex], OpenIndex]:
+            works = [Slow(10) for _ in range(LARGE + 1)]
+            tasks = [asyncio.ensure_future(client.service.ask(slow.task)) for slow in works]
+            while not all(slow.begun for slow in works[:LARGE]):
+                await asyncio.sleep(0.001)
+            old = client.service.catalogue.get()
+            os.utime(folder / "meta.json", ns=(1, 1))
+            assert [change.what for change in client.service.reload()] == ["opened"]
+            assert not works[LARGE].begun
+            return [generation for generation, _ in await asyncio.gather(*tasks)], old
+
+        generations, old = client.run(ask())
+        assert generations[:LARGE] == [old] * LARGE
+        assert generations[LARGE] is client.service.catalogue.get()
+
+
+def test_hits_of_an_answer_are_written_one_by_one(client: Client) -> None:
+    """As the same JSON as all of them together."""
+
+    async def ask(as_json: bool) -> batch_handler.SearchResult:
+        queries = ["lock wait", "queue", "lock"]
+        return await client.service.ask(
+            Search(Ranking(None, None, 5), queries, HitFields(True, 5), as_json)
+        )
+
+    whole, written = (client.run(ask(as_json)) for as_json in (False, True))
+    assert [len(result.hits) for result in whole.results] == [5] * 3
+    assert [len(result.hits) for result in written.results] == [0] * 3
+    assert [b"".join(ranked.pieces()) for ranked in written.lists] == [
+        result.model_dump_json().encode() for result in whole.results
+    ]
 
 
 def test_an_answer_has_a_limit(long: Client) -> None:
