@@ -90,18 +90,18 @@ class Filter:
     text: str
     names: Mapping[str, int]  #: each metadata column that it uses -> where in the text, from 1
     tree: Node
-    comparisons: int  #: how many there are; each looks at every distinct value of a column
 
     @classmethod
-    def parse(cls, text: str) -> Filter:
-        """Parse ``text``. Raises :class:`UsageError`, with the position, for anything that is not a condition."""
+    def parse(cls, text: str, most: int | None = None) -> Filter:
+        """Parse ``text``. Raises :class:`UsageError`, with the position, for anything that is not a condition, and for
+        more than ``most`` comparisons, each of which looks at every distinct value of a column."""
         if len(text) > MAX_LENGTH:
             raise UsageError(
                 f"`filter`: {len(text):,} characters; a condition has at most {MAX_LENGTH:,}"
             )
-        parser = _ConditionParser(text)
+        parser = _ConditionParser(text, most)
         tree = parser.parse()
-        return cls(text, parser.names, tree, parser.comparisons)
+        return cls(text, parser.names, tree)
 
     def check(self, columns: Sequence[str]) -> None:
         """Raise :class:`UsageError` for a name that is not one of the metadata ``columns`` of an index."""
@@ -134,11 +134,13 @@ class Filter:
 class _ConditionParser:
     """Recursive descent over the tokens of a condition: a method for each level of precedence, the weakest first."""
 
-    def __init__(self, text: str) -> None:
-        self._tokens = list(_tokens(text))
-        self._position = 0
+    def __init__(self, text: str, most: int | None) -> None:
+        # One after another: the rest of a text that is refused is not read.
+        self._tokens = _tokens(text)
+        self._next = next(self._tokens)
         self._depth = 0
-        self.comparisons = 0
+        self._most = most
+        self._comparisons = 0
         self.names: dict[str, int] = {}
 
     def parse(self) -> Node:
@@ -150,22 +152,18 @@ class _ConditionParser:
             raise _error(self._next.column, f"expected and, or, or the end, got {self._next}")
         return node
 
-    @property
-    def _next(self) -> _Token:
-        return self._tokens[self._position]
-
     def _take(self) -> _Token:
         """The next token, consumed; the end can be taken again and again."""
         token = self._next
         if token.kind != "end":
-            self._position += 1
+            self._next = next(self._tokens)
         return token
 
     def _take_if(self, *texts: str) -> bool:
         """Consume the next token if it is one of these words or signs; returns whether it was."""
         matches = self._next.is_(*texts)
         if matches:
-            self._position += 1
+            self._next = next(self._tokens)
         return matches
 
     def _disjunction(self) -> Node:
@@ -240,7 +238,10 @@ class _ConditionParser:
         else:
             raise _error(token.column, f"expected the name of a metadata column, got {token}")
         self.names.setdefault(name, token.column)
-        self.comparisons += 1
+        self._comparisons += 1
+        if self._most is not None and self._comparisons > self._most:
+            problem = f"more than {self._most} comparisons; `in` takes a list of values"
+            raise _error(token.column, problem)
         return name
 
     def _comparison(self, name: str, sign: str) -> Condition:

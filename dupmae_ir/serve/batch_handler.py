@@ -435,12 +435,7 @@ def selected(
         raise Unavailable(f"index {generation.name!r} stores no metadata to filter by")
     if condition is not None and texts is not None:
         try:
-            parsed = Filter.parse(condition)
-            parsed.check(texts.columns)
-            if parsed.comparisons > MAX_COMPARISONS:
-                raise UsageError(
-                    f"`filter`: more than {MAX_COMPARISONS} comparisons; `in` takes a list of values"
-                )
+            Filter.parse(condition, MAX_COMPARISONS).check(texts.columns)
         except UsageError as e:
             raise WrongFilter(str(e).removeprefix("`filter`").lstrip(",: ")) from None
     return generation.searcher.selection(within, condition)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, with_torch_threads
 from dupmae_ir.errors import EnvironmentProblem
-from dupmae_ir.long_running import allow_open_files
+from dupmae_ir.long_running import allow_open_files, modules_left_out_of_collections
 from dupmae_ir.serve.api import create_app
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.http_server import make_server
@@ -55,17 +55,15 @@ def run(config: ServeConfig) -> ServeSummary:
     # An encoding waits after every product for the threads that write large answers and pages. Three of them made it
     # nine times as long with turns of 5 ms, Python's default, and five times with turns of 1 ms.
     sys.setswitchinterval(0.001)
-    # A full collection, during which nothing is answered, looked at 200,000 objects of imported modules.
-    gc.freeze()
     try:
-        if listener is None:
-            _serve_stdio(service)
-        else:
-            with listener:
-                service.open()
-                _serve_http(service, listener)
+        with modules_left_out_of_collections():
+            if listener is None:
+                _serve_stdio(service)
+            else:
+                with listener:
+                    service.open()
+                    _serve_http(service, listener)
     finally:
-        gc.unfreeze()
         sys.setswitchinterval(interval)
         service.close()
     answerer = service.answerer
@@ -102,7 +100,9 @@ def _serve_stdio(service: Service) -> None:
     with stdout_to_stderr():
         service.open()
     say(f"serving {', '.join(service.catalogue.names)} to standard output", service.config.quiet)
-    asyncio.run(make_tools(service).run_stdio_async())
+    tools = make_tools(service)
+    gc.collect()
+    asyncio.run(tools.run_stdio_async())
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -128,6 +128,7 @@ def _serve_http(service: Service, listener: socket.socket) -> None:
     what = names[0]
     if len(names) > 1:
         what = f"{len(names)} indexes ({', '.join(names)})"
+    gc.collect()
     say(f"serving {what} at http://{host}:{port}/ (Ctrl-C stops)", config.quiet)
     asyncio.run(server.serve(sockets=[listener]))
     # The time to end includes the threads of the service, so the timer is cancelled last.

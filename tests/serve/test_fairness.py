@@ -28,7 +28,7 @@ from dupmae_ir.serve import batch_handler, run
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, WorkPiece
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.config import ServeConfig
-from dupmae_ir.serve.http_server import LARGE_BODIES_PER_SECOND, LARGE_BODY, Pace
+from dupmae_ir.serve.http_server import LARGE_BODIES_PER_SECOND, LARGE_BODY, Pace, Server
 from dupmae_ir.serve.service import LARGE
 
 SMALL = {"query": "lock wait", "hits": 3}
@@ -412,16 +412,16 @@ def test_threads_take_short_turns_and_collections_are_short(
     interval = sys.getswitchinterval()
     seen = list[tuple[float, float]]()
 
-    def serve(*_: object) -> None:
+    async def serve(*_: object, **__: object) -> None:
         frozen = gc.get_freeze_count()
         seen.append((sys.getswitchinterval(), frozen / (frozen + len(gc.get_objects()))))
 
-    monkeypatch.setattr(run, "_serve_http", serve)
+    monkeypatch.setattr(Server, "serve", serve)
     run.run(ServeConfig(index=(str(folders["docs"]),), port=0, quiet=True, threads=1))
     assert (sys.getswitchinterval(), gc.get_freeze_count()) == (interval, 0)
     ((turn, frozen),) = seen
     assert turn <= 0.001
-    assert frozen > 0.8
+    assert frozen > 0.99  # the routes as well, which are more objects than the modules
 
 
 def test_a_stop_ends_the_process_whatever_it_computes(folders: dict[str, Path]) -> None:
