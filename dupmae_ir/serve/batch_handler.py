@@ -67,6 +67,8 @@ _ARRIVALS = itertools.count()
 _SHOWN_METADATA = frozenset((*Place._fields, LANG))
 JSON_CLOSING = b"]}"
 """After the items of a list that is the last field of a value."""
+MAX_QUERIES = 4
+"""Queries of a search that is not large. Those of many clients are answered together, and a plain query with them."""
 MAX_PLAIN_HITS = 1000
 MAX_DESCRIBED_HITS = 100
 """Hits of a search that is not large: of ids and scores alone, and with texts or explanations."""
@@ -177,7 +179,7 @@ class Search:
         ids = len(self.ranking.within or ())
         characters = len(self.ranking.filter or "")
         return (
-            len(self.queries) > SMALL
+            len(self.queries) > MAX_QUERIES
             or hits > max_hits
             or ids > MAX_IDS
             or characters > MAX_FILTER_CHARACTERS

@@ -91,6 +91,15 @@ def test_others_are_answered_between_the_pieces(client: Client) -> None:
     assert total == 30
 
 
+def test_many_queries_make_a_search_large() -> None:
+    few, many = (
+        Search(Ranking(None, None, 10), ["lock"] * count, HitFields())
+        for count in (batch_handler.MAX_QUERIES, batch_handler.MAX_QUERIES + 1)
+    )
+    assert not few.large
+    assert many.large
+
+
 def test_many_ids_make_a_search_large() -> None:
     """Each of them has to be looked up."""
     few, many = (
