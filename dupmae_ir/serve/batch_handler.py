@@ -127,13 +127,13 @@ class RankedQuery:
 
     def add(self, hit: SearchHit) -> None:
         """Add the next hit."""
+        self.count += 1
         if not self.as_json:
             self.result.hits.append(hit)
-        else:
-            if self.hits_json:
-                self.hits_json += b","
-            self.hits_json += json_of(hit)
-        self.count += 1
+            return
+        if self.hits_json:
+            self.hits_json += b","
+        self.hits_json += json_of(hit)
 
     def pieces(self) -> tuple[bytes, bytearray, bytes]:
         """``as_json``: the result with its hits, in pieces."""

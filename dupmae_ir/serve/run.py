@@ -101,6 +101,7 @@ def _serve_stdio(service: Service) -> None:
         service.open()
     say(f"serving {', '.join(service.catalogue.names)} to standard output", service.config.quiet)
     tools = make_tools(service)
+    # Now, so that no later collection looks at what is there.
     gc.collect()
     asyncio.run(tools.run_stdio_async())
 
@@ -128,6 +129,7 @@ def _serve_http(service: Service, listener: socket.socket) -> None:
     what = names[0]
     if len(names) > 1:
         what = f"{len(names)} indexes ({', '.join(names)})"
+    # Now, so that no later collection looks at the routes and the indexes.
     gc.collect()
     say(f"serving {what} at http://{host}:{port}/ (Ctrl-C stops)", config.quiet)
     asyncio.run(server.serve(sockets=[listener]))
