@@ -255,6 +255,9 @@ def _as_strings(value: object) -> list[str]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError
     texts = list(value)
+    # The usual case, in a tenth of the time: a search can be restricted to 100,000 ids.
+    if set(map(type, texts)) <= {str}:
+        return texts
     if not all(is_path(text) for text in texts):
         raise TypeError
     return [os.fspath(text) for text in texts]
