@@ -355,6 +355,10 @@ class OpenIndexes:
                 if name not in folders:
                     self._exchange(name, None)
                     changes.append(IndexReload(name, "removed"))
+            # Otherwise the generation before would stay open until the next request, if one held it meanwhile.
+            if self._retired:
+                with self.lock:
+                    self.close_unused()
             if changes:
                 give_back_memory()
             return changes

@@ -336,6 +336,21 @@ def test_a_large_request_that_waits_keeps_no_generation_open(tmp_path: Path) -> 
         assert generations[LARGE] is client.service.catalogue.get()
 
 
+def test_a_generation_is_closed_without_another_request(tmp_path: Path) -> None:
+    """Its last request ends after the exchange, and no other one comes."""
+    folder = write_index(tmp_path / "I", texts(5))
+    with serving(folder) as client:
+        catalogue = client.service.catalogue
+        closed = threading.Event()
+        with catalogue.hold(None) as old:
+            object.__setattr__(old, "close", closed.set)
+            os.utime(folder / "meta.json", ns=(1, 1))
+            assert [change.what for change in catalogue.reload()] == ["opened"]
+            assert not closed.is_set()
+        assert catalogue.reload() == []
+        assert closed.is_set()
+
+
 def test_hits_of_an_answer_are_written_one_by_one(client: Client) -> None:
     """As the same JSON as all of them together."""
 
