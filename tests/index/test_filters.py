@@ -425,3 +425,9 @@ def test_every_condition_of_the_documentation_parses() -> None:
     for condition in conditions:
         # a and b stand for conditions.
         Filter.parse(re.sub(r"\b[ab]\b", "year = 1", condition))
+
+
+def test_the_rest_of_a_condition_with_too_many_comparisons_is_not_read() -> None:
+    Filter.parse("year = 1 or year = 2", most=2)
+    with pytest.raises(UsageError, match="column 25: more than 2 comparisons"):
+        Filter.parse("year = 1 or year = 2 or year = 3 ???", most=2)
