@@ -41,6 +41,12 @@ def give_back_memory() -> None:
             trim(0)
 
 
+def leave_out_of_collections() -> None:
+    """Leave all that is there now out of later collections: see :func:`modules_left_out_of_collections`."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def modules_left_out_of_collections() -> Iterator[None]:
     """Meanwhile, Python looks for cycles only among objects that are newer than the modules.

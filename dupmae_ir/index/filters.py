@@ -163,7 +163,7 @@ class _ConditionParser:
         """Consume the next token if it is one of these words or signs; returns whether it was."""
         matches = self._next.is_(*texts)
         if matches:
-            self._next = next(self._tokens)
+            self._take()
         return matches
 
     def _disjunction(self) -> Node:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import sys
@@ -15,7 +14,11 @@ from starlette.types import ASGIApp
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, with_torch_threads
 from dupmae_ir.errors import EnvironmentProblem
-from dupmae_ir.long_running import allow_open_files, modules_left_out_of_collections
+from dupmae_ir.long_running import (
+    allow_open_files,
+    leave_out_of_collections,
+    modules_left_out_of_collections,
+)
 from dupmae_ir.serve.api import create_app
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.http_server import make_server
@@ -101,8 +104,7 @@ def _serve_stdio(service: Service) -> None:
         service.open()
     say(f"serving {', '.join(service.catalogue.names)} to standard output", service.config.quiet)
     tools = make_tools(service)
-    # Now, so that no later collection looks at what is there.
-    gc.collect()
+    leave_out_of_collections()
     asyncio.run(tools.run_stdio_async())
 
 
@@ -129,8 +131,8 @@ def _serve_http(service: Service, listener: socket.socket) -> None:
     what = names[0]
     if len(names) > 1:
         what = f"{len(names)} indexes ({', '.join(names)})"
-    # Now, so that no later collection looks at the routes and the indexes.
-    gc.collect()
+    # The routes are more objects than the modules.
+    leave_out_of_collections()
     say(f"serving {what} at http://{host}:{port}/ (Ctrl-C stops)", config.quiet)
     asyncio.run(server.serve(sockets=[listener]))
     # The time to end includes the threads of the service, so the timer is cancelled last.

@@ -160,8 +160,8 @@ class Service:
             raise
 
     async def _answer(self, work: Work) -> SearchResult | tuple[OpenIndex, list[Any]]:
-        # The generation is held for all pieces of the work, though another one may replace it meanwhile. It is not held
-        # while the work waits for its turn: each generation has files of its own.
+        # The generation stays open for all pieces of the work, though another one may replace it meanwhile. Work that
+        # is still waiting for its turn holds none, because every open generation keeps its files open.
         with self.catalogue.hold(work.index) as generation:
             await self._compute(work, generation)
         if isinstance(work, IndexTask):

@@ -241,7 +241,9 @@ def strangers(attack: str, port: int) -> Iterator[None]:
 def _ask_again_and_again(attack: str, port: int) -> None:
     random.seed(os.getpid())
     print("here", flush=True)
-    while True:
+    parent = os.getppid()
+    # A stranger whose campaign was killed would otherwise go on asking for ever.
+    while os.getppid() == parent:
         with contextlib.suppress(OSError, http.client.HTTPException):
             ATTACKS[attack](Stranger(port))
 
